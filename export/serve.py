@@ -1,10 +1,12 @@
 """Serves an exported model on this machine, with TensorFlow Serving's REST and gRPC contract.
 
     python -m export.serve OUT
+    python -m export.serve --model_config_file models.config
 
 OUT holds one folder per version (`1/`, `2/`, ...), as `python -m export.saved_model` writes them.
 The newest is served; a newer one that appears is taken up without a restart. Ctrl-C or SIGTERM
-ends the server after the requests in flight.
+ends the server after the requests in flight. A configuration file of TensorFlow Serving names
+several models, the versions to serve of each, and labels of versions.
 """
 
 import logging
@@ -25,20 +27,30 @@ from macaron_tf.settings import describe, hints_of, parse
 def parse_arguments(arguments: list[str] | None = None) -> ServerConfig:
     """The command line's settings."""
     parser = Parser(prog="python -m export.serve", description=__doc__)
-    parser.add_argument("base_path", metavar="OUT", help="folder of the exported versions")
+    parser.add_argument(
+        "base_path", metavar="OUT", nargs="?", help="folder of the exported versions"
+    )
     parser.add_argument("--name", help="the model's name in URLs (default: the folder's name)")
     for setting in describe(ServerConfig)[2:]:
+        flags = [f"--{setting.name.replace('_', '-')}"]
+        if setting.name.startswith("model_config"):  # as TensorFlow Serving's
+            flags.append(f"--{setting.name}")
         parser.add_argument(
-            f"--{setting.name.replace('_', '-')}",
+            *flags,
             metavar="VALUE",
             default=setting.default.strip("'"),
             help=f"{setting.text.rstrip('.')} (%(default)s)",
         )
     given = vars(parser.parse_args(arguments))
-    path = given.pop("base_path")
-    name = given.pop("name") or os.path.basename(os.path.abspath(path))
+    path, name = given.pop("base_path"), given.pop("name")
+    if path is None and given["model_config_file"] == "None":
+        parser.error("give OUT, a model's folder, or --model_config_file")
+    if path is not None:
+        name = name or os.path.basename(os.path.abspath(path))
     hints = hints_of(ServerConfig)
-    return ServerConfig(path, name, **{k: parse(k, text, hints[k]) for k, text in given.items()})
+    return ServerConfig(
+        path or "", name or "", **{k: parse(k, text, hints[k]) for k, text in given.items()}
+    )
 
 
 def run(config: ServerConfig, stop: threading.Event) -> None:
@@ -47,8 +59,12 @@ def run(config: ServerConfig, stop: threading.Event) -> None:
     from export.server.model_server import ModelServer
 
     with ModelServer(config) as server:
+        shown = ", ".join(
+            f"{name} version{'s' * (len(manager.served) > 1)} {', '.join(map(str, manager.served))}"
+            for name, manager in server.models.items()
+        )
         print(
-            f"ready: {config.name} version {server.versions.current} on {server.url} "
+            f"ready: {shown} on {server.url} "
             f"(gRPC {config.host}:{server.grpc_port}); try: {server.example()}",
             flush=True,
         )

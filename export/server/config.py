@@ -6,6 +6,7 @@ from typing import Annotated
 
 from annotated_types import Ge, Gt, Le, Lt
 
+from macaron_tf.errors import UserError
 from macaron_tf.settings import Count, Settings
 
 MODEL_FILE = "saved_model.pb"
@@ -17,11 +18,14 @@ Seconds = Annotated[float, Gt(0), Lt(1e6)]
 
 @dataclasses.dataclass(frozen=True)
 class ServerConfig(Settings, in_models=False):
-    """The model to serve, the addresses and the limits.
+    """The model or models to serve, the addresses and the limits.
 
     Attributes:
         base_path: folder with one sub-folder per version (`1/`, `2/`, ...).
         name: the model's name in URLs and model specs.
+        model_config_file: several models, their versions and labels, as TensorFlow Serving's
+            `ModelServerConfig` in protocol buffer text; instead of `base_path` and `name`.
+        model_config_file_poll_wait_seconds: seconds between reads of that file; 0 = once.
         host: address to listen on; 0.0.0.0 = all.
         rest_port: REST port; 0 = any free one.
         grpc_port: gRPC port; 0 = any free one.
@@ -40,8 +44,10 @@ class ServerConfig(Settings, in_models=False):
         grace_seconds: seconds that requests in flight are given at shutdown.
     """
 
-    base_path: str
-    name: str
+    base_path: str = ""
+    name: str = ""
+    model_config_file: str | None = None
+    model_config_file_poll_wait_seconds: Annotated[float, Ge(0), Lt(1e6)] = 0.0
     host: str = "127.0.0.1"
     rest_port: Port = 8501
     grpc_port: Port = 8500
@@ -60,10 +66,19 @@ class ServerConfig(Settings, in_models=False):
     grace_seconds: Annotated[float, Ge(0), Lt(1e6)] = 30.0
 
     def check(self) -> None:
-        if not re.fullmatch(r"[^/:?#%\s]+", self.name):
-            raise self.error(
-                f"the name {self.name!r} cannot stand in a URL; give another with --name"
+        if self.model_config_file is None:
+            check_name(self.name, "--name")
+        elif self.base_path or self.name:
+            raise UserError(
+                "--model-config-file names the models and their folders: give it without OUT and "
+                "without --name, or leave it out"
             )
+
+
+def check_name(name: str, where: str) -> None:
+    """Raises a UserError where a model's name, given at `where`, cannot stand in a URL."""
+    if not re.fullmatch(r"[^/:?#%\s]+", name):
+        raise UserError(f"{where}: the name {name!r} cannot stand in a URL; give another")
 
 
 def version_of(name: str) -> int | None:

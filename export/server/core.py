@@ -2,14 +2,14 @@
 
 import concurrent.futures
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from tensorflow_serving.apis import get_model_metadata_pb2
 
 from export.server.batching import Batcher
 from export.server.config import ServerConfig
-from export.server.errors import invalid, no_status, not_found
+from export.server.errors import no_status, not_found
 from export.server.metrics import Metrics
 from export.server.servable import Servable, Signature
 from export.server.versions import Lease, VersionManager, VersionStatus
@@ -19,25 +19,30 @@ Spec = tuple[str, int | None, str]
 
 
 class ServingCore:
-    """The model, its versions and its queue, behind both protocols."""
+    """The models, their versions and their queue, behind both protocols.
 
-    def __init__(self, config: ServerConfig, versions: VersionManager, batcher: Batcher):
+    Args:
+        models: by name; replaced while the server runs, never changed.
+    """
+
+    def __init__(
+        self, config: ServerConfig, models: Mapping[str, VersionManager], batcher: Batcher
+    ):
         self.config = config
-        self.metrics = Metrics(config.name)
-        self._versions = versions
+        self.metrics = Metrics(models)
+        self.models = models
         self._batcher = batcher
 
     def statuses(self, spec: Spec) -> list[VersionStatus]:
         """The states of one or all versions, newest first.
 
         Raises:
-            ServingError: NOT_FOUND, or INVALID_ARGUMENT for a label: none can be defined here.
+            ServingError: NOT_FOUND, or INVALID_ARGUMENT for an unknown label.
         """
         name, version, label = spec
-        if name != self.config.name:
+        if (found := self.models.get(name)) is None:
             raise no_status(name, version)
-        _refuse_label(label)
-        return self._versions.statuses(version)
+        return found.statuses(found.labelled(label) if label else version)
 
     def signatures(self, spec: Spec) -> tuple[int, get_model_metadata_pb2.SignatureDefMap]:
         """A version's number and its signatures; raises as `submit`."""
@@ -60,8 +65,8 @@ class ServingCore:
             A future of all outputs by name, and the version.
 
         Raises:
-            ServingError: NOT_FOUND; INVALID_ARGUMENT for a label, or inputs that the signature
-                does not take; UNAVAILABLE while the model loads; see also `Batcher.submit`.
+            ServingError: NOT_FOUND; INVALID_ARGUMENT for an unknown label, or inputs that the
+                signature does not take; UNAVAILABLE while it loads; see also `Batcher.submit`.
         """
         lease = self._acquire(spec)
         try:
@@ -76,23 +81,17 @@ class ServingCore:
 
     def measured(self, name: str, protocol: str) -> contextlib.AbstractContextManager:
         """Measures a request of "REST" or "GRPC"; not one for a model that is not here."""
-        if name != self.config.name:
+        if name not in self.models:
             return contextlib.nullcontext()
-        return self.metrics.measured(protocol)
+        return self.metrics.measured(name, protocol)
 
     @property
     def ready(self) -> bool:
-        """Whether a version is loaded."""
-        return self._versions.current is not None
+        """Whether a version of each model is loaded."""
+        return all(found.current is not None for found in self.models.values())
 
     def _acquire(self, spec: Spec) -> Lease:
         name, version, label = spec
-        if name != self.config.name:
+        if (found := self.models.get(name)) is None:
             raise not_found(name, version)
-        _refuse_label(label)
-        return self._versions.acquire(version)
-
-
-def _refuse_label(label: str) -> None:
-    if label:
-        raise invalid(f"Unrecognized servable version label: {label}")
+        return found.acquire(found.labelled(label) if label else version)

@@ -7,6 +7,7 @@ import math
 import grpc
 import numpy as np
 import tensorflow as tf
+from google.protobuf import message
 from tensorflow.core.framework import tensor_pb2, types_pb2
 from tensorflow_serving.apis import (
     get_model_metadata_pb2,
@@ -129,6 +130,7 @@ def build_server(core: ServingCore) -> tuple[grpc.Server, int]:
             ("grpc.so_reuseport", 0),
         ),
         maximum_concurrent_rpcs=config.max_queue,
+        interceptors=(_Unparsed(),),
     )
     prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(
         PredictionService(core), server
@@ -142,6 +144,30 @@ def build_server(core: ServingCore) -> tuple[grpc.Server, int]:
     if port == 0:
         raise OSError(f"cannot bind {host}:{config.grpc_port}")
     return server, port
+
+
+class _Unparsed(grpc.ServerInterceptor):
+    """Answers bytes that are no message with INVALID_ARGUMENT, where gRPC says INTERNAL and logs a
+    traceback."""
+
+    def intercept_service(self, continuation, handler_call_details):
+        """The method's handler, which parses so."""
+        handler = continuation(handler_call_details)
+        if handler is None or handler.unary_unary is None:
+            return handler
+
+        def parse(data: bytes):
+            try:
+                return handler.request_deserializer(data)
+            except message.DecodeError:
+                return self
+
+        def call(request, context):
+            if request is self:
+                context.abort(Code.INVALID_ARGUMENT, "the bytes are no message of this method")
+            return handler.unary_unary(request, context)
+
+        return handler._replace(request_deserializer=parse, unary_unary=call)
 
 
 def _answer(context, method, request):

@@ -2,7 +2,9 @@
 
 import contextlib
 import json
+import logging
 import socket
+import threading
 from collections.abc import Callable, Iterator
 
 import grpc
@@ -13,11 +15,13 @@ from export.server.config import ServerConfig
 from export.server.core import ServingCore
 from export.server.grpc_service import build_server
 from export.server.http_server import HttpServer
+from export.server.models import ServedModel, served_models
 from export.server.rest import RestApi
 from export.server.servable import DEFAULT_SIGNATURE, made_up
-from export.server.versions import VersionManager, check_base_path
+from export.server.versions import VersionManager, check_base_path, find_versions
 from macaron_tf.errors import UserError
 
+_LOG = logging.getLogger(__name__)
 # Inputs of a text generator in the example request; zeros would generate nothing.
 _CONTROLS = {"max_tokens": 20, "seed": 1, "temperature": 1.0, "top_p": 0.9}
 
@@ -32,11 +36,12 @@ class ModelServer:
 
     def __init__(self, config: ServerConfig):
         self.config = config
-        self.versions = VersionManager(config.base_path, config.name, config.poll_seconds)
+        self.models: dict[str, VersionManager] = {}
         self.batcher: Batcher | None = None
         self.rest_port = self.grpc_port = 0
         # To be called at the end with the seconds of grace; the last added first.
         self._stops: list[Callable[[float], None]] = []
+        self._stopped = threading.Event()  # ends the reading of the configuration file
 
     @property
     def url(self) -> str:
@@ -45,20 +50,26 @@ class ModelServer:
         return f"http://{host}:{self.rest_port}"
 
     def start(self) -> None:
-        """Binds both ports, loads the newest version that loads, and returns once it answers.
+        """Binds both ports, loads every model, and returns once all answer.
 
         While it loads, requests are answered with "not loaded yet" (503, UNAVAILABLE).
 
         Raises:
             UserError: nothing to serve, no such host, a port in use, or no version loads.
         """
-        check_base_path(self.config.base_path)
+        models = served_models(self.config)
+        for model in models:
+            check_base_path(model.base_path)
         _check_host(self.config.host)
         try:
-            self._bind()
-            self.versions.start()
-            if self.versions.current is None:
-                raise UserError(self._why_nothing_loads())
+            self.models = {model.name: self._manager(model) for model in models}
+            core = self._bind()
+            for manager in self.models.values():
+                _load(manager)
+            if self.config.model_config_file_poll_wait_seconds:
+                reloader = threading.Thread(target=self._reread, args=(core,), daemon=True)
+                self._stops.append(lambda _: (self._stopped.set(), reloader.join()))
+                reloader.start()
         except BaseException:
             self.stop(grace_seconds=0.0)
             raise
@@ -68,7 +79,44 @@ class ModelServer:
         grace = self.config.grace_seconds if grace_seconds is None else grace_seconds
         while self._stops:
             self._stops.pop()(grace)
-        self.versions.stop()
+        for manager in self.models.values():
+            manager.stop()
+
+    def _manager(self, model: ServedModel) -> VersionManager:
+        return VersionManager(model, self.config.poll_seconds)
+
+    def _reread(self, core: ServingCore) -> None:
+        """Takes up changes of the configuration file until the server stops."""
+        while not self._stopped.wait(self.config.model_config_file_poll_wait_seconds):
+            try:
+                self._take_up(served_models(self.config), core)
+            except UserError as error:
+                _LOG.error("%s; the models stay as they are", error)
+            except Exception:
+                _LOG.exception("reading the models again failed; trying again")
+
+    def _take_up(self, models: list[ServedModel], core: ServingCore) -> None:
+        """Serves these models, those that stay without a break; a UserError changes nothing."""
+        old, new = self.models, {}
+        added = []
+        try:
+            for model in models:
+                kept = old.get(model.name)
+                if kept is None or kept.model.base_path != model.base_path:
+                    check_base_path(model.base_path)
+                    added.append(kept := self._manager(model))
+                    _load(kept)
+                new[model.name] = kept
+        except BaseException:
+            for manager in added:
+                manager.stop()
+            raise
+        for model in models:
+            new[model.name].model = model
+        self.models = core.models = new
+        for manager in old.values():
+            if manager not in new.values():
+                manager.stop()
 
     def __enter__(self) -> "ModelServer":
         self.start()
@@ -78,8 +126,9 @@ class ModelServer:
         self.stop()
 
     def example(self) -> str:
-        """A curl command that this model answers."""
-        lease = self.versions.acquire()
+        """A curl command that the first model answers."""
+        manager = next(iter(self.models.values()))
+        lease = manager.acquire()
         try:
             signature = lease.servable.signature(DEFAULT_SIGNATURE)
             specs = sorted(signature.inputs.items())
@@ -92,15 +141,15 @@ class ModelServer:
             body = {"instances": [rows if len(rows) > 1 else next(iter(rows.values()))]}
         else:
             body = {"inputs": inputs}
-        address = f"{self.url}/v1/models/{self.config.name}:predict"
+        address = f"{self.url}/v1/models/{manager.model.name}:predict"
         return f"curl -d '{json.dumps(body)}' {address}"
 
-    def _bind(self) -> None:
+    def _bind(self) -> ServingCore:
         config = self.config
         self.batcher = Batcher(
             config.max_batch_size, config.batch_timeout_ms, config.max_queue, config.workers
         )
-        core = ServingCore(config, self.versions, self.batcher)
+        core = ServingCore(config, self.models, self.batcher)
         rest = RestApi(core)
         self._stops += [lambda _: rest.close(), self.batcher.stop]
         http = HttpServer(config, rest.handle)
@@ -113,14 +162,30 @@ class ModelServer:
         grpc_server.start()
         # Both stop at once, and share the seconds.
         self._stops[-1] = lambda grace: _stop_both(grpc_server, http, grace)
+        return core
 
-    def _why_nothing_loads(self) -> str:
+
+def _load(manager: VersionManager) -> None:
+    """Starts a model; a UserError where none of its versions loads, or not the one of a label."""
+    model = manager.model
+    manager.start()
+    if manager.current is None:
+        found = model.candidates(find_versions(model.base_path))
         reasons = [
             f"version {status.version}: {status.message.splitlines()[0][:200]}"
-            for status in self.versions.statuses()
+            for status in (manager.statuses() if found else ())
             if status.message
         ]
-        return f"no version in {self.config.base_path} loads ({'; '.join(reasons)})"
+        if not reasons:
+            asked = ", ".join(map(str, sorted(model.only or ())))
+            reasons = [f"model_version_policy asks for {asked}"]
+        raise UserError(f"no version in {model.base_path} loads ({'; '.join(reasons)})")
+    for label, version in model.labels.items():
+        if version not in manager.served:
+            raise UserError(
+                f"the model {model.name!r}: the label {label!r} names version {version}, which is "
+                f"not served; of {model.base_path} are {', '.join(map(str, manager.served))}"
+            )
 
 
 def _example_value(name: str, spec):

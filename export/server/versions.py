@@ -9,7 +9,15 @@ import time
 from collections.abc import Callable
 
 from export.server.config import MODEL_FILE, version_of
-from export.server.errors import Code, ServingError, from_exception, no_status, not_found
+from export.server.errors import (
+    Code,
+    ServingError,
+    from_exception,
+    invalid,
+    no_status,
+    not_found,
+)
+from export.server.models import ServedModel
 from export.server.servable import Servable
 from macaron_tf.errors import UserError
 
@@ -88,31 +96,29 @@ class Lease:
 
 
 class VersionManager:
-    """Serves the newest version that loads (TensorFlow Serving's policy "latest 1").
+    """Serves the versions of a model that its policy chooses; of these, the newest that load.
 
     A new version is loaded and warmed up while the old one answers; then new requests go to the
     new one, and the old one is freed when its last request has ended. A version that does not
     load is reported, and the old one keeps serving. The last version is never dropped.
 
     Args:
-        name: the model's, for messages.
+        model: its name, folder, policy and labels; may be set to another of that name and folder.
         poll_seconds: between scans of the folder.
         loader: makes a `Servable` from (folder, version).
     """
 
     def __init__(
         self,
-        base_path: str,
-        name: str,
+        model: ServedModel,
         poll_seconds: float,
         loader: Callable[[str, int], Servable] = Servable,
     ):
-        self._base_path = base_path
-        self._name = name
+        self.model = model
         self._poll_seconds = poll_seconds
         self._loader = loader
         self._lock = threading.Lock()
-        self._current: Servable | None = None
+        self._serving: dict[int, Servable] = {}
         self._leases: dict[Servable, int] = {}
         self._statuses: dict[int, VersionStatus] = {}
         self._failures: dict[int, _Failure] = {}
@@ -124,7 +130,19 @@ class VersionManager:
     def current(self) -> int | None:
         """The version that answers requests without one; None before the first load."""
         with self._lock:
-            return None if self._current is None else self._current.version
+            return max(self._serving, default=None)
+
+    @property
+    def served(self) -> list[int]:
+        """The loaded versions, the oldest first."""
+        with self._lock:
+            return sorted(self._serving)
+
+    def labelled(self, label: str) -> int:
+        """The version that a label names; a ServingError where there is no such label."""
+        if label not in self.model.labels:
+            raise invalid(f"Unrecognized servable version label: {label}")
+        return self.model.labels[label]
 
     def acquire(self, version: int | None = None) -> Lease:
         """Holds a version for one request; None is the current one.
@@ -133,15 +151,16 @@ class VersionManager:
             ServingError: NOT_FOUND for a version not served, UNAVAILABLE for one being loaded.
         """
         with self._lock:
-            servable = self._current
-            if servable is None or version not in (None, servable.version):
+            newest = max(self._serving, default=None)
+            servable = self._serving.get(newest if version is None else version)
+            if servable is None:
                 status = self._statuses.get(version) if version is not None else None
                 loading = status is not None and status.state in ("START", "LOADING")
-                if loading or (servable is None and version is None):
+                if loading or version is None:
                     raise ServingError(
-                        Code.UNAVAILABLE, f"model {self._name!r} is not loaded yet; try again"
+                        Code.UNAVAILABLE, f"model {self.model.name!r} is not loaded yet; try again"
                     )
-                raise not_found(self._name, version)
+                raise not_found(self.model.name, version)
             self._leases[servable] += 1
         return Lease(servable, self._release)
 
@@ -151,11 +170,11 @@ class VersionManager:
             statuses = sorted(self._statuses.items(), reverse=True)
         known = [status for number, status in statuses if version in (None, number)]
         if not known:
-            raise no_status(self._name, version)
+            raise no_status(self.model.name, version)
         return known
 
     def start(self) -> None:
-        """Loads the newest version that loads, then watches for others in the background."""
+        """Loads the chosen versions, then watches for others in the background."""
         self.poll()
         self._thread.start()
 
@@ -165,26 +184,34 @@ class VersionManager:
         if self._thread.ident is not None:
             self._thread.join()
         with self._lock:
-            current, self._current = self._current, None
-        if current is not None:
-            self._retire(current)
+            served = list(self._serving)
+        for version in served:
+            self._retire(version)
 
     def poll(self) -> None:
-        """Scans the folder once and loads the newest complete version that is not yet served."""
+        """Scans the folder once, loads the chosen versions and drops the others."""
+        model = self.model
         try:
-            found = find_versions(self._base_path)
+            found = find_versions(model.base_path)
         except OSError as error:
-            _LOG.warning("cannot read %s: %s; the loaded version stays", self._base_path, error)
+            _LOG.warning("cannot read %s: %s; the loaded version stays", model.base_path, error)
             return
         self._seen = {v: seen for v, seen in self._seen.items() if v in found}
         with self._lock:
             for version in self._failures.keys() - found.keys():
                 del self._failures[version], self._statuses[version]
-        for version in sorted(found, reverse=True):
-            if version == self.current:
-                return
-            if self._due(version, found[version]) and self._load(version, found[version]):
-                return
+        at_once = not self._serving  # nothing is served yet: do not wait for copies to settle
+        chosen: list[int] = []
+        for version in model.candidates(found):
+            if len(chosen) == model.latest:
+                break
+            if version in self._serving or (
+                self._due(version, found[version], at_once) and self._load(version, found[version])
+            ):
+                chosen.append(version)
+        if chosen:
+            for version in self._serving.keys() - chosen:
+                self._retire(version)
 
     def _watch(self) -> None:
         while not self._stop.wait(self._poll_seconds):
@@ -193,12 +220,12 @@ class VersionManager:
             except Exception:
                 _LOG.exception("looking for versions failed; trying again")
 
-    def _due(self, version: int, path: str) -> bool:
+    def _due(self, version: int, path: str, at_once: bool) -> bool:
         """Whether to try a version now: its files are stable and its retry time has come."""
         fingerprint = _fingerprint(path)
         settled = self._seen.get(version) == fingerprint
         self._seen[version] = fingerprint
-        if not settled and self.current is not None:  # nothing is served yet: try at once
+        if not settled and not at_once:
             return False
         failure = self._failures.get(version)
         return (
@@ -222,21 +249,21 @@ class VersionManager:
             with self._lock:
                 self._failures[version] = _Failure(fingerprint, attempts, time.monotonic() + wait)
                 self._statuses[version] = status
-            _LOG.error("version %d does not load (%s): %s", version, path, failed.message)
+            _LOG.error("%s: version %d does not load: %s", path, version, failed.message)
             return False
         with self._lock:
             self._failures.pop(version, None)
             self._leases[servable] = 0
             self._statuses[version] = VersionStatus(version, "AVAILABLE")
-            old, self._current = self._current, servable
-        _LOG.info("version %d serves after %.1f s", version, time.monotonic() - started)
-        if old is not None:
-            self._retire(old)
+            self._serving[version] = servable
+        seconds = time.monotonic() - started
+        _LOG.info("%s: version %d serves after %.1f s", self.model.name, version, seconds)
         return True
 
-    def _retire(self, servable: Servable) -> None:
+    def _retire(self, version: int) -> None:
         with self._lock:
-            self._statuses[servable.version] = VersionStatus(servable.version, "UNLOADING")
+            servable = self._serving.pop(version)
+            self._statuses[version] = VersionStatus(version, "UNLOADING")
         self._close_if_idle(servable)
 
     def _release(self, servable: Servable) -> None:
@@ -246,12 +273,14 @@ class VersionManager:
 
     def _close_if_idle(self, servable: Servable) -> None:
         with self._lock:
-            if servable is self._current or self._leases.get(servable) != 0:
+            version = servable.version
+            if servable is self._serving.get(version) or self._leases.get(servable) != 0:
                 return
             del self._leases[servable]
-            self._statuses[servable.version] = VersionStatus(servable.version, "END")
+            if version not in self._serving:  # it may have come back
+                self._statuses[version] = VersionStatus(version, "END")
         servable.close()
-        _LOG.info("version %d is unloaded", servable.version)
+        _LOG.info("%s: version %d is unloaded", self.model.name, version)
 
 
 def _fingerprint(path: str) -> Fingerprint:

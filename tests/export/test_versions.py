@@ -20,6 +20,7 @@ from export.module import _aside, write_version
 from export.server.config import ServerConfig
 from export.server.errors import ServingError
 from export.server.model_server import ModelServer
+from export.server.models import ServedModel
 from export.server.versions import VersionManager, find_versions
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
@@ -154,10 +155,14 @@ def publish(base, version, content="good"):
     (base / str(version) / "saved_model.pb").write_text(content)
 
 
+def toy_in(folder, **policy) -> ServedModel:
+    return ServedModel("toy", str(folder), **policy)
+
+
 @pytest.fixture
 def manager(tmp_path):
     publish(tmp_path, 1)
-    made = VersionManager(str(tmp_path), "toy", poll_seconds=0.01, loader=FakeServable)
+    made = VersionManager(toy_in(tmp_path), 0.01, loader=FakeServable)
     made.poll()
     return made
 
@@ -228,7 +233,7 @@ def test_a_removed_version_is_dropped_only_if_another_exists(manager, tmp_path):
 
 
 def test_nothing_loaded_yet_is_unavailable(tmp_path):
-    manager = VersionManager(str(tmp_path), "toy", 1.0, loader=FakeServable)
+    manager = VersionManager(toy_in(tmp_path), 1.0, loader=FakeServable)
     with pytest.raises(ServingError, match="not loaded yet") as caught:
         manager.acquire()
     assert caught.value.http_status == 503
@@ -275,7 +280,7 @@ def test_versions_come_and_go_under_load_without_an_error(model_folder, toy_vers
                     == "END"
                 )
             )
-            assert server.versions.current == 2
+            assert server.models["toy"].current == 2
             seen.clear()
             shutil.rmtree(model_folder / "2")
             wait_for(lambda: "v1" in seen)

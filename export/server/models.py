@@ -1,0 +1,117 @@
+"""The models of a server: the one of the command line, or those of a `--model_config_file`."""
+
+import dataclasses
+import os
+import re
+from collections.abc import Iterable, Mapping
+
+from google.protobuf import text_format
+from tensorflow_serving.config import file_system_storage_path_source_pb2, model_server_config_pb2
+
+from export.server.config import ServerConfig, check_name
+from macaron_tf.errors import UserError
+
+_POLICY = (
+    file_system_storage_path_source_pb2.FileSystemStoragePathSourceConfig.ServableVersionPolicy
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class ServedModel:
+    """A model, its folder, and the versions to serve of those in the folder.
+
+    Attributes:
+        latest: how many of the newest versions; None = all.
+        only: the versions that may be served; None = any.
+        labels: versions by name.
+    """
+
+    name: str
+    base_path: str
+    latest: int | None = 1
+    only: frozenset[int] | None = None
+    labels: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    def candidates(self, found: Iterable[int]) -> list[int]:
+        """Versions to try in turn, the newest first; the first `latest` that load are served."""
+        return sorted((v for v in found if self.only is None or v in self.only), reverse=True)
+
+
+def served_models(config: ServerConfig) -> list[ServedModel]:
+    """The models of a server's configuration; a UserError where its file is no such file."""
+    if config.model_config_file is None:
+        return [ServedModel(config.name, config.base_path)]
+    return read_model_config(config.model_config_file)
+
+
+def read_model_config(path: str) -> list[ServedModel]:
+    """The models of a TensorFlow Serving `ModelServerConfig` in protocol buffer text.
+
+    Raises:
+        UserError: the file cannot be read or is no such text, or a field has a value that cannot
+            be served; the sentence names the file and the line, or the model and the field.
+    """
+    try:
+        with open(path, "rb") as file:
+            text = file.read().decode()
+        parsed = text_format.Parse(text, model_server_config_pb2.ModelServerConfig())
+    except OSError as error:
+        raise UserError(f"cannot read --model-config-file {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise UserError(f"--model-config-file {path}: the file is not text: {error}") from None
+    except text_format.ParseError as error:
+        said = re.sub(r"^\d+:\d+ : ", "", " ".join(str(error).split()))
+        raise UserError(f"--model-config-file {path}, line {error.GetLine()}: {said}") from None
+    if not parsed.model_config_list.config:
+        raise UserError(
+            f"--model-config-file {path} lists no model: write model_config_list {{ config {{ "
+            'name: "NAME" base_path: "/FOLDER" model_platform: "tensorflow" } }'
+        )
+    models: dict[str, ServedModel] = {}
+    for number, entry in enumerate(parsed.model_config_list.config, 1):
+        try:
+            model = _model(entry)
+            if model.name in models:
+                raise UserError("name: another config has it too")
+        except UserError as error:
+            which = f"the model {entry.name!r}" if entry.name else f"config {number}"
+            raise UserError(f"--model-config-file {path}, {which}: {error}") from None
+        models[model.name] = model
+    return list(models.values())
+
+
+def _model(entry: model_server_config_pb2.ModelConfig) -> ServedModel:
+    """A model of its `config`; a UserError that begins with the field."""
+    if not entry.name:
+        raise UserError("name: give one, which stands in URLs")
+    check_name(entry.name, "name")
+    if not os.path.isabs(entry.base_path) and "://" not in entry.base_path:
+        raise UserError(f"base_path: {entry.base_path!r} is no absolute path")
+    kind = entry.model_platform or model_server_config_pb2.ModelType.Name(entry.model_type).lower()
+    if kind != "tensorflow":
+        raise UserError(f'model_platform: {entry.model_platform!r} is not served; "tensorflow" is')
+    if entry.HasField("logging_config"):
+        raise UserError("logging_config: this server logs no requests; leave it out")
+    latest, only = _policy(entry.model_version_policy)
+    for label, version in entry.version_labels.items():
+        if not label or "/" in label or ":" in label:
+            raise UserError(f"version_labels: the label {label!r} cannot stand in a URL")
+        if version < 0 or (only is not None and version not in only):
+            raise UserError(
+                f"version_labels: {label!r} names version {version}, "
+                "which model_version_policy does not serve"
+            )
+    return ServedModel(entry.name, entry.base_path, latest, only, dict(entry.version_labels))
+
+
+def _policy(policy: _POLICY) -> tuple[int | None, frozenset[int] | None]:
+    """How many versions to serve, and which; None = all, any."""
+    choice = policy.WhichOneof("policy_choice")
+    if choice == "all":
+        return None, None
+    if choice == "specific":
+        versions = frozenset(policy.specific.versions)
+        if not versions or min(versions) < 0:
+            raise UserError("model_version_policy: specific needs versions of 0 or more")
+        return None, versions
+    return max(1, policy.latest.num_versions), None  # 0 = unset, TensorFlow Serving's 1
