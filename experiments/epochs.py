@@ -17,6 +17,7 @@ from experiments.train_run import RunData, train_run
 from macaron_tf.data.batches import EncodedExamples, ExampleBatches
 from macaron_tf.distribution import is_tpu
 from macaron_tf.distribution.replicas import ReplicaMap
+from macaron_tf.io.progress import Progress
 from macaron_tf.models import EncoderConfig
 from macaron_tf.settings import Count, Dropout
 from macaron_tf.training import TrainingResult
@@ -179,10 +180,12 @@ class RowOutputs:
                 numbers.append(rows)
                 yield arrays
 
-        for batch, result in enumerate(self._map(inputs())):
-            rows, outputs = numbers[batch], result["outputs"]
-            filled = tuple(slice(size) for size in outputs.shape[1:])
-            found[(rows[rows >= 0], *filled)] = outputs[rows >= 0]
+        with Progress("computing", "rows", len(found)) as progress:
+            for batch, result in enumerate(self._map(inputs())):
+                rows, outputs = numbers[batch], result["outputs"]
+                real, filled = rows >= 0, tuple(slice(size) for size in outputs.shape[1:])
+                found[(rows[real], *filled)] = outputs[real]
+                progress.advance(np.count_nonzero(real))
         return found
 
 

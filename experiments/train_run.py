@@ -16,7 +16,7 @@ from macaron_tf.distribution.memory import refuse_oversize
 from macaron_tf.errors import out_of_memory
 from macaron_tf.io.paths import as_path
 from macaron_tf.text.base import check_vocabulary
-from macaron_tf.training import FitModel, TrainingResult, build_fit_model, train
+from macaron_tf.training import Diverged, FitModel, TrainingResult, build_fit_model, train
 from macaron_tf.training.checkpoints import CheckpointDirectory
 from macaron_tf.training.session import Validate
 
@@ -98,7 +98,10 @@ def train_run(
             on_start=lambda: run.write(network, data.fingerprint, **data.counts),
         )
     except Exception as error:
-        if new and out_of_memory(error) and not CheckpointDirectory(run.path).steps():
+        metrics = run.path / "metrics.jsonl"
+        began = metrics.exists() and metrics.read_bytes()
+        failed = out_of_memory(error) or not (began or isinstance(error, Diverged))
+        if new and failed and run.path.exists() and not CheckpointDirectory(run.path).steps():
             run.path.rmtree()  # so that the same folder takes other settings
         raise
 

@@ -18,6 +18,7 @@ from etils import epath
 from export.server.config import MAX_VERSION, MODEL_FILE, version_of
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths
+from macaron_tf.io.progress import Progress
 from macaron_tf.kernels import implementation_scope
 
 
@@ -151,7 +152,8 @@ def write_version(
             raise UserError(f"--version {version} exists in {out}: give another or leave it out")
         remote = paths.is_remote(out)
         # Written beside its place where it can be renamed into it.
-        with tempfile.TemporaryDirectory() if remote else _aside(out) as folder:
+        place = tempfile.TemporaryDirectory() if remote else _aside(out)
+        with Progress("exporting"), place as folder:
             aside = pathlib.Path(folder) / str(version)
             with implementation_scope("loop"):  # stock ops: a server has no others
                 signatures = module.signatures()

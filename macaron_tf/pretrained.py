@@ -22,6 +22,7 @@ from macaron_tf.interop.encoders import read_encoder, read_sentence_transformer
 from macaron_tf.interop.keras_models import read_keras_hub, read_model_garden_bert
 from macaron_tf.interop.language_models import LANGUAGE_FAMILIES, read_language_model, read_xlnet
 from macaron_tf.io import paths
+from macaron_tf.io.progress import Progress
 from macaron_tf.models.pretrained import RECIPE, USAGE, Pretrained
 from macaron_tf.text.base import Vocabulary
 from macaron_tf.training.checkpoints import (
@@ -94,10 +95,11 @@ def load(
             network = keras.saving.load_model(path, compile=False)
         return Pretrained(network, name=path.stem, checkpoint=place)
     found = locate(place)
-    if found.library:
-        read = dataclasses.replace(_read_library(found, lower_case, pooling), checkpoint=place)
-    else:
-        read = _read_own(found)
+    with Progress(f"loading {place}"):
+        if found.library:
+            read = dataclasses.replace(_read_library(found, lower_case, pooling), checkpoint=place)
+        else:
+            read = _read_own(found)
     # A hub's folder is named by a revision.
     name = place.rpartition("/")[2] if place.startswith(f"{HUB}:") else found.folder.name
     return dataclasses.replace(read, name=name)

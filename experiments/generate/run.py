@@ -14,6 +14,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.evaluation.language import perplexity
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import lines_of
+from macaron_tf.io.progress import Progress
 from macaron_tf.models.pretrained import Pretrained
 from macaron_tf.pretrained import load, locate
 from macaron_tf.program import decoded
@@ -159,7 +160,8 @@ def score(options: argparse.Namespace) -> None:
     records = []
     for file in options.files:
         text = "\n".join(lines_of(storage.as_path(file).expanduser()))
-        found = scorer.score_text(text, options.stride)
+        with Progress(f"scoring {file}"):
+            found = scorer.score_text(text, options.stride)
         words, size = len(text.split()), len(text.encode())
         log_prob = math.fsum(found.log_probs)
         record = {

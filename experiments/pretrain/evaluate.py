@@ -14,6 +14,7 @@ from experiments.run import write_json
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
+from macaron_tf.io.progress import Progress
 from macaron_tf.models import PretrainingEncoder
 from macaron_tf.pretrained import load, locate
 from macaron_tf.program import decoded
@@ -57,7 +58,8 @@ def run(options: argparse.Namespace) -> None:
             asked = dataclasses.replace(opened, recipe=chosen)
             network = asked.load_network(checkpoint, saved=not recipe.has_memory)
             model = build_fit_model(network, chosen.make_objective(), chosen.training)
-        metrics = PretrainingValidation(chosen, corpus)(model, 0)
+        with Progress("evaluating"):
+            metrics = PretrainingValidation(chosen, corpus)(model, 0)
         memory = {}
         if recipe.has_memory:
             memory = {"memory": memory_length, "clamp": options.clamp}

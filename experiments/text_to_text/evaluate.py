@@ -19,6 +19,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.evaluation import glue
 from macaron_tf.evaluation.language import rouge
 from macaron_tf.evaluation.translation import evaluate_translations
+from macaron_tf.io.progress import track
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.training.checkpoints import weights_record
 
@@ -86,7 +87,10 @@ def evaluate(options: argparse.Namespace) -> None:
     checkpoint = opened.checkpoint(options.checkpoint)
     with options.devices.scope():
         writer = opened.writer(opened.load_network(checkpoint))
-    answers = writer.translate([source for source, _ in pairs.pairs]).best
+    chunks = writer.stream([source for source, _ in pairs.pairs])
+    sized = ((len(chunk.hypotheses), chunk) for chunk in chunks)
+    tracked = track(sized, len(pairs.pairs), "answering", "lines")
+    answers = [answer for chunk in tracked for answer in chunk.best]
     scores = pairs.score(answers)
     for name, value in scores.items():
         print(f"{name:24} {value:.4f}")

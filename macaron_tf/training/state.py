@@ -13,6 +13,7 @@ from etils import epath
 
 from macaron_tf.errors import UserError, needed
 from macaron_tf.io import paths as storage
+from macaron_tf.io.progress import Progress
 from macaron_tf.text.base import check_vocabulary
 from macaron_tf.training import checkpoints
 from macaron_tf.training.fit_model import FitModel
@@ -151,7 +152,8 @@ def load_network(
     check_vocabulary(manifest["vocabulary"], vocabulary_hash, checkpoint)
     checkpoints.check_weights(checkpoint, manifest["weights"], weight_table(network))
     path = storage.as_path(checkpoint) / checkpoints.WEIGHTS
-    load_weights(network, checkpoints.weights_file(checkpoint) if average else path)
+    with Progress(f"loading {path.parent}"):
+        load_weights(network, checkpoints.weights_file(checkpoint) if average else path)
     return manifest
 
 

@@ -226,6 +226,7 @@ def test_parts_that_do_not_fit_are_a_sentence(change, message, outside, capsys):
     assert main(["train", "bert_tiny", "run", *flags([*settings(), *changes])]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and re.search(message, error), error
+    assert not (outside / "run").exists()
 
 
 @pytest.mark.parametrize(

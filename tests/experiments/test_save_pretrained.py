@@ -14,6 +14,7 @@ from experiments.finetune.run import FinetuningRun
 from experiments.generate.__main__ import main as generate
 from experiments.translate.__main__ import main as translate
 from export.saved_model import main as export
+from macaron_tf.io import progress
 from macaron_tf.io.paths import as_path
 from macaron_tf.models import EncoderClassifier, SiameseEncoder
 from macaron_tf.models.pretrained import Pretrained
@@ -131,6 +132,13 @@ def test_a_quantized_run_answers_as_load_does(toy_run, answered, tmp_path):
     network = FinetuningRun.open(tmp_path / "int8").load_network()
     assert_same_weights(network, found.network)
     assert answered(finetune, "predict", tmp_path / "int8", text="good film\n")
+
+
+def test_long_work_shows_that_it_goes_on(saved, ran, tmp_path, monkeypatch):
+    monkeypatch.setattr(progress, "_SECONDS", 0)
+    said = ran(export, saved / "toy", tmp_path / "served").err
+    assert "exporting  0:00:0" in said
+    assert "computing  50 of 50 rows" in ran(finetune, "evaluate", saved / "toy").err
 
 
 def test_a_training_starts_from_it(saved, toy, tmp_path):
