@@ -34,7 +34,7 @@ from typing import Any
 
 from experiments.command_line import Parser, count
 from export.server.config import MAX_VERSION
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, check_whole
 from macaron_tf.program import decoded, exit_on_user_error
 
 _BUSY = (429, 503)
@@ -151,7 +151,7 @@ class Client(abc.ABC):
         columns = self.signature.columns(lines, numbers, first)
         [only, *_] = self.signature.outputs
         found = []
-        for part in self._run_in_batches(_SIGNATURE, **columns):
+        for part in self._run_in_batches(_SIGNATURE, first, **columns):
             values = {name or only: value for name, value in part.items()}
             rows = zip(*values.values(), strict=True)
             found += [dict(zip(values, row, strict=True)) for row in rows]
@@ -187,7 +187,11 @@ class Client(abc.ABC):
         outputs = self._run_in_batches("score", source=sources, target=targets)
         return [score for part in outputs for score in part.get("log_probs") or part[""]]
 
-    def _run_in_batches(self, signature: str, **columns: Sequence) -> Iterator[dict]:
+    def _run_in_batches(
+        self, signature: str, first: int = 1, /, **columns: Sequence
+    ) -> Iterator[dict]:
+        for column in columns.values():
+            check_whole((value for value in column if isinstance(value, str)), first)
         for start in range(0, len(next(iter(columns.values()))), self.batch_size):
             end = start + self.batch_size
             yield self._run(signature, {name: list(c[start:end]) for name, c in columns.items()})

@@ -12,6 +12,23 @@ class UserError(Exception):
     """A mistake that the user can correct: one sentence names it and the correction."""
 
 
+_HALVES = re.compile("[\ud800-\udfff]")
+
+
+def check_whole(texts: Iterable[str], first: int = 1) -> None:
+    """Raises a UserError where a text holds half of a character, which UTF-8 cannot say.
+
+    Args:
+        first: the number of the first text.
+    """
+    for number, text in enumerate(texts, first):
+        if half := _HALVES.search(text):
+            raise UserError(
+                f"text {number} holds {half[0]!a}, an unpaired surrogate (half of a character, or "
+                "a byte that was not UTF-8): take it out, or read the text as what it is"
+            )
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """The end of a sentence about an unknown name: the known one that is most like it, or ""."""
     close = difflib.get_close_matches(name, list(known), 1)

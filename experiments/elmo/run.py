@@ -21,7 +21,7 @@ from experiments.train_run import RunData, measured, report, train_run
 from macaron_tf.data.batches import ArrayBatches
 from macaron_tf.data.sources.readers import documents
 from macaron_tf.data.sources.tfds import Tfds
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, check_whole
 from macaron_tf.io.paths import as_path
 from macaron_tf.models import Elmo, ElmoConfig
 from macaron_tf.objectives import BidirectionalLanguageObjective
@@ -213,6 +213,7 @@ def embed(
     Args:
         tokenized: split at white space only; otherwise see `split_words`.
     """
+    check_whole(lines)
     layers = tf.function(
         lambda characters: network(characters, training=False),
         autograph=False,

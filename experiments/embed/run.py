@@ -17,7 +17,7 @@ from experiments.run import Run
 from macaron_tf.data.batches import Buckets, choose_lengths
 from macaron_tf.data.tasks.definitions import TASKS, Task, get_task
 from macaron_tf.data.tasks.encoding import EncodedSentences, encode_sentences
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, check_whole
 from macaron_tf.io.progress import track
 from macaron_tf.models.tasks import SiameseEncoder, parse_concatenation
 from macaron_tf.objectives import (
@@ -203,6 +203,7 @@ class SentenceEncoder:
         An empty one is encoded too, as its two special ids. Long ones are cut, with one warning
         for all on stderr.
         """
+        check_whole(texts)
         rows, cut = encode_sentences(self.vocabulary, texts, self.max_length)
         warn_cut(cut, len(texts), self.max_length)
         return self.of_rows(rows)

@@ -39,7 +39,7 @@ from experiments.run import Run
 from macaron_tf.data.batches import ExampleBatches
 from macaron_tf.data.tasks.definitions import OWN_TASKS, Task, get_task
 from macaron_tf.data.tasks.own_tables import TableSettings
-from macaron_tf.errors import UserError, nearest
+from macaron_tf.errors import UserError, check_whole, nearest
 from macaron_tf.io import paths as storage
 from macaron_tf.models import CausalClassifier, EncoderClassifier, EncoderConfig, EncoderTagger
 from macaron_tf.models.pretrained import Pretrained
@@ -253,6 +253,8 @@ class Predictor:
 
     def of_texts(self, *columns: Sequence[str]) -> Any:
         """The kind's outputs of texts without labels, see `TaskKind.of_texts`."""
+        for column in columns:
+            check_whole(column)
         return self.of_examples(self.kind.of_texts(*columns))
 
 

@@ -20,7 +20,7 @@ from macaron_tf.decoding.sampling import (
     generate,
 )
 from macaron_tf.decoding.scoring import padded
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, check_whole
 from macaron_tf.special_ids import BOS, EOS
 from macaron_tf.text.base import Detokenizer, PieceVocabulary
 from macaron_tf.text.normalization import as_prompt, as_prompts
@@ -118,6 +118,7 @@ class TextGenerator:
         Raises:
             UserError: it leaves the model no room to go on.
         """
+        check_whole([text])
         row = self._encode(text)
         if not row:
             raise UserError("the model goes on with texts and begins none: give some text")

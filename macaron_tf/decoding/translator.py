@@ -13,7 +13,7 @@ from macaron_tf.decoding.beam_search import BeamSearchConfig, LengthLimits, beam
 from macaron_tf.decoding.sampling import SamplingConfig, sample
 from macaron_tf.decoding.scoring import padded
 from macaron_tf.distribution.replicas import ReplicaMap
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, check_whole
 from macaron_tf.special_ids import EOS, PAD
 
 
@@ -150,6 +150,7 @@ class LineTranslator:
 
     def translate(self, lines: Sequence[str], first_line: int = 1) -> Translations:
         """Translates lines, numbered from `first_line` on; one without pieces stays empty."""
+        check_whole(lines, first_line)
         rows, warnings = [], []
         for number, ids in enumerate(self.vocabulary.encode_lines(lines), first_line):
             if len(ids) > self.max_source_length:

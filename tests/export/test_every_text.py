@@ -1,0 +1,484 @@
+"""200 varied texts: runs, their exports in plain TensorFlow, and the server, say the same.
+
+The weights are drawn, and large: answers differ from text to text, and no two are nearly tied.
+"""
+
+import dataclasses
+import functools
+import io
+import json
+from collections.abc import Callable
+
+import grpc
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
+
+import macaron_tf
+from experiments import registry
+from experiments.elmo.run import ElmoRecipe, ElmoRun, embed
+from experiments.embed.run import EmbeddingRun, open_encoder, paper_recipe
+from experiments.finetune.kinds.classification import probabilities
+from experiments.finetune.run import FinetuningRun, preset
+from experiments.generate.run import open_model
+from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
+from experiments.recipe import override
+from experiments.text_to_text.run import TextRun, recipe_for
+from experiments.translate.run import TranslationRecipe, TranslationRun
+from export import keras_model
+from export.client import GrpcTranslationClient, TranslationClient, text_of
+from export.client import main as command
+from export.saved_model import main
+from export.server.config import ServerConfig
+from export.server.model_server import ModelServer
+from macaron_tf.data.tasks.definitions import get_task
+from macaron_tf.data.tasks.tags import at_spaces
+from macaron_tf.decoding import GenerationConfig
+from macaron_tf.decoding.spans import decided
+from macaron_tf.errors import UserError
+from macaron_tf.evaluation.glue import decide
+from macaron_tf.evaluation.similarity import unit_vectors
+from macaron_tf.io.paths import as_path
+from macaron_tf.text import (
+    NormalizationConfig,
+    PairVocabulary,
+    PieceVocabulary,
+    SentencePieceVocabulary,
+)
+from macaron_tf.text.byte_pairs import BytePairVocabulary
+from macaron_tf.text.wordpiece import WordPieceVocabulary
+from macaron_tf.text.words import WordVocabulary
+from tests.conftest import number_settings
+from tests.experiments.pretraining_toy import toy_settings
+from tests.experiments.task_toys import write_untrained
+from tests.export.serving_toys import ask_elsewhere, call
+from tests.export.test_exported import READING, write_run
+from tests.hard_texts import hard_texts
+
+pytestmark = pytest.mark.slow
+
+TEXTS = hard_texts()
+ROWS = 29  # texts of a request
+REFUSED = ("too long to go on", "more than 256 tokens")
+GREEDY = GenerationConfig(0.0, max_tokens=12)
+DRAWN = GenerationConfig(1.3, 40, 0.95, max_tokens=12)
+LONG = {"max_length": 48, "model.max_length": 48}
+
+
+def vocabulary_of(kind: str):
+    """Pieces of the texts themselves; about half of the characters have none."""
+    train = functools.partial(SentencePieceVocabulary.train, TEXTS, character_coverage=0.98)
+    cleaned = NormalizationConfig(punctuation=True, remove_nonprinting=True)
+    if kind in ("uncased", "cased"):
+        size = {"size": 700, "max_characters": 250}
+        return WordPieceVocabulary.train(TEXTS, lower_case=kind == "uncased", **size)
+    if kind == "bytes":
+        return BytePairVocabulary.train(TEXTS, 300)
+    if kind == "unigram":
+        lower = NormalizationConfig(lower_case=True)
+        return train(200, model_type="unigram", fold_accents=True, normalization=lower)
+    if kind == "pieces":
+        return train(900)
+    sides = ("fr", "de")
+    joint = train(900, masks=False, normalization=cleaned, languages=sides)
+    if kind == "joint":
+        return joint
+    target = SentencePieceVocabulary.train(TEXTS[:120], 600, masks=False, languages=sides)
+    return PairVocabulary(joint, target, NormalizationConfig(), sides)
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A kind of export.
+
+    Attributes:
+        write: writes the run into a folder that holds `vocabulary`.
+        expected: the run's own answers, `(path, columns) -> answers by row`; a string for a text
+            that it refuses or cuts.
+        columns: names of the texts.
+        inputs: further inputs, the same for each row.
+        keras: the kind whose network `export.keras_model` exports, and its flags.
+    """
+
+    vocabulary: str
+    write: Callable
+    expected: Callable
+    columns: tuple[str, ...] = ("text",)
+    inputs: dict = dataclasses.field(default_factory=dict)
+    keras: tuple[str, ...] = ()
+
+
+def fine_tuned(task: str, model: str = "bert_tiny", **settings) -> Callable:
+    def write(path, vocabulary):
+        recipe = preset("macaron", get_task(task))
+        write_run(path, FinetuningRun, recipe, vocabulary.parent, model, **{**LONG, **settings})
+
+    return write
+
+
+def rows_of(**columns) -> list[dict]:
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def classes(path, columns):
+    run = FinetuningRun.open(path)
+    outputs = run.predictor().of_texts(*columns)
+    if run.task.regression:
+        return rows_of(score=decide(run.task, outputs))
+    labels = [run.task.labels[label] for label in decide(run.task, outputs)]
+    names = [run.task.labels] * len(labels)
+    return rows_of(label=labels, probabilities=probabilities(outputs), classes=names)
+
+
+def spans(path, columns):
+    predictor = FinetuningRun.open(path).predictor()
+    found = predictor.of_texts(*columns)
+    judged = {name: np.asarray(v) for name, v in decided(found.found, found.threshold).items()}
+    start, end = (np.where(judged["answered"], found.found[n], 0) for n in ("start", "end"))
+    texts = np.where(judged["answered"], np.array(found.texts, object), "")
+    return rows_of(answer=texts, start=start, end=end, probability=judged["probability"])
+
+
+def tags(path, columns):
+    predictor = FinetuningRun.open(path).predictor()
+    outputs = predictor.of_texts(*columns)
+    return rows_of(
+        words=map(at_spaces, columns[0]),
+        tags=predictor.kind.decide(outputs),
+        probabilities=[found.max(axis=1) for found in outputs],
+    )
+
+
+def vectors(path, columns):
+    encoder, _ = open_encoder(str(path))
+    return rows_of(vector=unit_vectors(encoder.encode(*columns)))
+
+
+def layers(path, columns):
+    words, found = zip(*embed(ElmoRun.open(path).load_network(), *columns), strict=True)
+    return rows_of(words=words, vectors=found, lengths=map(len, words))
+
+
+def completions(draw: GenerationConfig):
+    def answer(path, columns):
+        generator = open_model(path).generator()
+        found = []
+        for text in columns[0]:
+            try:
+                generator.row(text)
+                found.append(None)
+            except UserError as error:
+                found.append(str(error))
+        for part in parts_of(found):
+            if not isinstance(found[part[0]], str):
+                answers = generator.complete([columns[0][i] for i in part], draw)
+                for i, [one] in zip(part, answers, strict=True):
+                    values = {"completion": one.text, "tokens": one.length}
+                    found[i] = {**values, "log_prob": one.log_prob}
+        return found
+
+    return answer
+
+
+def translations(path, columns):
+    run = TranslationRun.open(path)
+    found = run.translator(decoding=dataclasses.replace(run.recipe.decoding, n_best=2))
+    answers = found.translate(*columns)
+    rows = [
+        {"translations": [one.text for one in row], "scores": [one.score for one in row]}
+        for row in answers.hypotheses
+    ]
+    for warning in answers.warnings:
+        rows[int(warning.split()[1]) - 1] = warning
+    return rows
+
+
+def write_elmo(path, vocabulary):
+    options = {"lstm_dim": 12, "projection_dim": 8, "max_characters": 9}
+    settings = [f"model.{name}={value}" for name, value in options.items()]
+    settings += ["model.filters=((1,4),(2,4))", "sources=text:x"]
+    recipe = registry.load("elmo_tiny", ElmoRecipe, settings)
+    words = WordVocabulary(("<UNK>", "<S>", "</S>", "the", "漢字"))
+    write_untrained(ElmoRun(as_path(path), recipe, words))
+
+
+def language_model(model: str, *settings: str) -> Callable:
+    def write(path, vocabulary):
+        every = [*toy_settings("text:x", recipe="" if model == "gpt2_tiny" else model), *settings]
+        every = [one for one in every if not one.startswith("corpus.sequence_length")]
+        if model == "t5_tiny":  # reads 10,000 characters: one head halves the memory
+            every.append("model.num_heads=1")
+        else:
+            every += ["model.initializer_range=0.9", "model.max_length=256"]
+        recipe = registry.load(model, PretrainingRecipe, [*every, "corpus.sequence_length=256"])
+        write_untrained(PretrainingRun(as_path(path), recipe, PieceVocabulary.load(vocabulary)))
+
+    return write
+
+
+def text_to_text(model: str, task: str) -> Callable:
+    def write(path, vocabulary):
+        before = path.with_name(f"{path.name}-start")
+        language_model(model)(before, vocabulary)
+        start = macaron_tf.load(before)
+        recipe = recipe_for(task, start, str(before), "tsv:x-{split}.tsv")
+        recipe = override(recipe, ["max_source=250", "max_target=14"])
+        write_untrained(TextRun(as_path(path), recipe, start.vocabulary))
+
+    return write
+
+
+def write_translator(path, vocabulary):
+    settings = [*number_settings("tsv:x-{split}.tsv"), "model.initializer_range=0.9"]
+    settings = [one for one in settings if "language" not in one]
+    settings += ["data.source_language=fr", "data.target_language=de", "decoding.max_length=12"]
+    found = PieceVocabulary.load(vocabulary)
+    if isinstance(found, PairVocabulary):  # the source has an encoder of its own
+        settings.append("model.num_source_layers=1")
+    recipe = registry.load("multi30k_macaron_tiny", TranslationRecipe, settings)
+    write_untrained(TranslationRun(as_path(path), recipe, found))
+
+
+def write_embedder(path, vocabulary):
+    given = (EmbeddingRun, paper_recipe("stsb"), vocabulary.parent, "swish_rnn_tiny")
+    write_run(path, *given, **LONG)
+
+
+def generates(vocabulary, write, draw) -> Kind:
+    inputs = {name: getattr(draw, name) for name in ("temperature", "top_k", "top_p")}
+    inputs |= {"seed": 1, "max_tokens": draw.max_tokens}
+    return Kind(vocabulary, write, completions(draw), inputs=inputs)
+
+
+PAIR = ("first", "second")
+READ = ("question", "context")
+KINDS = {
+    "classes": Kind("uncased", fine_tuned("sst2"), classes),
+    "classes_cased": Kind("cased", fine_tuned("mrpc"), classes, PAIR),
+    "classes_unigram": Kind("unigram", fine_tuned("mrpc", "albert_tiny"), classes, PAIR),
+    "classes_causal": Kind("bytes", fine_tuned("mrpc", "gpt2_tiny"), classes, PAIR),
+    "scores": Kind("pieces", fine_tuned("stsb", "swish_rnn_tiny"), classes, PAIR),
+    "spans": Kind("uncased", fine_tuned("squad2", **READING), spans, READ),
+    "spans_bytes": Kind("bytes", fine_tuned("squad", "roberta_tiny", **READING), spans, READ),
+    "spans_pieces": Kind("pieces", fine_tuned("squad", "xlm_tiny", **READING), spans, READ),
+    "tags": Kind("cased", fine_tuned("conll2003", **READING), tags),
+    "tags_bytes": Kind("bytes", fine_tuned("conll2003", "roberta_tiny", **READING), tags),
+    "vectors": Kind("unigram", write_embedder, vectors),
+    "elmo": Kind("uncased", write_elmo, layers),
+    "continues": generates("bytes", language_model("gpt2_tiny"), DRAWN),
+    "continues_words": generates("cased", language_model("gpt2_tiny"), GREEDY),
+    "continues_pieces": generates("pieces", language_model("gpt2_tiny"), DRAWN),
+    "fills_t5": generates("unigram", language_model("t5_tiny"), DRAWN),
+    "fills_bart": generates("pieces", language_model("bart_tiny"), GREEDY),
+    "answers_t5": generates("unigram", text_to_text("t5_tiny", "summarization"), GREEDY),
+    "answers_bart": generates("bytes", text_to_text("bart_tiny", "mrpc"), DRAWN),
+    "translates": Kind("joint", write_translator, translations),
+    "translates_pair": Kind("pair", write_translator, translations),
+    "keras_classes": Kind(
+        "uncased",
+        None,
+        classes,
+        keras=("classes", "--labels", "negative", "positive", "--max-length", "48"),
+    ),
+    "keras_translates": Kind(
+        "joint",
+        None,
+        translations,
+        keras=("translates",),
+    ),
+}
+
+
+def asked_of(kind: Kind, texts: list[str]) -> list[list[str]]:
+    """The texts as columns; of two, each is paired with one further on."""
+    columns = [texts]
+    if len(kind.columns) == 2:
+        columns.append(texts[37:] + texts[:37])
+    return columns
+
+
+def inputs_of(kind: Kind, columns: list[list[str]]) -> dict[str, list]:
+    repeated = {name: [value] * len(columns[0]) for name, value in kind.inputs.items()}
+    return {**dict(zip(kind.columns, columns, strict=True)), **repeated}
+
+
+def parts_of(expected: list) -> list[list[int]]:
+    """Rows of requests: each refused or very long text alone, the others together."""
+    alone = [i for i, one in enumerate(expected) if isinstance(one, str) or len(TEXTS[i]) > 1000]
+    others = [i for i in range(len(expected)) if i not in alone]
+    return [others[i : i + ROWS] for i in range(0, len(others), ROWS)] + [[i] for i in alone]
+
+
+def export(folder, name: str, kind: Kind) -> None:
+    """Writes the run of a kind, and its SavedModel."""
+    vocabulary, out = folder / kind.vocabulary / "vocabulary", str(folder / "served" / name)
+    if not vocabulary.exists():
+        vocabulary_of(kind.vocabulary).save(vocabulary)
+    if kind.keras:
+        other, *flags = kind.keras
+        if kind.expected is translations:
+            decoding = TranslationRun.open(folder / other).recipe.decoding
+            decoding = dataclasses.replace(decoding, n_best=2)
+            flags = ["--decoding", json.dumps(dataclasses.asdict(decoding))]
+        (folder / name).symlink_to(folder / other)
+        macaron_tf.load(folder / other).network.save(folder / f"{name}.keras")
+        words = [str(folder / f"{name}.keras"), str(vocabulary), out, *flags]
+        assert keras_model.main(words) == 0
+    else:
+        kind.write(folder / name, vocabulary)
+        more = ["--n-best", "2"] if kind.expected is translations else []
+        assert main([str(folder / name), out, *more]) == 0
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A run of each kind, and its SavedModel under `served`."""
+    folder = tmp_path_factory.mktemp("every")
+    for name, kind in KINDS.items():
+        export(folder, name, kind)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(folder):
+    """The runs' own answers by kind."""
+    return {
+        name: kind.expected(folder / name, asked_of(kind, TEXTS)) for name, kind in KINDS.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def elsewhere(folder, expected, tmp_path_factory):
+    """The answers of all exports from one process with TensorFlow alone, by kind."""
+    asked, owners = [], []
+    for name, kind in KINDS.items():
+        for part in parts_of(expected[name]):
+            columns = [[column[i] for i in part] for column in asked_of(kind, TEXTS)]
+            place = str(folder / "served" / name / "1")
+            asked.append((place, "serving_default", inputs_of(kind, columns)))
+            owners.append(name)
+    found = ask_elsewhere(tmp_path_factory.mktemp("elsewhere"), *asked)
+    by_name = {name: [] for name in KINDS}
+    for name, answer in zip(owners, found, strict=True):
+        by_name[name].append(answer)
+    return by_name
+
+
+def over_grpc(stub, name: str, inputs: dict[str, list]) -> dict:
+    """A prediction; `error` is the sentence of a refusal."""
+    request = predict_pb2.PredictRequest()
+    request.model_spec.name = name
+    for key, values in inputs.items():  # Python's numbers become int32 and float32
+        request.inputs[key].CopyFrom(tf.make_tensor_proto(values))
+    try:
+        outputs = stub.Predict(request, 120).outputs
+    except grpc.RpcError as error:
+        return {"error": error.details()}
+    plain = lambda value: value.decode() if isinstance(value, bytes) else value  # noqa: E731
+    arrays = {key: tf.make_ndarray(proto) for key, proto in outputs.items()}
+    return {
+        key: np.vectorize(plain, otypes=[object])(array).tolist() if array.size else array.tolist()
+        for key, array in arrays.items()
+    }
+
+
+def over_rest(port: int, name: str, inputs: dict[str, list]) -> dict:
+    _, answer = call(port, "POST", f"/v1/models/{name}:predict", {"inputs": inputs})
+    if "error" in answer:
+        return answer
+    outputs = answer["outputs"]
+    return outputs if isinstance(outputs, dict) else {"": outputs}
+
+
+def largest_difference(expected: dict, found: dict, row: int, where: str) -> float:
+    """The largest difference of numbers, relative above 1; texts and lengths are equal."""
+    largest = 0.0
+    for name, value in expected.items():
+        own = found[name if name in found else ""][row]
+        value = value.tolist() if isinstance(value, np.ndarray) else value
+        if not isinstance(value, (list, tuple)):
+            value, own = [value], [own]
+        assert len(own) >= len(value), f"{where}, {name}"
+        flat = lambda values: list(np.array(values, object).reshape(-1))  # noqa: E731
+        for one in flat(list(own[len(value) :])):
+            assert not one, f"{where}, {name}: {one!r} after the end"
+        for one, other in zip(flat(list(value)), flat(own[: len(value)]), strict=True):
+            if isinstance(one, str):
+                assert one == other, f"{where}, {name}: {one!r} is not {other!r}"
+            else:
+                assert np.isfinite(float(other)), f"{where}, {name}: {other}"
+                largest = max(largest, abs(float(one) - float(other)) / max(1.0, abs(float(one))))
+    return largest
+
+
+def check(name: str, expected: list, found: list[dict], way: str) -> float:
+    """The largest difference of all texts; refusals are answered by refusals."""
+    largest, worst = 0.0, None
+    for part, answer in zip(parts_of(expected), found, strict=True):
+        for row, i in enumerate(part):
+            where = f"{name} {way} text {i} {TEXTS[i][:50]!r}"
+            if isinstance(expected[i], str):
+                assert any(words in answer.get("error", "") for words in REFUSED), (
+                    f"{where}: {expected[i]}, and {answer}"
+                )
+                continue
+            assert "error" not in answer, f"{where}: {answer}"
+            difference = largest_difference(expected[i], answer, row, where)
+            if difference > largest:
+                largest, worst = difference, where
+    print(f"{name} {way}: {largest:.1e} {worst}")  # shown by -rP
+    return largest
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_export_says_what_the_run_says(name, expected, elsewhere):
+    answers = [one for one in expected[name] if not isinstance(one, str)]
+    assert len(answers) > 150
+    assert len({json.dumps(one, default=str) for one in answers}) > 40
+    assert check(name, expected[name], elsewhere[name], "alone") < 1e-5
+
+
+def server_of(folder, name: str) -> ModelServer:
+    return ModelServer(ServerConfig(str(folder / "served" / name), name, rest_port=0, grpc_port=0))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_server_says_what_the_run_says(name, folder, expected):
+    kind, anything = KINDS[name], (("grpc.max_receive_message_length", -1),)
+    rest, remote = [], []
+    with server_of(folder, name) as server:
+        address = f"127.0.0.1:{server.grpc_port}"
+        with grpc.insecure_channel(address, anything) as channel:
+            stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+            for part in parts_of(expected[name]):
+                columns = [[column[i] for i in part] for column in asked_of(kind, TEXTS)]
+                inputs = inputs_of(kind, columns)
+                rest.append(over_rest(server.rest_port, name, inputs))
+                remote.append(over_grpc(stub, name, inputs))
+    assert check(name, expected[name], rest, "REST") < 1e-5
+    assert check(name, expected[name], remote, "gRPC") < 1e-5
+
+
+@pytest.mark.parametrize("name", ["classes", "translates"])
+def test_the_client_says_what_the_run_says(name, folder, expected, monkeypatch, capsys):
+    rows = [i for i, one in enumerate(expected[name]) if not isinstance(one, str)]
+    texts, known = [TEXTS[i] for i in rows], [expected[name][i] for i in rows]
+    with server_of(folder, name) as server:
+        places = {"--url": server.url, "--grpc": f"127.0.0.1:{server.grpc_port}"}
+        for flag, place in places.items():
+            asking = {"--url": TranslationClient, "--grpc": GrpcTranslationClient}[flag]
+            client = asking(place, name, batch_size=1 if flag == "--url" else ROWS)
+            found = client.answers(texts)
+            for i, one, answer in zip(rows, known, found, strict=True):
+                answer = {key: [value] for key, value in answer.items()}
+                assert largest_difference(one, answer, 0, f"{name} text {i}") < 1e-5
+            client.close()
+            # Line for line: none with a line's end or a zero byte.
+            kept = [i for i, text in enumerate(texts) if not {*"\n\r\0"} & {*text}]
+            stdin = io.TextIOWrapper(io.BytesIO("".join(f"{texts[i]}\n" for i in kept).encode()))
+            monkeypatch.setattr("sys.stdin", stdin)
+            capsys.readouterr()
+            assert command([flag, place, "--name", name]) == 0
+            said = capsys.readouterr().out.split("\n")
+            assert said == [*(text_of(found[i]) for i in kept), ""] and len(kept) > 150
