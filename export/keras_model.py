@@ -10,7 +10,7 @@ OUT/VERSION is written as `export.saved_model` writes it.
 import argparse
 import json
 
-from experiments.command_line import Parser
+from experiments.command_line import Parser, count
 from macaron_tf.errors import UserError
 from macaron_tf.program import exit_on_user_error
 
@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("vocabulary", help="folder of the vocabulary")
     parser.add_argument("out", help="folder of the served model; versions are subfolders")
     parser.add_argument("--labels", nargs="+", help="a classifier's classes")
-    parser.add_argument("--max-length", type=int, default=128, help="a classifier's longest row")
+    count("--max-length N", "a classifier's longest row (%(default)s)", 128)(parser)
     parser.add_argument("--decoding", default="{}", help="a translator's search settings in JSON")
     run(parser.parse_args(arguments))
 

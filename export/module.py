@@ -16,6 +16,7 @@ import tensorflow as tf
 from etils import epath
 
 from export.server.config import MAX_VERSION, MODEL_FILE, version_of
+from export.warm_up import write_warm_up
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths
 from macaron_tf.io.progress import Progress
@@ -124,7 +125,7 @@ def write_version(
     out: str | os.PathLike,
     version: int | None = None,
 ) -> epath.Path:
-    """Writes a SavedModel as a new version, with its vocabulary and a record beside it.
+    """Writes a SavedModel as a new version, beside it its vocabulary, a record, warm-up requests.
 
     Args:
         module: the model.
@@ -162,6 +163,7 @@ def write_version(
             module.vocabulary.save(extra)
             record = {**record, "vocabulary": module.vocabulary.hash}
             (extra / "export.json").write_text(json.dumps(record, indent=2) + "\n")
+            write_warm_up(aside, signatures)
             if remote:
                 paths.upload(aside, out / str(version), last=MODEL_FILE)
             else:

@@ -52,8 +52,8 @@ def main(arguments: list[str] | None = None) -> None:
     )
     text = "number of the version; the next by default"
     count("--version N", text, least=1, below=MAX_VERSION + 1)(parser)
-    parser.add_argument("--n-best", type=int, metavar="N", help="translations a line (default 1)")
-    parser.add_argument("--beam-size", type=int, metavar="K", help="the recipe's by default")
+    count("--n-best N", "translations a line (default 1)")(parser)
+    count("--beam-size K", "the recipe's by default")(parser)
     options = parser.parse_args(arguments)
     changes = {"n_best": options.n_best, "beam_size": options.beam_size}
     changes = {name: value for name, value in changes.items() if value is not None}

@@ -365,7 +365,7 @@ def _summary(soak: Soak, seconds: float, log: str) -> dict:
     counts = dict(sorted(soak.counts.items()))
     memory = [value for _, value in soak.memory if value]
     quarter = max(1, len(memory) // 4)
-    thirds = [
+    medians = [
         sorted(part)[len(part) // 2] for part in (memory[quarter : 2 * quarter], memory[-quarter:])
     ]
     return {
@@ -378,7 +378,7 @@ def _summary(soak: Soak, seconds: float, log: str) -> dict:
         "tracebacks": log.count("Traceback"),
         "switches": log.count(" serves after "),
         "refused versions": log.count(" does not load: "),
-        "MiB, second and last quarter's medians": thirds,
+        "MiB, second and last quarter's medians": medians,
         "MiB, greatest": max(memory),
         "counts": counts,
         "examples": soak.examples,
@@ -396,10 +396,10 @@ def _page(options: argparse.Namespace, summary: dict, command: str) -> str:
 {options.clients} clients for {summary["seconds"]:.0f} s, {summary["right"]:,} right answers,
 **{summary["lost"]} lost and {summary["wrong"]} wrong**, while {summary["switches"]} versions were
 taken up and {summary["refused versions"]} attempts to load a damaged one failed.
-{summary["malformed"]:,} malformed requests were refused, {summary["malformed failed"]} met anything
-but a client's error; the server's log has {summary["tracebacks"]} tracebacks. Resident memory of the
-server: median {second:.0f} MiB in the second quarter of the run, {last:.0f} MiB in the last,
-{summary["MiB, greatest"]:.0f} MiB at most.
+{summary["malformed"]:,} malformed requests were refused, {summary["malformed failed"]} met
+anything but a client's error; the server's log has {summary["tracebacks"]} tracebacks. Resident
+memory of the server: median {second:.0f} MiB in the second quarter of the run, {last:.0f} MiB in
+the last, {summary["MiB, greatest"]:.0f} MiB at most.
 
 | outcome | number |
 | --- | --- |

@@ -130,7 +130,7 @@ def build_server(core: ServingCore) -> tuple[grpc.Server, int]:
             ("grpc.so_reuseport", 0),
         ),
         maximum_concurrent_rpcs=config.max_queue,
-        interceptors=(_Unparsed(),),
+        interceptors=(_Refusals(),),
     )
     prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(
         PredictionService(core), server
@@ -146,9 +146,11 @@ def build_server(core: ServingCore) -> tuple[grpc.Server, int]:
     return server, port
 
 
-class _Unparsed(grpc.ServerInterceptor):
-    """Answers bytes that are no message with INVALID_ARGUMENT, where gRPC says INTERNAL and logs a
-    traceback."""
+class _Refusals(grpc.ServerInterceptor):
+    """Bytes that are no message are INVALID_ARGUMENT, methods not served UNIMPLEMENTED.
+
+    By itself gRPC logs a traceback for either, and calls the first INTERNAL.
+    """
 
     def intercept_service(self, continuation, handler_call_details):
         """The method's handler, which parses so."""
@@ -165,7 +167,10 @@ class _Unparsed(grpc.ServerInterceptor):
         def call(request, context):
             if request is self:
                 context.abort(Code.INVALID_ARGUMENT, "the bytes are no message of this method")
-            return handler.unary_unary(request, context)
+            try:
+                return handler.unary_unary(request, context)
+            except NotImplementedError:
+                context.abort(Code.UNIMPLEMENTED, "the method is not served")
 
         return handler._replace(request_deserializer=parse, unary_unary=call)
 

@@ -19,11 +19,10 @@ from export.server.models import ServedModel, served_models
 from export.server.rest import RestApi
 from export.server.servable import DEFAULT_SIGNATURE, made_up
 from export.server.versions import VersionManager, check_base_path, find_versions
+from export.warm_up import CONTROLS, TEXT
 from macaron_tf.errors import UserError
 
 _LOG = logging.getLogger(__name__)
-# Inputs of a text generator in the example request; zeros would generate nothing.
-_CONTROLS = {"max_tokens": 20, "seed": 1, "temperature": 1.0, "top_p": 0.9}
 
 
 class ModelServer:
@@ -191,9 +190,9 @@ def _load(manager: VersionManager) -> None:
 def _example_value(name: str, spec):
     value = made_up(spec)
     if value.dtype == object:
-        value[...] = "A dog is running."
-    elif name in _CONTROLS:
-        return np.full(value.shape, _CONTROLS[name]).tolist()  # 0.9, not float32's 0.8999...
+        value[...] = TEXT
+    elif name in CONTROLS:
+        return np.full(value.shape, CONTROLS[name]).tolist()  # 0.9, not float32's 0.8999...
     return value.tolist()
 
 

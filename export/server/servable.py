@@ -1,7 +1,6 @@
 """One loaded SavedModel: its signatures, and running them."""
 
 import logging
-import os
 import pathlib
 from collections.abc import Sequence
 
@@ -12,9 +11,9 @@ from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow_serving.apis import prediction_log_pb2
 
 from export.server.errors import ServingError, invalid
+from export.warm_up import WARMUP_REQUESTS
 
 DEFAULT_SIGNATURE = "serving_default"
-WARMUP_REQUESTS = os.path.join("assets.extra", "tf_serving_warmup_requests")
 _LOG = logging.getLogger(__name__)
 
 

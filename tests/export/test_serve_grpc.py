@@ -138,6 +138,24 @@ def test_metadata_and_status(prediction, channel):
     assert caught.value.code() == grpc.StatusCode.NOT_FOUND
 
 
+@pytest.mark.parametrize(
+    "method, sent, code",
+    [
+        ("Predict", b"\xff\xff", "INVALID_ARGUMENT"),  # gRPC's own answer is INTERNAL
+        ("Predict", b"\x0a\x02\xff\xff", "INVALID_ARGUMENT"),
+        ("Predict", b"a" * 1_100_000, "RESOURCE_EXHAUSTED"),
+        ("Classify", b"", "UNIMPLEMENTED"),
+        ("None", b"", "UNIMPLEMENTED"),
+    ],
+)
+def test_bytes_that_are_no_request_leave_no_traceback(channel, caplog, method, sent, code):
+    call = channel.unary_unary(f"/tensorflow.serving.PredictionService/{method}")
+    with pytest.raises(grpc.RpcError) as caught:
+        call(sent, 20)
+    assert caught.value.code().name == code
+    assert "Traceback" not in caplog.text
+
+
 def test_a_deadline_is_kept(prediction):
     with pytest.raises(grpc.RpcError) as caught:
         prediction.Predict(make_request("slow", steps=[300_000]), 0.2)

@@ -2,12 +2,14 @@
 
 import importlib.util
 import pathlib
+import sys
 
 import pytest
 import tensorflow as tf
 import tensorflow_text
 from tensorflow_serving.apis import prediction_log_pb2
 
+from export import warm_up
 from export.server import servable as servable_module
 from export.server.servable import Servable
 
@@ -52,6 +54,38 @@ def test_recorded_requests_are_replayed(model_folder, runs, text, expected):
     servable.warm_up()
     servable.close()
     assert runs == [("serving_default", {"text": [text.encode()]})] * expected if text else not runs
+
+
+def test_an_export_records_a_request_of_each_signature(tmp_path, runs, caplog, monkeypatch):
+    """Requests that the model refuses are left out: TensorFlow Serving would not load it."""
+
+    def strict(text, max_tokens):
+        short = tf.debugging.Assert(tf.reduce_all(tf.strings.length(text) < 9), ["too long"])
+        with tf.control_dependencies([short]):
+            return {"y": max_tokens}
+
+    def functions(*names):
+        specs = (
+            tf.TensorSpec([None], tf.string, "text"),
+            tf.TensorSpec([None], tf.int32, "max_tokens"),
+        )
+        known = {"serving_default": lambda text, max_tokens: {"y": text}, "strict": strict}
+        return {name: tf.function(known[name]).get_concrete_function(*specs) for name in names}
+
+    module, found = tf.Module(), functions("serving_default", "strict")
+    tf.saved_model.save(module, str(tmp_path / "1"), signatures=found)
+    warm_up.write_warm_up(tmp_path / "1", found)
+    servable = Servable(str(tmp_path / "1"), 1)
+    servable.warm_up()
+    servable.close()
+    inputs = {"max_tokens": [20], "text": [b"A dog is running."]}
+    assert [(name, dict(sorted(given.items()))) for name, given in runs] == [
+        ("serving_default", inputs)
+    ]
+
+    monkeypatch.setitem(sys.modules, "tensorflow_serving.apis", None)
+    warm_up.write_warm_up(tmp_path / "2", found)
+    assert "tensorflow-serving-api" in caplog.text and not (tmp_path / "2").exists()
 
 
 def test_check_ops_finds_what_is_not_tensorflows_own(model_folder, tmp_path):

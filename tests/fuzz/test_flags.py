@@ -1,4 +1,4 @@
-"""Flags of the commands that are tables: the parsers alone, nothing runs."""
+"""Flags of the commands: the parsers alone, nothing runs."""
 
 import contextlib
 import functools
@@ -16,8 +16,9 @@ from tests.fuzz.profiles import examples, hypothesis, strategies, survive, value
 from experiments import command_line
 from macaron_tf.command_names import COMMANDS
 
-# Commands that are tables of arguments; those of `export` would run, and serve for ever.
-PARSED = sorted(name for name, (module, _) in COMMANDS.items() if module.startswith("experiments."))
+PARSED = sorted(
+    name for name, (module, _) in COMMANDS.items() if module.startswith(("experiments.", "export."))
+)
 
 
 @functools.cache
@@ -54,6 +55,16 @@ def nothing_runs():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(command_line, "pkgutil", idle)
         patch.setattr("macaron_tf.distribution.make_strategy", lambda *given: None)
+        # The commands of `export` are no tables.
+        for place in ("serve.run", "keras_model.run", "saved_model.export"):
+            patch.setattr(f"export.{place}", lambda *given, **options: None)
+        patch.setattr("export.client.Client.answers", lambda *given, **options: [])
+        patch.setattr("export.client.Client.n_best", lambda *given, **options: [])
+        patch.setattr("export.client.decoded", lambda stream: [])
+        patch.setattr("sys.stdin", types.SimpleNamespace(buffer=io.BytesIO()))
+        idle_signal = types.SimpleNamespace(signal=lambda *given: None, SIGINT=2, SIGTERM=15)
+        patch.setattr("export.serve.signal", idle_signal)
+        patch.setattr("logging.basicConfig", lambda **options: None)
         yield
     assert command_line.pkgutil is pkgutil
 

@@ -1,0 +1,65 @@
+"""Typical requests of a model: a server's example, and those that warm a version up."""
+
+import logging
+import os
+import pathlib
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow as tf
+
+# TensorFlow Serving's own place, below a version's folder.
+WARMUP_REQUESTS = os.path.join("assets.extra", "tf_serving_warmup_requests")
+TEXT = "A dog is running."
+# Inputs of a text generator; zeros would generate nothing.
+CONTROLS = {"max_tokens": 20, "seed": 1, "temperature": 1.0, "top_p": 0.9}
+_LOG = logging.getLogger(__name__)
+
+
+def write_warm_up(
+    folder: pathlib.Path, functions: Mapping[str, tf.types.experimental.ConcreteFunction]
+) -> None:
+    """Records one request of each signature, as a TFRecord file of `PredictionLog`.
+
+    TensorFlow Serving loads no version that fails such a request, so each is tried here first and
+    left out where the model refuses it. Without tensorflow-serving-api, which defines the record,
+    a sentence is logged and nothing is written: a server then warms up by what it makes up.
+
+    Args:
+        folder: the version's.
+        functions: by signature name, their inputs named by their `TensorSpec`.
+    """
+    try:
+        from tensorflow_serving.apis import prediction_log_pb2
+    except ImportError:
+        _LOG.warning(
+            "no warm-up requests were written beside the model: they need tensorflow-serving-api "
+            "(pip install 'macaron_tf[serving]')"
+        )
+        return
+    logs = []
+    for name, function in functions.items():
+        specs = tf.nest.flatten(function.structured_input_signature)
+        inputs = {spec.name: _typical(spec) for spec in specs}
+        try:
+            function(*map(tf.constant, inputs.values()))
+        except tf.errors.OpError:
+            continue
+        logs.append(log := prediction_log_pb2.PredictionLog())
+        log.predict_log.request.model_spec.signature_name = name
+        for key, value in inputs.items():
+            log.predict_log.request.inputs[key].CopyFrom(tf.make_tensor_proto(value))
+    if logs:
+        path = folder / WARMUP_REQUESTS
+        path.parent.mkdir(exist_ok=True)
+        with tf.io.TFRecordWriter(str(path)) as writer:
+            for log in logs:
+                writer.write(log.SerializeToString())
+
+
+def _typical(spec: tf.TensorSpec) -> np.ndarray:
+    """A typical value of an input, one row."""
+    shape = [size or 1 for size in spec.shape]
+    if spec.dtype == tf.string:
+        return np.full(shape, TEXT.encode(), dtype=np.object_)
+    return np.full(shape, CONTROLS.get(spec.name, 0), dtype=spec.dtype.as_numpy_dtype)
