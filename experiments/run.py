@@ -162,12 +162,11 @@ class Run(abc.ABC):
 
     def data_record(self) -> dict[str, typing.Any]:
         """The fingerprint of the training data, `sha256`, and the sizes and places beside it."""
-        record = self.path / "data.json"
-        try:
-            known = json.loads(record.read_bytes())
-            return {**known, "sha256": known["sha256"]}
-        except (*storage.FILE_ERRORS, ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{record} cannot be read: restore it, or start another run") from error
+        known = _data_record(self.path)
+        if "sha256" not in known:
+            record = self.path / "data.json"
+            raise UserError(f"{record} cannot be read: restore it, or start another run")
+        return known
 
     def checkpoint(self, name: os.PathLike | str | None = None) -> os.PathLike:
         """The folder of a checkpoint, see `find_checkpoint`; a path is one already."""
@@ -213,10 +212,15 @@ def _recipe_text(path: epath.Path, writer: str) -> str:
 
 def kept_data_dir(path: str | os.PathLike) -> str | None:
     """TensorFlow Datasets' folder that a run was trained with; None where it is not known."""
+    return _data_record(storage.as_path(path)).get(_DATA_DIR)
+
+
+def _data_record(path: epath.Path) -> dict[str, typing.Any]:
+    """What a run's data.json holds; {} where it cannot be read."""
     try:
-        return json.loads((storage.as_path(path) / "data.json").read_bytes())[_DATA_DIR]
-    except (*storage.FILE_ERRORS, ValueError, LookupError, TypeError):
-        return None
+        return dict(json.loads((path / "data.json").read_bytes()))
+    except (*storage.FILE_ERRORS, ValueError, TypeError):
+        return {}
 
 
 def read_kind(path: str | os.PathLike) -> str:
