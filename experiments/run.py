@@ -77,8 +77,12 @@ class Run(abc.ABC):
         return recipe_from_json(cls.recipe_class, text, str(path / "recipe.json"))
 
     @classmethod
-    def resume(cls, path: epath.Path, recipe: Recipe) -> typing.Self | None:
-        """The run in a folder, for a training with `recipe` to continue; None = no run yet."""
+    def resume(cls, path: epath.Path, recipe: Recipe, *may_change: str) -> typing.Self | None:
+        """The run in a folder, for a training with `recipe` to continue; None = no run yet.
+
+        Args:
+            may_change: beginnings of settings that may differ, besides those of the recipe.
+        """
         if not (path / "recipe.json").exists():
             return None
         if is_saved(path):
@@ -87,7 +91,7 @@ class Run(abc.ABC):
                 "folder, and start from this one by --init"
             )
         run = cls.open(path)
-        recipe.check_continues(run.recipe, path)
+        recipe.check_continues(run.recipe, path, (*recipe.may_change, *may_change))
         return run
 
     @abc.abstractmethod

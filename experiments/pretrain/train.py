@@ -45,7 +45,8 @@ def run(options: argparse.Namespace) -> None:
     recipe = override(recipe, options.set, PretrainingRun.begun(path))
     recipe.model_config()  # refuses wrong settings before minutes are spent on the data
     recipe.check_metric(recipe.make_objective().metric_names)
-    PretrainingRun.resume(path, recipe)  # the same
+    # The same; settings of the text follow from a given corpus, and are compared when it is read.
+    PretrainingRun.resume(path, recipe, *(("corpus.", "vocabulary.") if options.corpus else ()))
     for address in filter(None, map(str.strip, (options.data_service or "").split(","))):
         check_address(address)
     if options.vocabulary and (options.corpus or source):

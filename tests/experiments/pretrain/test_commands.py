@@ -59,6 +59,8 @@ def test_it_learns_which_letter_a_document_says(trained, corpus):
     # The run says what its corpus is, not what the recipe would have prepared.
     assert opened.recipe.corpus == PretrainingCorpus.open(corpus).config
     assert opened.recipe.vocabulary.size == 27
+    # So the same command goes on with it.
+    assert train("bert_tiny", trained, corpus, long_run()) == 0
 
 
 def test_evaluate_repeats_the_validation_and_fill_is_a_command_too(trained, corpus, ran):
