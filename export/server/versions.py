@@ -3,7 +3,6 @@
 import dataclasses
 import logging
 import os
-import pathlib
 import threading
 import time
 from collections.abc import Callable
@@ -286,10 +285,12 @@ class VersionManager:
 def _fingerprint(path: str) -> Fingerprint:
     """Names, sizes and times of all files: changes while a copy is in progress."""
     files = []
-    for file in pathlib.Path(path).rglob("*"):
-        try:
-            info = file.stat()
-        except OSError:
-            continue  # removed during the scan: the next fingerprint will differ
-        files.append((str(file), info.st_size, info.st_mtime_ns))
+    for folder, folders, names in os.walk(path):  # passes over a folder that is removed meanwhile
+        for name in folders + names:
+            file = os.path.join(folder, name)
+            try:
+                info = os.stat(file)
+            except OSError:
+                continue  # removed during the scan: the next fingerprint will differ
+            files.append((file, info.st_size, info.st_mtime_ns))
     return tuple(sorted(files))

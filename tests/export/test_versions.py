@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from export.client import TranslationClient
 from export.module import _aside, write_version
+from export.server import versions
 from export.server.config import ServerConfig
 from export.server.errors import ServingError
 from export.server.model_server import ModelServer
@@ -230,6 +231,22 @@ def test_a_removed_version_is_dropped_only_if_another_exists(manager, tmp_path):
     shutil.rmtree(tmp_path)
     manager.poll()
     assert manager.current == 1
+
+
+def test_a_version_that_is_removed_while_it_is_looked_at_is_no_failure(manager, tmp_path):
+    publish(tmp_path, 2)
+    files, gone = versions._fingerprint(tmp_path / "2"), os.scandir
+
+    def scandir(path):
+        if str(path) == str(tmp_path / "2"):
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+        return gone(path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "scandir", scandir)
+        assert len(files) == 1 and versions._fingerprint(tmp_path / "2") == ()
+        manager.poll()
+    assert settle(manager) == 2
 
 
 def test_nothing_loaded_yet_is_unavailable(tmp_path):
