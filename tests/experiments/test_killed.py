@@ -1,0 +1,204 @@
+"""Every kind of training, killed at moments of all sorts: it ends as if it had not been, to the bit.
+
+The quick neighbours are `test_resume` and `tests/training/test_session.py`.
+"""
+
+import contextlib
+import itertools
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import time
+
+import pytest
+
+from macaron_tf.training.progress import read_lines
+from tests.conftest import number_settings
+from tests.distribution.processes import cluster_of_two, started
+from tests.experiments.pretraining_toy import flags, t5_settings, toy_settings
+from tests.experiments.task_toys import toy_flags
+from tests.training.test_kill import assert_same_run
+
+MOMENTS = ("start", "update", "save", "validation")
+SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+KILLS = 2  # of each kind
+ROUND = 40  # updates between validations
+SHORT = ["max_steps=120", f"validate_every={ROUND}", "save_every_steps=5", "log_every=1"]
+SHORT += ["keep_last=3", "schedule=constant", "warmup_steps=1", "max_minutes=None"]
+SHORT = flags([f"training.{setting}" for setting in SHORT])
+
+
+def pretraining(recipe: str, *more: str):
+    def words(value):
+        settings = [*toy_settings(value("source")), "model.dropout=0.1", *more]
+        return ["pretrain", "train", recipe, "RUN", *flags(settings)]
+
+    return words
+
+
+def t5(value):
+    settings = t5_settings("t5_tiny", "macaron", value("source"))
+    return ["pretrain", "train", "t5_tiny", "RUN", *flags([*settings, "model.dropout=0.1"])]
+
+
+def text_to_text(value):
+    rows = flags(["batching.max_tokens=512", "max_target=16", "validation_examples=8"])
+    start = ["--init", value("t5_run"), "--source", value("tables")]
+    return ["text_to_text", "train", "sst2", "RUN", *start, *rows]
+
+
+def fine_tuning(value):
+    return ["finetune", "train", "sst2", "RUN", *toy_flags(value("toy"), model__dropout=0.1)]
+
+
+def embeddings(value):
+    toy = toy_flags(value("toy"), "stsb", model__dropout=0.1)
+    return ["embed", "train", "stsb", "RUN", *toy]
+
+
+def elmo(value):
+    settings = ["batch_size=8", "row_length=10", "held_out=6", "vocabulary_size=7"]
+    settings += ["model.lstm_dim=8", "model.projection_dim=4", "model.filters=((1, 4), (2, 4))"]
+    settings += [f"sources={value('source')}"]
+    return ["elmo", "train", "elmo_tiny", "RUN", *flags(settings)]
+
+
+def tcn(value):
+    words = ["--data", value("tunes"), "--models", "tcn", "--seeds", "3"]
+    return ["tcn", "train", "jsb", "RUN", *words, *flags(["batch_size=4", "model.widths=(8,)"])]
+
+
+def translation(value):
+    settings = [*number_settings(value("number_text")), "model.dropout=0.1"]
+    return ["translate", "train", "multi30k_macaron_tiny", "RUN", *flags(settings)]
+
+
+def replicas(value):
+    return [*pretraining("bert_tiny")(value), "--strategy", "mirrored", "--replicas", "2"]
+
+
+MEMORY = ("batch_size=8", "memory_length=12", "corpus.validation_run=4")
+KINDS = {
+    "masked": pretraining("bert_tiny"),
+    "translation": translation,
+    "causal": pretraining("gpt2_tiny", "vocabulary.size=272"),
+    "electra": pretraining("electra_tiny"),
+    "xlnet": pretraining("xlnet_tiny", *MEMORY),
+    "t5": t5,
+    "text_to_text": text_to_text,
+    "fine_tuning": fine_tuning,
+    "embeddings": embeddings,
+    "elmo": elmo,
+    "tcn": tcn,
+    "replicas": replicas,
+}
+
+
+def dealt(seed: int) -> dict[str, list[tuple[str, signal.Signals]]]:
+    """Kills of each kind; over all kinds, every signal comes at every moment."""
+    rng, cards = random.Random(seed), list(itertools.product(MOMENTS, SIGNALS))
+    deck = []
+    while len(deck) < KILLS * len(KINDS):
+        deck += rng.sample(cards, len(cards))
+    return {kind: [deck.pop() for _ in range(KILLS)] for kind in KINDS}
+
+
+class Session:
+    """Processes of a run, from the same command; moments are seen in the run's folder.
+
+    Args:
+        clusters: TF_CONFIG of each worker; one process without.
+    """
+
+    def __init__(self, words: list[str], run: pathlib.Path, clusters=()):
+        self.run, self._log = run, run / "metrics.jsonl"
+        self._before = self._inode()
+        arguments = ["-m", f"experiments.{words[0]}", *words[1:]]
+        environments = [{"TF_CONFIG": cluster} for cluster in clusters] or [{}]
+        self.processes = [started(arguments, **environment) for environment in environments]
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(self, *error) -> None:
+        for process in self.processes:
+            process.kill()
+            process.communicate()
+
+    def wait_for(self, moment: str, rng: random.Random) -> None:
+        """Returns at a moment, or when the first process has ended."""
+        if moment == "start":
+            time.sleep(rng.uniform(1, 8))
+            return
+        self._wait(lambda: self._inode() not in (None, self._before))  # the log is begun anew
+        if moment == "update":
+            until = self._last()["step"] + rng.randint(1, 10)
+            self._wait(lambda: self._last()["step"] >= until)
+        elif moment == "save":
+            self._wait(lambda: list((self.run / "checkpoints").glob(".tmp-*")))
+            time.sleep(rng.uniform(0, 0.01))
+        else:
+            self._wait(self._validates)
+            time.sleep(rng.uniform(0, 0.05))
+
+    def ends(self, seconds: float = 300) -> list[tuple[int, str]]:
+        """Exit status and output of each process."""
+        outputs = [process.communicate(timeout=seconds)[0] for process in self.processes]
+        return [(p.returncode, output) for p, output in zip(self.processes, outputs, strict=True)]
+
+    def _inode(self) -> int | None:
+        with contextlib.suppress(FileNotFoundError):
+            return os.stat(self._log).st_ino
+
+    def _last(self) -> dict:
+        return (read_lines(self._log) or [{"step": 0, "kind": "none"}])[-1]
+
+    def _validates(self) -> bool:
+        last = self._last()
+        return last["kind"] == "train" and last["step"] % ROUND == 0
+
+    def _wait(self, reached) -> None:
+        until = time.monotonic() + 300
+        while not reached() and self.processes[0].poll() is None:
+            assert time.monotonic() < until, "the moment never came"
+            time.sleep(0.001)
+
+
+def check_end(moment: str, number: signal.Signals, status: int, output: str) -> None:
+    """What a process leaves that was sent a signal: its status, and one line or none."""
+    assert "Traceback" not in output, output
+    said = [line for line in output.splitlines() if line.startswith("interrupted")]
+    early = moment == "start"  # SIGTERM is caught within a training only: it ends the imports
+    statuses = {signal.SIGKILL: [-9], signal.SIGTERM: [143, *[-15] * early], signal.SIGINT: [130]}
+    assert status in statuses[number], output
+    assert len(said) == (status > 0), output
+    if not early:
+        assert all("is saved in" in line for line in said), output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_killed_run_is_the_uninterrupted_one(kind, request, tmp_path):
+    command, rng = KINDS[kind](request.getfixturevalue) + SHORT, random.Random(kind)
+    runs = []
+    # The killed run is first, so that its corpus is prepared under fire too.
+    for name, kills in {"killed": dealt(seed=1)[kind], "whole": []}.items():
+        words = [word.replace("RUN", str(tmp_path / name)) for word in command]
+        run = tmp_path / name / ("tcn-3" if kind == "tcn" else "")
+        for moment, number in kills:
+            with Session(words, run) as session:
+                session.wait_for(moment, rng)
+                session.processes[0].send_signal(number)
+                [(status, output)] = session.ends()
+            check_end(moment, number, status, output)
+            if moment == "validation":
+                assert session._validates(), "the validation was over"
+        with Session(words, run) as session:
+            [(status, output)] = session.ends()
+        assert status == 0, output
+        runs.append(run)
+    assert_same_run(*runs)
+    names = [sorted(path.name for path in run.iterdir()) for run in runs]
+    assert names[0] == names[1]
