@@ -11,7 +11,7 @@ from experiments.recipe import Recipe
 from experiments.run import Run
 from macaron_tf.command_names import as_typed
 from macaron_tf.data.translation import TranslationData
-from macaron_tf.distribution import is_tpu
+from macaron_tf.distribution import Workers, is_tpu
 from macaron_tf.distribution.memory import refuse_oversize
 from macaron_tf.errors import out_of_memory
 from macaron_tf.io.paths import as_path
@@ -74,7 +74,7 @@ def train_run(
         earlier.check_data(data.fingerprint)
     # Weights, dropout, the order of batches and masks follow from this seed.
     keras.utils.set_random_seed(recipe.training.seed)
-    with strategy.scope():
+    with Workers(strategy).watched(), strategy.scope():
         copies = 4 if recipe.training.optimizer == "adam" else 2  # with gradients and moments
         with refuse_oversize(recipe.model, copies):
             network = run.build_network()

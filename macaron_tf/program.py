@@ -98,6 +98,9 @@ def _refused(sentence: object) -> int:
 
 
 def _interrupted() -> int:
+    # CPython ends by SIGINT, not with our status, once the exception has left an `exec` of text, as
+    # dataclasses call it; another one resets that.
+    exec("")
     print("interrupted", file=sys.stderr)
     return INTERRUPTED
 

@@ -1,4 +1,4 @@
-"""Every kind of training, killed at moments of all sorts: it ends as if it had not been, to the bit.
+"""Kills of every kind of training at various moments: its end has the bits of a run without them.
 
 The quick neighbours are `test_resume` and `tests/training/test_session.py`.
 """
@@ -9,7 +9,6 @@ import os
 import pathlib
 import random
 import signal
-import subprocess
 import time
 
 import pytest
@@ -17,7 +16,7 @@ import pytest
 from macaron_tf.training.progress import read_lines
 from tests.conftest import number_settings
 from tests.distribution.processes import cluster_of_two, started
-from tests.experiments.pretraining_toy import flags, t5_settings, toy_settings
+from tests.experiments.pretraining_toy import flags, prepare, t5_settings, toy_settings
 from tests.experiments.task_toys import toy_flags
 from tests.training.test_kill import assert_same_run
 
@@ -39,8 +38,9 @@ def pretraining(recipe: str, *more: str):
 
 
 def t5(value):
-    settings = t5_settings("t5_tiny", "macaron", value("source"))
-    return ["pretrain", "train", "t5_tiny", "RUN", *flags([*settings, "model.dropout=0.1"])]
+    settings = [*t5_settings("t5_tiny", "macaron"), "model.dropout=0.1"]
+    corpus = ["--corpus", value("t5_corpus")]
+    return ["pretrain", "train", "t5_tiny", "RUN", *corpus, *flags(settings)]
 
 
 def text_to_text(value):
@@ -202,3 +202,35 @@ def test_a_killed_run_is_the_uninterrupted_one(kind, request, tmp_path):
     assert_same_run(*runs)
     names = [sorted(path.name for path in run.iterdir()) for run in runs]
     assert names[0] == names[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_two_workers_of_which_one_is_killed_are_the_uninterrupted_ones(victim, request, tmp_path):
+    """The first worker writes and leads the others; every worker is given its command again."""
+    value = request.getfixturevalue
+    corpus = prepare("bert_tiny", str(tmp_path / "corpus"), toy_settings(value("source")))
+    command = [*pretraining("bert_tiny")(value), "--corpus", corpus, "--strategy", "multi_worker"]
+    rng, runs = random.Random(victim), {name: tmp_path / name for name in ("killed", "whole")}
+
+    def workers(name):
+        words = [word.replace("RUN", str(runs[name])) for word in command + SHORT]
+        return Session(words, runs[name], cluster_of_two())
+
+    signals = rng.sample(SIGNALS, len(SIGNALS))
+    for moment, number in zip(MOMENTS[1:], signals, strict=True):
+        with workers("killed") as session:
+            session.wait_for(moment, rng)
+            session.processes[victim].send_signal(number)
+            ends = session.ends()
+        status, output = ends.pop(victim)
+        check_end(moment, number, status, output)
+        [(status, output)] = ends
+        if number == signal.SIGKILL:
+            assert status != 0 and "lost another one" in output, output
+        else:  # a worker that is told to stop stops all
+            check_end(moment, signal.SIGTERM, status, output)
+    for name in runs:
+        with workers(name) as session:
+            assert [status for status, _ in session.ends()] == [0, 0]
+    assert_same_run(*runs.values())

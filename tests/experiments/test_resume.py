@@ -4,12 +4,15 @@ import json
 import pathlib
 
 import pytest
+import tensorflow as tf
 
+from experiments import train_run
 from experiments.elmo.__main__ import main as elmo
 from experiments.embed.__main__ import main as embed
 from experiments.tcn.__main__ import main as tcn
 from experiments.text_to_text.__main__ import main as text_to_text
 from experiments.translate.__main__ import main as translate
+from macaron_tf.distribution import Workers
 from tests.conftest import number_settings
 from tests.experiments.pretraining_toy import flags
 from tests.experiments.task_toys import toy_flags, validations
@@ -64,3 +67,19 @@ def test_a_run_goes_on_by_its_own_recipe(make, request, tmp_path, ran, refused):
     refused(main, [*again, "--set", "training.seed=7"], "training.seed=", run)
     refused(main, ["train", words[0], "--resume", run, *data], "--resume: leave out ", run)
     refused(main, ["train", "--resume", tmp_path / "none", *data], "is not a run", tmp_path)
+
+
+def test_a_worker_lost_while_the_model_is_built_is_one_sentence(
+    toy, tmp_path, refused, monkeypatch
+):
+    class OneOfTwo(Workers):
+        def __init__(self, strategy):
+            self.several, self.number = True, 0
+
+    def broken_off(*_, **__):
+        raise tf.errors.UnavailableError(None, None, "Collective ops is aborted")
+
+    monkeypatch.setattr(train_run, "Workers", OneOfTwo)
+    monkeypatch.setattr(train_run, "build_fit_model", broken_off)
+    words = ["train", "stsb", tmp_path / "run", *toy_flags(toy, "stsb")]
+    refused(embed, words, "worker 0 lost another one", tmp_path)
