@@ -154,9 +154,9 @@ class TwoStreamModel(KeepsMemory, TokenModel):
         memory_length: M, positions of earlier segments that attention sees.
 
     Call arguments: a dict of `token_ids (B, L)` int, 0 being padding, `order (B, L)` int,
-    `masked_positions (B, P)` int, which are guessed, and optionally `segment_ids (B, L)` int and
-    `memory` of `init_memory`. Returns a dict: `masked_language`, logits `(B, P, V)`; `content
-    (B, L, D)`, `query (B, P, D)` and `memory`.
+    `masked_positions (B, P)` int, which are guessed, -1 being padding, and optionally `segment_ids
+    (B, L)` int and `memory` of `init_memory`. Returns a dict: `masked_language`, logits
+    `(B, P, V)`; `content (B, L, D)`, `query (B, P, D)` and `memory`.
 
     References: Yang et al. 2019, "XLNet: Generalized Autoregressive Pretraining for Language
     Understanding", sections 2.2 to 2.5.

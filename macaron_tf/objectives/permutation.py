@@ -43,7 +43,8 @@ def permute_tokens(
 
     Returns:
         The batch with `order (B, L)` int32, -1 at given tokens and from 0 on, each number once a
-        row, at predicted ones; and the `masked_features (B, P)` of these.
+        row, at predicted ones; and the `masked_features (B, P)` of these, whose padding is at
+        position -1, which no query has: a row may begin with a predicted token.
 
     References: Yang et al. 2019 (XLNet), section 2.3, and its released code.
     """
@@ -60,7 +61,9 @@ def permute_tokens(
     ranks = tf.argsort(tf.argsort(tf.where(guessed, drawn, 2.0), stable=True), stable=True)
     flat, real = flat_positions(guessed, multiple_of_8(math.ceil(length / partial)))  # (B, P)
     order = tf.where(guessed, ranks, -1)  # (B, L)
-    return {**batch, "order": order, **masked_features(token_ids, flat, real)}
+    features = masked_features(token_ids, flat, real)
+    features["masked_positions"] = tf.where(real, features["masked_positions"], -1)
+    return {**batch, "order": order, **features}
 
 
 @dataclass(frozen=True)

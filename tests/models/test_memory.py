@@ -156,6 +156,13 @@ def test_a_guess_sees_what_is_before_it_in_the_order_and_never_itself(options):
         np.testing.assert_array_equal(moved[0] > 1e-6, order[column] <= order)
 
 
+def test_padding_adds_nothing_to_a_guess_of_the_first_token():
+    model, inputs = two_streams(), inputs_of((0, 3))
+    padded = {**inputs, "masked_positions": np.array([(0, 3, -1, -1)] * 2, "int32")}
+    found, expected = (numpy_of(model(rows)["query"]) for rows in (padded, inputs))
+    np.testing.assert_allclose(found[:, :2], expected, atol=1e-6)
+
+
 def test_the_content_stream_of_given_tokens_is_the_encoder():
     model, inputs = two_streams(), inputs_of()
     inputs["order"] = np.full((2, L), -1, "int32")

@@ -326,6 +326,7 @@ def test_what_is_guessed_and_in_which_order():
         np.testing.assert_array_equal(found["masked_positions"][row][used], columns)
         np.testing.assert_array_equal(found["masked_labels"][row][used], ids[row, columns])
         assert not found["masked_labels"][row][~used].any()
+        assert (found["masked_positions"][row][~used] == -1).all()
     assert (found["token_ids"] == ids).all()  # nothing is masked
 
 
