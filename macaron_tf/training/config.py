@@ -31,7 +31,7 @@ class TrainingConfig(Settings):
         beta_2: Adam's decay of the second moment.
         epsilon: added by Adam to the root of the second moment.
         weight_decay: decoupled, times the learning rate; 0 = none.
-        decay_vectors: whether biases and normalization weights (rank < 2) decay too, as fairseq's.
+        decay_vectors: whether biases and normalization weights decay too, as fairseq's.
         clip_norm: greatest global norm of an update's gradient; None = no clipping.
         accumulation_steps: micro-batches in one update.
         steps_per_call: greatest number of updates in one call of the graph, see `FitModel`.

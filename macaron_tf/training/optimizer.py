@@ -173,7 +173,7 @@ def make_optimizer(
     Args:
         config: of its fields, clipping and accumulation belong to the `FitModel`.
         variables: the model's trainable variables, needed where `decay_vectors` is false: those of
-            rank below 2 (biases, normalization scales and offsets) are excluded from the decay.
+            rank below 2 (normalization scales and offsets) and biases of any rank are excluded.
 
     References: Kingma and Ba 2015; Loshchilov and Hutter 2019, "Decoupled Weight Decay
     Regularization"; Shazeer and Stern 2018 (Adafactor), algorithm 4.
@@ -189,6 +189,7 @@ def make_optimizer(
     if decay and not config.decay_vectors:
         if not variables:
             raise ValueError("decay_vectors=False needs the model's trainable variables")
-        vectors = [variable for variable in variables if len(variable.shape) < 2]
+        # Relative attention's biases have rank 3, a table of them by distance 2.
+        vectors = [v for v in variables if len(v.shape) < 2 or "bias" in v.path]
         optimizer.exclude_from_weight_decay(var_list=vectors)
     return optimizer

@@ -18,6 +18,8 @@ from macaron_tf.models import (
     catalog,
 )
 from macaron_tf.models.catalog import TEMPORAL_MODELS
+from macaron_tf.training.config import TrainingConfig
+from macaron_tf.training.optimizer import make_optimizer
 from tests.harness import rejects
 
 # Exact numbers of parameters.
@@ -283,3 +285,28 @@ BERT, T5 = (catalog.config(name) for name in ("bert_tiny", "t5_tiny"))
 )
 def test_a_bad_field_is_named(config, changes, words):
     rejects(words, dataclasses.replace, config, **changes)
+
+
+@pytest.mark.parametrize(
+    ("system", "biases"),
+    [
+        ("bert_rab_tiny", {f"relative_bias_{n}/table" for n in range(3)}),
+        ("t5_tiny", {"relative_bias_0/table"}),
+        ("xlnet_tiny", {"content_bias", "distance_bias", "segment_bias"}),
+        ("swish_rnn_tiny", {f"relative_bias_{n}/table" for n in range(3)}),
+        ("amlp_tiny", set()),
+    ],
+)
+def test_biases_of_any_rank_are_spared_the_weight_decay(system, biases):
+    """And matrices, tables of embeddings and XLNet's vectors of segments are not."""
+    sizes = {"vocab_size": 20, "hidden_dim": 16, "feed_forward_dim": 32, "num_heads": 2}
+    model = catalog.build(system, **sizes)
+    config = TrainingConfig(weight_decay=0.1, decay_vectors=False)
+    optimizer = make_optimizer(config, model.trainable_variables)
+    optimizer.build(model.trainable_variables)
+    decays = {v.path: optimizer._use_weight_decay(v) for v in model.trainable_variables}
+    ranks = {v.path: len(v.shape) for v in model.trainable_variables}
+    ranked = {path for path, rank in ranks.items() if rank > 1 and not decays[path]}
+    assert {name for path in ranked for name in biases if path.endswith(name)} == biases
+    assert all(path.endswith(tuple(biases)) for path in ranked)
+    assert not any(decays[path] for path, rank in ranks.items() if rank < 2)
