@@ -102,7 +102,7 @@ def train_run(
         began = metrics.exists() and metrics.read_bytes()
         failed = out_of_memory(error) or not (began or isinstance(error, Diverged))
         if new and failed and run.path.exists() and not CheckpointDirectory(run.path).steps():
-            run.path.rmtree()  # so that the same folder takes other settings
+            as_path(run.path).rmtree()  # so that the same folder takes other settings
         raise
 
 
