@@ -85,8 +85,9 @@ def _operators(options: argparse.Namespace) -> Iterator[tuple[str, str, Block, n
             block.build(x.shape)
             yield "random", f"seed {seed}", block, x
     for place in options.runs:
-        network = load(place).network
-        encoder = network.encoder if isinstance(network, LanguageModel) else load(place).encoder
+        found = load(place)
+        causal = isinstance(found.network, LanguageModel)
+        encoder = found.network.encoder if causal else found.encoder
         if encoder.config.norm != "pre":
             raise UserError(
                 f"{place}: its norms follow the sub-layers, which is no solver's step: give a run "
