@@ -153,6 +153,8 @@ def command(script: str, *words: str, log: pathlib.Path | None = None) -> None:
         log: file that its output is appended to; None = stdout.
     """
     line = [sys.executable, "-m", f"experiments.{script}", *words]
+    if log:
+        log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "ab") if log else contextlib.nullcontext() as output:
         status = subprocess.run(line, check=False, stdout=output, stderr=output).returncode
     if status:

@@ -120,7 +120,6 @@ class Study:
             folder, log = out / "runs" / run.name, out / "logs" / f"{run.name}.log"
             studies.pretrained(run.system.recipe, folder, corpora[run.system.corpus], settings, log)
 
-        (out / "logs").mkdir(parents=True, exist_ok=True)
         # Seed by seed: an interrupted study has a whole table of fewer seeds.
         in_turn = sorted(runs, key=lambda run: options.seeds.index(run.seed))
         tasks = {f"{run.name}: pre-trained": functools.partial(one, run) for run in in_turn}

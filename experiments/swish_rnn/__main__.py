@@ -33,6 +33,7 @@ main = cli.program(
         "figure 4: loss against step",
         "experiments.swish_rnn.paper:curves",
         _PRETRAINING,
+        cli.count("--jobs N", "trainings at once, each on its share of the CPUs", 1),
         cli.argument(
             "--recipes [NAME=]RECIPE[:PATH=VALUE,...]",
             "the compared ones, each with settings of its own (default: the four of size tiny)",

@@ -2,6 +2,7 @@
 
 import argparse
 import collections
+import functools
 import itertools
 import pathlib
 import statistics
@@ -20,10 +21,16 @@ def curves(options: argparse.Namespace) -> None:
     arms = [studies.Arm.parse(text) for text in options.recipes]
     if len({arm.name for arm in arms}) < len(arms):
         raise UserError("--recipes: two have one name: give NAME=RECIPE:PATH=VALUE")
+    tasks = {}
+    for seed, arm in itertools.product(options.seeds, arms):
+        path, log = out / f"{arm.name}-{seed}", out / "logs" / f"{arm.name}-{seed}.log"
+        settings = [*options.set, *arm.settings, f"training.seed={seed}"]
+        work = (arm.recipe, path, options.corpus, settings, log if options.jobs > 1 else None)
+        tasks[path.name] = functools.partial(studies.pretrained, *work)
+    trained = dict(zip(tasks, studies.at_once(options.jobs, tasks), strict=True))
     for arm, seed in itertools.product(arms, options.seeds):
         path = out / f"{arm.name}-{seed}"
-        settings = [*options.set, *arm.settings, f"training.seed={seed}"]
-        curve = studies.pretrained(arm.recipe, path, options.corpus, settings)
+        curve = trained[path.name]
         timing = [line for line in read_lines(path / "timing.jsonl") if line["kind"] == TRAIN]
         row = {"recipe": arm.name, "seed": seed, "run": str(path), "settings": arm.settings}
         row |= {"parameters": _parameters(path), "seconds": timing[-1]["seconds"]}
@@ -50,7 +57,8 @@ def curves(options: argparse.Namespace) -> None:
     settings = [f"- {arm.name}: {arm.recipe}, {', '.join(arm.settings)}" for arm in arms]
     table += [
         "",
-        f"{len(options.seeds)} seeds, mean ± the sample's deviation; minutes are the median. "
+        f"{len(options.seeds)} seeds, mean ± the sample's deviation; minutes are the median, "
+        f"{options.jobs} at once. "
         f"{against}: the difference of losses, seed by seed, with the p of a paired t-test.",
         "",
         *settings,
