@@ -21,6 +21,7 @@ from experiments import command_line as cli
 _PRETRAINING = cli.together(
     cli.STUDY,
     cli.argument("--corpus DIR", "a folder of `pretrain prepare`", required=True),
+    cli.count("--jobs N", "pre-trainings at once, each on its share of the CPUs", 1),
     cli.settings("training.max_steps=500, of every pre-training"),
 )
 _FINETUNING = cli.finetuning("cola", "rte", "stsb")
@@ -33,7 +34,6 @@ main = cli.program(
         "figure 4: loss against step",
         "experiments.swish_rnn.paper:curves",
         _PRETRAINING,
-        cli.count("--jobs N", "trainings at once, each on its share of the CPUs", 1),
         cli.argument(
             "--recipes [NAME=]RECIPE[:PATH=VALUE,...]",
             "the compared ones, each with settings of its own (default: the four of size tiny)",

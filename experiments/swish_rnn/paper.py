@@ -21,19 +21,11 @@ def curves(options: argparse.Namespace) -> None:
     arms = [studies.Arm.parse(text) for text in options.recipes]
     if len({arm.name for arm in arms}) < len(arms):
         raise UserError("--recipes: two have one name: give NAME=RECIPE:PATH=VALUE")
-    tasks = {}
-    for seed, arm in itertools.product(options.seeds, arms):
-        path, log = out / f"{arm.name}-{seed}", out / "logs" / f"{arm.name}-{seed}.log"
-        settings = [*options.set, *arm.settings, f"training.seed={seed}"]
-        work = (arm.recipe, path, options.corpus, settings, log if options.jobs > 1 else None)
-        tasks[path.name] = functools.partial(studies.pretrained, *work)
-    trained = dict(zip(tasks, studies.at_once(options.jobs, tasks), strict=True))
+    trained = _trained(arms, options)
     for arm, seed in itertools.product(arms, options.seeds):
-        path = out / f"{arm.name}-{seed}"
-        curve = trained[path.name]
-        timing = [line for line in read_lines(path / "timing.jsonl") if line["kind"] == TRAIN]
+        path, curve = trained[arm.name, seed]
         row = {"recipe": arm.name, "seed": seed, "run": str(path), "settings": arm.settings}
-        row |= {"parameters": _parameters(path), "seconds": timing[-1]["seconds"]}
+        row |= {"parameters": _parameters(path), "seconds": _timing(path)[-1]["seconds"]}
         rows.append({**row, **curve[-1], "curve": curve})
     by_arm = studies.grouped(rows, "recipe")
     first = studies.values(by_arm[arms[0].name], "loss")
@@ -70,6 +62,27 @@ def curves(options: argparse.Namespace) -> None:
     studies.write(out, "curves", "swish_rnn", options, title, table, rows=rows)
 
 
+def _trained(
+    arms: list[studies.Arm], options: argparse.Namespace
+) -> dict[tuple[str, int], tuple[pathlib.Path, list[dict]]]:
+    """The folder and the validations of each arm's run with each seed, pre-trained if need be."""
+    out, tasks = pathlib.Path(options.out), {}
+    # Seed by seed: an interrupted study has every arm with the first seeds.
+    for seed, arm in itertools.product(options.seeds, arms):
+        path, log = out / f"{arm.name}-{seed}", out / "logs" / f"{arm.name}-{seed}.log"
+        settings = [*options.set, *arm.settings, f"training.seed={seed}"]
+        work = (arm.recipe, path, options.corpus, settings, log if options.jobs > 1 else None)
+        tasks[arm.name, seed] = functools.partial(studies.pretrained, *work)
+    named = {f"{name}, seed {seed}": task for (name, seed), task in tasks.items()}
+    curves = dict(zip(tasks, studies.at_once(options.jobs, named), strict=True))
+    return {key: (out / f"{key[0]}-{key[1]}", curve) for key, curve in curves.items()}
+
+
+def _timing(run: pathlib.Path) -> list[dict]:
+    """The speeds of a run's spans of updates."""
+    return [line for line in read_lines(run / "timing.jsonl") if line["kind"] == TRAIN]
+
+
 def _parameters(run: pathlib.Path) -> int:
     """The number of a run's weights."""
     return PretrainingRun.open(run).build_network().count_params()
@@ -87,26 +100,25 @@ def _paired(losses: list[float], others: list[float]) -> tuple[str, str]:
 def step_sizes(options: argparse.Namespace) -> None:
     """`swish_rnn step-sizes`: scores and time by the step size of the recurrence (table 2)."""
     out, tasks = pathlib.Path(options.out), options.tasks
-    contenders = {options.reference: (options.reference, [])}
+    arms = {options.reference: studies.Arm(options.reference, options.reference, ())}
     for sizes in options.sizes:
         if not all(part.isdecimal() and int(part) for part in sizes.split(",")):
             raise UserError(f"--sizes {sizes}: give whole numbers of 1 or more, such as 1,2,4")
-        contenders[f"k={sizes}"] = (options.recipe, [f"model.rnn_step_sizes=({sizes},)"])
-    rows = []
-    for name, (recipe, own) in contenders.items():
+        settings = (f"model.rnn_step_sizes=({sizes},)",)
+        name = f"k{sizes.replace(',', '-')}"
+        arms[f"k={sizes}"] = studies.Arm(name, options.recipe, settings)
+    trained, rows = _trained(list(arms.values()), options), []
+    for name, arm in arms.items():
         for seed in options.seeds:
-            path = out / f"{name.replace(',', '-')}-{seed}"
-            settings = [*options.set, *own, f"training.seed={seed}"]
-            last = studies.pretrained(recipe, path, options.corpus, settings)[-1]
-            timing = [line for line in read_lines(path / "timing.jsonl") if line["kind"] == TRAIN]
-            speeds = studies.values(timing, "tokens_per_second")
+            path, curve = trained[arm.name, seed]
+            speeds = studies.values(_timing(path), "tokens_per_second")
             init = ("--init", f"model={path}")
             cells = studies.grid(tasks, options, out / "grid" / path.name, *init)
             rows.append(
                 {
                     "name": name,
                     "seed": seed,
-                    "loss": last["loss"],
+                    "loss": curve[-1]["loss"],
                     # The first span traces and warms up.
                     "tokens_per_second": statistics.median(speeds[1:] or speeds),
                     "scores": {cell["task"]: cell["mean"] or 0.0 for cell in cells},

@@ -319,7 +319,7 @@ def test_the_papers_figures_are_means_over_seeds_and_are_not_trained_twice(calls
     table = (out / "step_sizes.md").read_text()
     assert "| bert_rab_tiny | " in table and "| 1.00 |" in table
     inits = [
-        f"{name}={out}/{folder}-1" for name, folder in (("bert", "bert_rab_tiny"), ("k", "k=1"))
+        f"{name}={out}/{folder}-1" for name, folder in (("bert", "bert_rab_tiny"), ("k", "k1"))
     ]
     arguments = ["stability", str(out), "--init", *inits, "--learning-rates", "1e-3", "1e-2"]
     assert swish_rnn([*arguments, "--seeds", "1", "2", *task]) == 0
