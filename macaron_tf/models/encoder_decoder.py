@@ -78,8 +78,14 @@ class EncoderDecoder(Model):
             )
             for name in ("source_embeddings", "target_embeddings")
         )
+        # T5's relative biases start as wide as its own code draws them, D^-1/2.
+        bias_range = config.initializer_range or config.hidden_dim**-0.5
         self.encoder = Stack(
-            config, config.num_encoder_layers, kernel_initializer=initializer, name="encoder"
+            config,
+            config.num_encoder_layers,
+            kernel_initializer=initializer,
+            bias_range=bias_range,
+            name="encoder",
         )
         self.decoder = Stack(
             config,
@@ -87,6 +93,7 @@ class EncoderDecoder(Model):
             causal=True,
             cross_attention=True,
             kernel_initializer=initializer,
+            bias_range=bias_range,
             name="decoder",
         )
         self.output_projection = None

@@ -3,6 +3,8 @@
 import itertools
 from collections.abc import Callable
 
+import keras
+
 from macaron_tf.layers.attention import broadcast_mask
 from macaron_tf.layers.block import Block
 from macaron_tf.layers.blocks import block_class
@@ -31,6 +33,7 @@ class Stack(Mixer):
         segments: relative attention compares segments too.
         shared_biases: whether all relative attentions have the same u and v.
         kernel_initializer, output_initializer: see `Block`.
+        bias_range: standard deviation of T5's relative biases at the start; 0 = all are 0.
 
     Call arguments: those of a block, `x (B, T, D)` first; returns `(B, T, D)`.
 
@@ -49,6 +52,7 @@ class Stack(Mixer):
         shared_biases: bool = False,
         kernel_initializer="glorot_uniform",
         output_initializer=None,
+        bias_range: float = 0.0,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -72,12 +76,16 @@ class Stack(Mixer):
             self.blocks.append(block)
         attending = sum(block.takes_bias for block in self.blocks)
         tables = {"none": 0, "shared": min(attending, 1), "per_layer": attending}
-        self.biases = [
-            RelativePositionBias(
-                config.num_heads, bidirectional=not causal, name=f"relative_bias_{i}"
+        self.biases = []
+        for number in range(tables[config.relative_bias]):
+            start = keras.initializers.RandomNormal(stddev=bias_range) if bias_range else "zeros"
+            bias = RelativePositionBias(
+                config.num_heads,
+                bidirectional=not causal,
+                initializer=start,
+                name=f"relative_bias_{number}",
             )
-            for i in range(tables[config.relative_bias])
-        ]
+            self.biases.append(bias)
         self.final_norm = None
         if config.norm == "pre":
             self.final_norm = normalization(

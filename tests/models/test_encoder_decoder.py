@@ -108,6 +108,21 @@ def test_unscaled_queries_start_narrower():
     )
 
 
+def test_relative_biases_start_as_t5_s_own_code_draws_them():
+    """Normal, D^-1/2 wide: 32 buckets of 64 heads a table. An encoder's start at zero."""
+    wide = {"num_heads": 64, "head_dim": 1, "vocab_size": 8, "relative_bias": "per_layer"}
+    config = models.catalog.config("t5_tiny", **{**SHAPES, **wide})
+    model = built(models.EncoderDecoder, config)
+    tables = [np.asarray(b.table) for b in (*model.encoder.biases, *model.decoder.biases)]
+    assert len(tables) == 4
+    for table in tables:
+        np.testing.assert_allclose([table.std(), table.mean()], [0.25, 0.0], atol=0.03)
+        assert np.abs(table).max() > 0.6  # not cut off at two deviations
+    assert np.abs(tables[0] - tables[1]).max() > 0.1
+    bert = built(models.Encoder, models.EncoderConfig(8, 16, 16, 2, 1, relative_bias="shared"))
+    assert not np.asarray(bert.stack.biases[0].table).any()
+
+
 @pytest.mark.parametrize("system", ["bart_tiny", "t5_tiny"])
 @pytest.mark.parametrize("block", BLOCKS)
 def test_a_source_of_another_vocabulary_has_an_encoder_of_its_own(system, block):
