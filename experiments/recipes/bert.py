@@ -130,13 +130,15 @@ def macaron_bert_tiny() -> PretrainingRecipe:
 
 
 def macaron_bert_base() -> PretrainingRecipe:
-    """Macaron-BERT, base: masked tokens and next sentences, feed-forwards of 1,536 + 1,536.
+    """Macaron-BERT of the paper, base: masked tokens, next sentences, feed-forwards of 2 x 1,536.
 
-    Lu et al. 2019, appendix B.2, which follows BERT, and their released code: pre-norm, 128K tokens
-    an update: 256 rows of 512. Warm-up is BERT's 10,000 steps. 15% of the tokens, of these 80%
-    [MASK], 10% a random piece, 10% as they were, drawn anew each time; half of the pairs from
-    another document; both losses are added. The released code trains on rows of 384 at most: `--set
-    corpus.sequence_length=384`. Paper, table 2, GLUE: 79.7, against 77.4 (BERT base, theirs).
+    Lu et al. 2019, appendix B.2, which follows BERT: 15% of the tokens, of these 80% [MASK], 10% a
+    random piece, 10% as they were, drawn anew each time; half of the pairs from another document;
+    both losses are added. The norm before each sub-layer, 800,000 updates of 128K tokens (256 rows
+    of 512) and the rate, 3e-4, are those of the released script, the 10,000 updates of warm-up
+    BERT's. The paper's text is split by spaCy and tokenized by Moses; here `corpus.
+    sentence_splitter` splits it, and SentencePiece cuts the lower-cased text without a tokenizer.
+    Paper, table 2, GLUE: 79.7, against 77.4 (BERT base, theirs).
     """
     return bert_base().changed(
         model="macaron_bert_base",
@@ -145,4 +147,32 @@ def macaron_bert_base() -> PretrainingRecipe:
         masking=MaskingConfig(),
         batch_size=8,
         training=dict(max_steps=800_000, warmup_steps=10_000, beta_2=0.999, validate_every=10_000),
+    )
+
+
+def macaron_bert_released() -> PretrainingRecipe:
+    """Macaron-BERT of the released code, base: the network and the updates that it trains.
+
+    The repository zhuohan123/macaron-net, bert/fairseq/models/transformer.py: sinusoidal positions
+    (their frequencies are tensor2tensor's, ours the paper's), token embeddings times sqrt(D), no
+    LayerNorm after them, LayerNorms without scale and offset but for the masked tokens' head, and
+    ReLU in the first feed-forward of a layer, GELU in the second. Matrices start with a deviation
+    of D^-1/2, as its embeddings and feed-forwards do; its attention starts Xavier-uniform. Its
+    script train.sh: rows of 384 at most, 20 micro-batches of 6,400 tokens an update, a rate that
+    falls from the first update on. Text as in `macaron_bert_base`, with its 32,768 pieces.
+    """
+    return macaron_bert_base().changed(
+        model_options=(
+            ("scheme", "channels/2 with relu, tokens, channels/2 with gelu"),
+            ("positions", "sinusoidal"),
+            ("embedding_scale", True),
+            ("embedding_norm", False),
+            ("affine", False),
+            ("epsilon", 1e-5),
+            ("initializer_range", 768**-0.5),
+        ),
+        corpus=dict(sequence_length=384),
+        vocabulary=dict(size=32_768),
+        batch_size=16,
+        training=dict(warmup_steps=0, accumulation_steps=20),
     )

@@ -103,11 +103,16 @@ class Block(Mixer):
             segments=self.segments,
         )
 
-    def channel_mixer(self, feed_forward_dim: int) -> Mixer:
-        """Makes the operator within a position; a block with another one overrides this."""
+    def channel_mixer(self, feed_forward_dim: int, **changes) -> Mixer:
+        """Makes the operator within a position; a block with another one overrides this.
+
+        Args:
+            feed_forward_dim: its inner width.
+            changes: options of a feed-forward that the scheme sets; other operators take none.
+        """
         options = self.config.options(*hints_of(FeedForwardConfig))
         return FeedForward(
-            **{**options, "feed_forward_dim": feed_forward_dim},
+            **{**options, **changes, "feed_forward_dim": feed_forward_dim},
             **self._initializers(),
             name="feed_forward",
         )
@@ -142,7 +147,13 @@ class Block(Mixer):
                 last["tokens"] = mixer
             elif mix.operator == "channels":
                 width = round(self.config.feed_forward_dim * mix.width)
-                mixer = last["channels"] if mix.again else self.channel_mixer(width)
+                changes = {"activation": mix.activation} if mix.activation else {}
+                if changes and type(self).channel_mixer is not Block.channel_mixer:
+                    raise SettingError(
+                        f"scheme: the channels of block {type(self).__name__} are no feed-forward: "
+                        f"leave out 'with {mix.activation}'"
+                    )
+                mixer = last["channels"] if mix.again else self.channel_mixer(width, **changes)
                 yield "channels", f"feed_forward_{number}", mixer, mix
                 last["channels"] = mixer
             if self.cross_attention and mix.operator == ("memory" if placed else "tokens"):

@@ -114,6 +114,8 @@ class EncoderEmbeddings(Recording, keras.layers.Layer):
         epsilon, affine: of the LayerNorm, see `normalization`.
         initializer_range: standard deviation of all tables, truncated at two of them.
         norm: whether there is a LayerNorm (GPT has none).
+        scale: multiply token embeddings by sqrt(E), see `TiedEmbedding`; of `tokens`, their own
+            setting counts.
         position_layout: see `SinusoidalPositions`.
         tokens: token embeddings shared with another layer; None = its own.
 
@@ -141,6 +143,7 @@ class EncoderEmbeddings(Recording, keras.layers.Layer):
         initializer_range: float = 0.02,
         norm: bool = True,
         position_layout: str = "interleaved",
+        scale: bool = False,
         tokens: TiedEmbedding | None = None,
         **kwargs,
     ):
@@ -155,7 +158,7 @@ class EncoderEmbeddings(Recording, keras.layers.Layer):
         self.position_layer = self.segments = self.languages = self.layer_norm = None
         if self.tokens is None:
             self.tokens = TiedEmbedding(
-                self.vocab_size, width, scale=False, initializer=initializer.clone(), name="tokens"
+                self.vocab_size, width, self.scale, initializer=initializer.clone(), name="tokens"
             )
         if not self.tokens.built:
             self.tokens.build()

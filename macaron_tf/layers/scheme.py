@@ -12,13 +12,15 @@ In settings a scheme is text, its operators in order:
     2 x (tokens/2, channels/2)              each operator twice, half a step each time
     channels/2 width 1, tokens, channels/2 again        Strang's splitting of two operators
     channels/2 by heun, tokens by heun, channels/2 by heun      sub-steps of second order
+    channels/2 with relu, tokens, channels/2 with gelu      another activation in each half
 
 `/N` is a step of 1/N and, of channels, 1/N of the width; behind it `step S` and `width W` set one
 of them, to a fraction or a decimal. `again` applies the weights of the operator's last mention a
 second time, as a splitting of two operators does; without it every mention has weights of its own.
-`by SOLVER` takes the sub-step by a solver of `SOLVERS`, Euler's by default. A decoder attends its
-memory right after tokens, by a step of their size, or exactly where `memory` stands, which a block
-without cross-attention passes over.
+`with ACTIVATION` replaces the setting `activation` in that feed-forward; `by SOLVER` takes the
+sub-step by a solver of `SOLVERS`, Euler's by default. A decoder attends its memory right after
+tokens, by a step of their size, or exactly where `memory` stands, which a block without
+cross-attention passes over.
 """
 
 import re
@@ -26,6 +28,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from macaron_tf.checks import check_choice
+from macaron_tf.layers.dense import activation
 
 OPERATORS = ("tokens", "memory", "channels")
 
@@ -50,7 +53,8 @@ class Mix:
         width: share of `feed_forward_dim` that a channel mixer gets; 1 for the other operators.
         solver: of the sub-step, a name of `SOLVERS`: two evaluations of the operator, with the
             same weights, for `"midpoint"` and `"heun"`, four for `"rk4"`.
-        again: apply the weights of the operator's last mention, whose width counts.
+        again: apply the weights of the operator's last mention, whose width and activation count.
+        activation: of the feed-forward's inner channels; None = the block's setting.
     """
 
     operator: str
@@ -58,6 +62,7 @@ class Mix:
     width: float = 1.0
     solver: str = "euler"
     again: bool = False
+    activation: str | None = None
 
     def __post_init__(self):
         check_choice("operator", self.operator, OPERATORS)
@@ -70,11 +75,17 @@ class Mix:
             raise ValueError(f"channels alone have a width, not {self.operator}")
         if self.width != 1 and self.again:
             raise ValueError("again has the width of the weights that it applies: leave width out")
+        if self.activation is not None:
+            if self.operator != "channels" or self.again:
+                whose = "weights that are applied again" if self.again else self.operator
+                raise ValueError(f"{whose} take no activation: leave out 'with {self.activation}'")
+            activation(self.activation)
 
     def __str__(self):
         width = f" width {self.width}" if self.operator == "channels" and not self.again else ""
-        solver = f" by {self.solver}" if self.solver != "euler" else ""
-        return f"{self.operator} step {self.step_size}{width}{solver}{' again' * self.again}"
+        options = f" with {self.activation}" if self.activation else ""
+        options += f" by {self.solver}" if self.solver != "euler" else ""
+        return f"{self.operator} step {self.step_size}{width}{options}{' again' * self.again}"
 
 
 _LIMIT = 100  # operators of a layer
@@ -82,7 +93,7 @@ _GROUP = re.compile(r"(\d+)\s*x\s*\(([^()]*)\)")
 _NUMBER = r"(-?[\d./]{1,30}(?:e-?\d{1,2})?)"
 _TERM = re.compile(
     rf"(?:(\d+)\s*x\s+)?(\w+)(?:\s*/\s*(\d+))?(?:\s+step\s+{_NUMBER})?(?:\s+width\s+{_NUMBER})?"
-    r"(?:\s+by\s+(\w+))?(\s+again)?"
+    r"(?:\s+with\s+(\w+))?(?:\s+by\s+(\w+))?(\s+again)?"
 )
 
 
@@ -110,12 +121,12 @@ def _mixes(term: str) -> list[Mix]:
             "'channels/2, tokens', 'channels step 1/2 width 1, tokens by heun' or "
             "'2 x (tokens, channels)'"
         )
-    count, operator, parts, step, width, solver, again = found.groups()
+    count, operator, parts, step, width, function, solver, again = found.groups()
     share = _number(f"1/{parts or 1}")
     step_size = _number(step) if step else share
     default = share if operator == "channels" and not again else 1.0
     width = _number(width) if width else default
-    mix = Mix(operator, step_size, width, solver or "euler", bool(again))
+    mix = Mix(operator, step_size, width, solver or "euler", bool(again), function)
     return [mix] * _count(count or "1", 1)
 
 

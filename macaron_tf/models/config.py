@@ -47,6 +47,7 @@ class StackConfig(BlockConfig, Sizes):
         relative_bias: T5's, on the attention of every stack to itself: `"none"`, `"shared"` by its
             layers or `"per_layer"`.
         embedding_norm: whether a LayerNorm follows the embeddings (BERT's, BART's).
+        embedding_scale: whether token embeddings are multiplied by the root of their width.
     """
 
     known_blocks: ClassVar[tuple[str, ...]] = tuple(BLOCKS)
@@ -59,6 +60,7 @@ class StackConfig(BlockConfig, Sizes):
     positions: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
     relative_bias: Literal["none", "shared", "per_layer"] = "none"
     embedding_norm: bool = False
+    embedding_scale: bool = False
     toeplitz: bool = True
 
     def check(self) -> None:
@@ -201,7 +203,6 @@ class EncoderDecoderConfig(StackConfig):
             token by token, `package.module:Name`; or several, layer by layer in turn.
         max_length: greatest S and T of learned positions; source and target have a table each.
         position_layout: of the sinusoids.
-        embedding_scale: whether embeddings are multiplied by sqrt(D).
         tied: whether the embeddings also score the target; if not, a matrix of its own does.
         scaled_logits: whether the output is divided by sqrt(D) before that (T5's, tied).
         logits_bias: whether every token of the vocabulary has a bias.

@@ -48,6 +48,7 @@ class Encoder(Model):
             positions="none" if config.relative else config.positions,
             num_segments=0 if config.relative else config.num_segments,
             norm=config.embedding_norm,
+            scale=config.embedding_scale,
             **config.options("max_length", "num_languages", "initializer_range"),
             **config.options("dropout", "epsilon", "affine"),
             name="embeddings",

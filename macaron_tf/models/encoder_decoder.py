@@ -216,7 +216,7 @@ def source_encoder_config(config: EncoderDecoderConfig) -> EncoderConfig:
         num_layers=config.num_source_layers,
         num_segments=0,
         initializer_range=config.initializer_range or config.hidden_dim**-0.5,
-        **{**shape_of(config), "scheme": scheme or None},
+        **{**shape_of(config), "scheme": scheme or None, "embedding_scale": False},
         **config.options(*DROPOUTS),
     )
 
@@ -269,7 +269,6 @@ def config_from_encoder(
         vocab_size=config.vocab_size,
         **shape_of(config),
         **depths,
-        embedding_scale=False,
         tied=True,
         scaled_logits=False,
         initializer_range=config.initializer_range,

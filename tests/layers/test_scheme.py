@@ -36,6 +36,10 @@ DECODER = {**OPTIONS, "causal": True, "cross_attention": True}
             ),
         ),
         (
+            "channels/2 with gelu_tanh by heun, tokens",
+            (Mix("channels", 0.5, 0.5, "heun", activation="gelu_tanh"), Mix("tokens")),
+        ),
+        (
             "tokens, tokens step 1/2 by midpoint again",
             (Mix("tokens"), Mix("tokens", 0.5, solver="midpoint", again=True)),
         ),
@@ -66,6 +70,9 @@ def test_a_text_is_a_scheme(text, scheme):
         ("tokens by huen", "solver='huen' must be one of 'euler', 'midpoint', 'heun', 'rk4'"),
         ("tokens again, channels", "tokens again, but not before: leave out again"),
         ("tokens, channels, channels width 1/2 again", "leave width out"),
+        ("tokens with relu, channels", "tokens take no activation: leave out 'with relu'"),
+        ("tokens, channels, channels with relu again", "applied again take no activation"),
+        ("tokens, channels with reluu", "activation function identifier: reluu"),
         ("tokens, channels/64", "a width of 0.015625 leaves no channel of feed_forward_dim=16"),
     ],
 )
@@ -182,6 +189,13 @@ def test_every_block_takes_a_scheme(name):
     layer = block_class(name)(**OPTIONS, scheme="channels/2, tokens/2, channels, tokens/2")
     check_layer(layer, normal(2, 5, 8))
     assert [kind for kind, _ in layer.sublayers] == ["channels", "tokens", "channels", "tokens"]
+
+
+def test_channels_that_are_no_feed_forward_take_no_activation():
+    for scheme in ("tokens, channels with relu", "channels/2 with relu, tokens, channels/2"):
+        MacaronBlock(**OPTIONS, scheme=scheme)
+        with pytest.raises(SettingError, match="SwishRNNBlock are no feed-forward: leave out"):
+            block_class("swish_rnn")(**OPTIONS, scheme=scheme)
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,13 @@
 import dataclasses
 import json
 
+import keras
 import numpy as np
 import pytest
+import scipy.special
 import tensorflow as tf
 
+from experiments import registry
 from macaron_tf.layers.blocks import BLOCKS
 from macaron_tf.models import Encoder, EncoderConfig
 from tests.harness import built, check_saved, ids, numpy_of, rejects
@@ -154,3 +157,48 @@ def test_scaled_outputs_start_narrower_by_the_root_of_the_sublayers():
     config = dataclasses.replace(config, scheme="3 x (tokens), channels")
     last = np.asarray(built(Encoder, config).stack.blocks[0].feed_forward_3.sublayer.outer.kernel)
     assert abs(first / last.std() / 16**0.5 - 1) < 0.03
+
+
+def standardized(x):
+    """A LayerNorm without scale and offset."""
+    variance = x.var(-1, keepdims=True)
+    return (x - x.mean(-1, keepdims=True)) / np.sqrt(variance + 1e-5)
+
+
+def test_the_released_macaron_bert_is_the_one_of_its_code(tmp_path):
+    """Its embeddings and its first layer in NumPy, at the tiny size."""
+    recipe = registry.load("macaron_bert_released").changed(model="macaron_bert_tiny")
+    dry = {"dropout": 0.0, "attention_dropout": 0.0, "vocab_size": 24, "hidden_dim": 16}
+    config = dataclasses.replace(recipe.model_config(24), **dry, feed_forward_dim=32)
+    encoder = built(Encoder, config, noise=0.3)
+    norms = [
+        layer
+        for layer in encoder._flatten_layers()
+        if isinstance(layer, keras.layers.LayerNormalization)
+    ]
+    assert len(norms) == 3 * config.num_layers + 1 and not any(norm.weights for norm in norms)
+    assert encoder.embeddings.layer_norm is None and config.norm == "pre"
+
+    tokens = ids(2, 5)
+    weights = {w.path.partition("/")[2]: numpy_of(w) for w in encoder.weights}
+    angles = np.arange(5)[:, None] * 10_000.0 ** (-np.arange(8) / 8)
+    table = np.stack([np.sin(angles), np.cos(angles)], -1).reshape(5, 16)
+    x = weights["embeddings/tokens/table"][tokens] * 4 + table + weights["embeddings/segments"][0]
+    embedded = encoder.embed({"token_ids": tokens})
+    np.testing.assert_allclose(numpy_of(embedded), x, atol=1e-5)
+
+    def feed_forward(x, number, function):
+        name = f"stack/block_0/feed_forward_{number}/feed_forward/"
+        inner, outer = (
+            [weights[f"{name}{part}/{kind}"] for kind in ("kernel", "bias")]
+            for part in ("inner", "outer")
+        )
+        y = function(standardized(x) @ inner[0] + inner[1])
+        return x + 0.5 * (y @ outer[0] + outer[1])
+
+    block = encoder.stack.blocks[0]
+    x = feed_forward(x, 0, lambda y: np.maximum(y, 0))
+    x = x + numpy_of(block.attention_1.sublayer(standardized(x).astype("float32")))
+    x = feed_forward(x, 2, lambda y: y * scipy.special.ndtr(y))
+    np.testing.assert_allclose(numpy_of(block(embedded)), x, atol=1e-4)
+    check_saved(encoder, {"token_ids": tokens}, tmp_path)

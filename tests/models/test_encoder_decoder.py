@@ -239,8 +239,10 @@ def test_a_decoder_of_a_language_model_has_its_weights_and_its_bias(options):
     assert network.config.num_decoder_layers == config.num_layers
 
 
-def test_a_pre_norm_decoder_without_its_new_attention_is_the_language_model():
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_pre_norm_decoder_without_its_new_attention_is_the_language_model(scaled):
     config = dataclasses.replace(SMALL, causal=True, norm="pre", num_segments=0, block="macaron")
+    config = dataclasses.replace(config, embedding_scale=scaled)
     encoder, network = started(config, ("decoder",))
     for block in network.decoder.blocks:
         output = block.cross_attention_1.sublayer.output_projection
