@@ -12,7 +12,6 @@ from experiments.run import Run
 from macaron_tf.errors import UserError
 from macaron_tf.interop.arrays import assign
 from macaron_tf.io import paths as storage
-from macaron_tf.layers import AdaptiveSoftmax
 from macaron_tf.models import EncoderConfig, EncoderDecoderConfig, catalog
 from macaron_tf.models.config import DROPOUTS, differing_fields
 from macaron_tf.models.pretrained import Pretrained
@@ -92,11 +91,6 @@ class Init:
         if self.source is None:
             return
         theirs = self.source.network
-        if network.language_head and isinstance(theirs.language_head, AdaptiveSoftmax):
-            raise UserError(
-                f"{self.given} scores tokens by an adaptive softmax, and a task's model by its "
-                "table of embeddings: start from a run without adaptive_cutoffs"
-            )
         for own, layer in (
             (network.encoder, self.source.encoder),
             (network.pooler, self.source.pooler or theirs.pooler),

@@ -115,8 +115,6 @@ class PretrainingRecipe(Recipe):
         partial_prediction: K of `"permutation_language"`: one token in so many is predicted.
         memory_length: of objectives with a memory: M, positions of earlier rows that attention
             sees.
-        adaptive_cutoffs, adaptive_divisor: of `"segment_language"`, see `AdaptiveSoftmax`; no
-            cutoffs = a softmax over the embedding table.
         head_transform: a layer before the table in the head over masked tokens (BERT), or the
             table alone (XLM); a language model's head is the table alone.
         batch_size: rows of a micro-batch.
@@ -142,8 +140,6 @@ class PretrainingRecipe(Recipe):
     head_transform: bool = True
     partial_prediction: Annotated[float, Gt(1)] = 6.0
     memory_length: Natural = 0
-    adaptive_cutoffs: tuple[Count, ...] = ()
-    adaptive_divisor: Count = 1
     batch_size: Count = 32
     init: str | None = None
     static_shapes: bool = False
@@ -207,6 +203,11 @@ class PretrainingRecipe(Recipe):
             raise UserError(
                 f"objective {self.objective!r} with model.causal={config.causal}: a causal model "
                 "learns 'causal_language' or 'segment_language', and nothing else does"
+            )
+        if config.adaptive_cutoffs and self.learns not in (*CAUSAL, *MEMORY):
+            raise UserError(
+                f"objective {self.objective!r} scores tokens by their table of embeddings: set "
+                "model.adaptive_cutoffs=()"
             )
         if self.learns == "permutation_language" and "swish_rnn" in config.blocks:
             raise UserError(
@@ -280,11 +281,7 @@ class PretrainingRun(Run):
             case "causal_language":
                 return LanguageModel(config, **policy)
             case "segment_language":
-                cutoffs = (recipe.adaptive_cutoffs, recipe.adaptive_divisor)
-                with naming("adaptive_cutoffs, adaptive_divisor"):
-                    network = SegmentLanguageModel(config, recipe.memory_length, *cutoffs, **policy)
-                    network.build()
-                return network
+                return SegmentLanguageModel(config, recipe.memory_length, **policy)
             case "permutation_language":
                 return TwoStreamModel(config, recipe.memory_length, **policy)
             case "span_corruption" | "denoising":

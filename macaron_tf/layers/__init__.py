@@ -14,7 +14,7 @@ from macaron_tf.layers.blocks import (
 from macaron_tf.layers.character_cnn import CharacterCNN
 from macaron_tf.layers.convolution import CausalConvolution, ConvolutionBlock
 from macaron_tf.layers.dense import activation, gelu_tanh
-from macaron_tf.layers.embeddings import EncoderEmbeddings, TiedEmbedding
+from macaron_tf.layers.embeddings import AdaptiveEmbedding, EncoderEmbeddings, TiedEmbedding
 from macaron_tf.layers.feed_forward import FeedForward
 from macaron_tf.layers.gated_mlp import GatedMLP, SpatialGating
 from macaron_tf.layers.heads import ClassificationHead, LayerMixture, Pooler, Pooling, SpanHead

@@ -1,9 +1,13 @@
 """Token embeddings, tied to the output projection, and the encoder's sum of embeddings."""
 
+import itertools
+from collections.abc import Sequence
+
 import keras
 from keras import ops
 
-from macaron_tf.checks import check_choice
+from macaron_tf.checks import check_choice, check_count
+from macaron_tf.layers.dense import Dense
 from macaron_tf.layers.norms import Dropout, normalization
 from macaron_tf.layers.positions import LearnedPositions, SinusoidalPositions
 from macaron_tf.layers.recording import Recording
@@ -101,6 +105,104 @@ class TiedEmbedding(Recording, keras.layers.Layer):
         return self.call(*args, **kwargs)
 
 
+def cluster_bounds(vocab_size: int, cutoffs: Sequence[int]) -> list[tuple[int, int]]:
+    """First token and end of each cluster of a vocabulary that is cut at `cutoffs`."""
+    bounds = (0, *cutoffs, vocab_size)
+    if not cutoffs or any(b <= a for a, b in itertools.pairwise(bounds)):
+        raise ValueError(
+            f"cutoffs={tuple(cutoffs)} must ascend from 1 or more to below the {vocab_size} "
+            "tokens of the vocabulary"
+        )
+    return list(itertools.pairwise(bounds))
+
+
+def cluster_width(width: int, divisor: int, number: int) -> int:
+    """Width of cluster `number`: `width / divisor^number`."""
+    check_count("divisor", divisor)
+    inner = width // divisor**number
+    if not inner:
+        raise ValueError(
+            f"divisor={divisor} leaves no width to cluster {number} of vectors {width} wide: take "
+            "a smaller one, or fewer cutoffs"
+        )
+    return inner
+
+
+class AdaptiveEmbedding(Recording, keras.layers.Layer):
+    """Token embeddings that are narrower for rare tokens: adaptive input representations.
+
+    Tokens are sorted by frequency and cut into clusters. Cluster i (from 0) has a table of width
+    D / divisor^i, and a matrix brings its vectors to D. Every cluster looks up every id, so that
+    shapes are static.
+
+    Args:
+        vocab_size: V.
+        hidden_dim: D.
+        cutoffs, divisor: see `AdaptiveSoftmax`, which may score by these tables.
+        scale: multiply embeddings by sqrt(D).
+        initializer: of the tables; the matrices start so that the vectors of all clusters are as
+            wide as their tables' numbers.
+
+    Call arguments: `ids (B, L)` int; returns `(B, L, D)`.
+
+    References: Baevski and Auli 2019, "Adaptive Input Representations for Neural Language
+    Modeling", section 3; Dai et al. 2019 (Transformer-XL), its released code.
+    """
+
+    takes_ids = True
+
+    def __init__(
+        self,
+        vocab_size: int,
+        hidden_dim: int,
+        cutoffs: Sequence[int],
+        divisor: int = 4,
+        scale: bool = False,
+        initializer="random_normal",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self._bounds = cluster_bounds(vocab_size, cutoffs)
+
+    def build(self, input_shape=None):
+        self.clusters, self.projections = [], []
+        for number, (start, end) in enumerate(self._bounds):
+            width = cluster_width(self.hidden_dim, self.divisor, number)
+            options = {"scale": False, "initializer": self.initializer.clone()}
+            table = self.part(
+                TiedEmbedding, None, end - start, width, **options, name=f"cluster_{number}"
+            )
+            matrix = self.part(
+                Dense,
+                (None, None, width),
+                self.hidden_dim,
+                use_bias=False,
+                kernel_initializer="lecun_normal",
+                name=f"projection_{number}",
+            )
+            self.clusters.append(table)
+            self.projections.append(matrix)
+
+    def call(self, ids):
+        x = 0.0
+        parts = zip(self._bounds, self.clusters, self.projections, strict=True)
+        for (start, end), table, matrix in parts:
+            own = ops.logical_and(ids >= start, ids < end)[..., None]  # (B, L, 1)
+            rows = ops.clip(ids - start, 0, end - start - 1)
+            vectors = matrix(table(rows))  # (B, L) -> (B, L, D / divisor^i) -> (B, L, D)
+            x = x + ops.where(own, vectors, 0.0)
+        return x * self.hidden_dim**0.5 if self.scale else x
+
+    def tables(self, dtype) -> list[tuple]:
+        """The tables `(V_i, D / divisor^i)` and the matrices that bring them to D, by cluster."""
+        parts = zip(self.clusters, self.projections, strict=True)
+        return [(table.matrix(dtype), matrix.matrix(dtype)) for table, matrix in parts]
+
+    def matrix(self, dtype):
+        """The vectors of all tokens, `(V, D)`."""
+        return ops.concatenate([ops.matmul(*pair) for pair in self.tables(dtype)], axis=0)
+
+
 POSITIONS = ("learned", "sinusoidal", "none")
 
 
@@ -144,7 +246,7 @@ class EncoderEmbeddings(Recording, keras.layers.Layer):
         norm: bool = True,
         position_layout: str = "interleaved",
         scale: bool = False,
-        tokens: TiedEmbedding | None = None,
+        tokens: TiedEmbedding | AdaptiveEmbedding | None = None,
         **kwargs,
     ):
         super().__init__(**kwargs)

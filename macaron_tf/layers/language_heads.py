@@ -1,6 +1,5 @@
 """Heads that score tokens: next ones, masked ones, spans', replaced ones, and rare ones cheaply."""
 
-import itertools
 from collections.abc import Sequence
 
 import keras
@@ -8,6 +7,7 @@ from keras import ops
 
 from macaron_tf.checks import check_count
 from macaron_tf.layers.dense import activation as activation_named
+from macaron_tf.layers.embeddings import cluster_bounds, cluster_width
 from macaron_tf.layers.heads import Head
 from macaron_tf.layers.norms import LayerNormalization
 
@@ -183,54 +183,90 @@ class AdaptiveSoftmax(Head):
     the table's weights and products are saved. All clusters are computed for all rows, so that
     shapes are static.
 
+    Tied, tokens are scored by their embeddings: the head's as well as the clusters' tables, and the
+    matrices that bring the clusters' to D, are the input's. Of its own the layer has a bias for
+    each token, the clusters' entries in the head and, with a divisor above 1, the head's
+    projection, as Transformer-XL's released code.
+
     Args:
         vocab_size: V.
         cutoffs: first token of each cluster, ascending, such as (20_000, 40_000, 200_000).
         divisor: of the widths; 1 leaves them at D.
+        tied: whether tokens are scored by `table`.
 
     Call arguments: `x (..., D)`. Like the heads that score by a `table`, it takes one, and returns
-    its dtype.
+    its dtype: `(V, D)`, or with a divisor above 1 `AdaptiveEmbedding.tables`.
 
     References: Grave et al. 2017, "Efficient softmax approximation for GPUs", section 4; Dai et
-    al. 2019 (Transformer-XL), its released code.
+    al. 2019 (Transformer-XL), its released code; tied: Baevski and Auli 2019, section 3.
     """
 
-    def __init__(self, vocab_size: int, cutoffs: Sequence[int], divisor: int = 4, **kwargs):
-        super().__init__(**kwargs)
+    def __init__(
+        self,
+        vocab_size: int,
+        cutoffs: Sequence[int],
+        divisor: int = 4,
+        tied: bool = False,
+        **kwargs,
+    ):
+        super().__init__(autocast=False, **kwargs)  # as `NextTokenHead`
         self.cutoffs = tuple(cutoffs)
         check_count("divisor", divisor)
-        bounds = (0, *self.cutoffs, vocab_size)
-        if not self.cutoffs or any(b <= a for a, b in itertools.pairwise(bounds)):
-            raise ValueError(
-                f"cutoffs={self.cutoffs} must ascend from 1 or more to below the {vocab_size} "
-                "tokens of the vocabulary"
-            )
+        self._bounds = cluster_bounds(vocab_size, cutoffs)
 
     def build(self, x_shape, table_shape=None):
-        width = x_shape[-1]
-        sizes = [b - a for a, b in itertools.pairwise((*self.cutoffs, self.vocab_size))]
-        self.head = self.built_dense(x_shape, self.cutoffs[0] + len(sizes), "head")
+        width, (_, *clusters) = x_shape[-1], self._bounds
+        if self.tied:
+            self.projection = None
+            if self.divisor > 1:
+                self.projection = self.built_dense(x_shape, width, "projection", use_bias=False)
+            self.entries = self.built_dense(x_shape, len(clusters), "entries")
+            self.bias = self.add_weight(name="bias", shape=(self.vocab_size,), initializer="zeros")
+            return
+        self.head = self.built_dense(x_shape, self.cutoffs[0] + len(clusters), "head")
         self.projections, self.clusters = [], []
-        for number, size in enumerate(sizes, start=1):
-            inner = width // self.divisor**number
-            if not inner:
-                raise ValueError(
-                    f"divisor={self.divisor} leaves no width to cluster {number} of vectors {width}"
-                    " wide: take a smaller one, or fewer cutoffs"
-                )
+        for number, (start, end) in enumerate(clusters, start=1):
+            inner = cluster_width(width, self.divisor, number)
             self.projections.append(
                 self.built_dense(x_shape, inner, f"projection_{number}", use_bias=False)
             )
             inner_shape = (*x_shape[:-1], inner)
-            self.clusters.append(self.built_dense(inner_shape, size, f"cluster_{number}"))
+            self.clusters.append(self.built_dense(inner_shape, end - start, f"cluster_{number}"))
 
     def call(self, x, table=None, transposed=False):
-        head = ops.log_softmax(ops.cast(self.head(x), "float32"), axis=-1)
-        first = self.cutoffs[0]
+        head, *clusters = self._tied_scores(x, table) if self.tied else self._scores(x)
+        head, first = ops.log_softmax(head, axis=-1), self.cutoffs[0]
         parts = [head[..., :first]]
-        clusters = zip(self.projections, self.clusters, strict=True)
-        for column, (projection, cluster) in enumerate(clusters, start=first):
-            within = ops.log_softmax(ops.cast(cluster(projection(x)), "float32"), axis=-1)
+        for column, scores in enumerate(clusters, start=first):
+            within = ops.log_softmax(scores, axis=-1)
             parts.append(within + head[..., column : column + 1])  # (..., size) + (..., 1)
-        dtype = self.compute_dtype if table is None else table.dtype
+        dtype = self.compute_dtype if table is None else keras.tree.flatten(table)[0].dtype
         return ops.cast(ops.concatenate(parts, axis=-1), dtype)
+
+    def _scores(self, x) -> list:
+        """Scores of the head's entries `(..., cutoffs[0] + clusters)`, and within each cluster."""
+        clusters = zip(self.projections, self.clusters, strict=True)
+        within = [cluster(projection(x)) for projection, cluster in clusters]
+        return [_wide(scores) for scores in (self.head(x), *within)]
+
+    def _tied_scores(self, x, table) -> list:
+        """As `_scores`, by the embeddings."""
+        scores = []
+        for number, (start, end) in enumerate(self._bounds):
+            own, matrix = (table[start:end], None) if self.divisor == 1 else table[number]
+            inner = ops.cast(x, own.dtype)
+            if number and matrix is not None:
+                inner = ops.matmul(inner, ops.transpose(matrix))  # (..., D) -> (..., D / divisor^i)
+            elif self.projection:
+                inner = ops.cast(self.projection(x), own.dtype)
+            bias = ops.cast(ops.convert_to_tensor(self.bias)[start:end], own.dtype)
+            found = _wide(ops.add(ops.matmul(inner, ops.transpose(own)), bias))
+            if not number:
+                found = ops.concatenate([found, _wide(self.entries(inner))], axis=-1)
+            scores.append(found)
+        return scores
+
+
+def _wide(scores):
+    """The scores in float32 at least: a bfloat16 softmax is too coarse."""
+    return ops.cast(scores, keras.backend.result_type(scores.dtype, "float32"))

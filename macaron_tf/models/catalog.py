@@ -80,8 +80,8 @@ LANGUAGE_MODELS: dict[str, EncoderConfig] = {
 
 # Dai et al. 2019, section 4.1, "standard" for WikiText-103, and its released script: 16 layers,
 # D 410, 10 heads, F 2,100, ReLU, no dropout of attention weights, u and v the same in all layers;
-# 267,735 words, 151 million parameters. Its embeddings are multiplied by sqrt(D), not here, where
-# the first LayerNorm undoes it.
+# 267,735 words, an adaptive softmax tied to the embeddings, 151 million parameters. Its embeddings
+# are multiplied by sqrt(D), those of the tiny ones are not.
 # XLNet (Yang et al. 2019, appendix A.4; base: its released configuration): BERT's shapes, 32,000
 # pieces, no LayerNorm of the embeddings, u and v of each layer, segments compared, not added.
 _RELATIVE = {"positions": "transformer_xl", "embedding_norm": False}
@@ -98,7 +98,16 @@ _XL = {
 _XLNET = {**_RELATIVE, "activation_dropout": 0.1}
 MEMORY_MODELS: dict[str, EncoderConfig] = {
     **_family("transformer_xl", _TWO_CORES, **_XL),
-    "transformer_xl_base": EncoderConfig(267_736, 410, 2_100, 10, 16, **_XL),
+    "transformer_xl_base": EncoderConfig(
+        267_736,
+        410,
+        2_100,
+        10,
+        16,
+        embedding_scale=True,
+        adaptive_cutoffs=(20_000, 40_000, 200_000),
+        **_XL,
+    ),
     **_family("xlnet", _TWO_CORES, **_XLNET),
     **_family("xlnet", _PAPERS, vocab_size=32_000, **_XLNET),
 }

@@ -8,6 +8,7 @@ from annotated_types import Gt, Lt
 from macaron_tf.checks import check_divisible
 from macaron_tf.layers.blocks import BLOCKS, block_class
 from macaron_tf.layers.config import BlockConfig
+from macaron_tf.layers.embeddings import cluster_bounds, cluster_width
 from macaron_tf.layers.scheme import Mix
 from macaron_tf.plug_ins import is_place
 from macaron_tf.settings import Count, Depth, Dropout, Natural, Settings, hints_of
@@ -149,6 +150,10 @@ class EncoderConfig(StackConfig):
         scaled_outputs: the last matrix of each sub-layer starts 1/sqrt(sub-layers) as wide, so
             that their sum does not grow with depth (GPT-2).
         output_bias: whether a language model's scores have a bias for each token.
+        adaptive_cutoffs, adaptive_divisor: a language model scores tokens by an `AdaptiveSoftmax`
+            with these; no cutoffs = a softmax over the embedding table.
+        tied: whether an adaptive softmax scores by the embeddings, which are then as narrow for
+            rare tokens (`AdaptiveEmbedding`); a softmax over the embedding table always does.
         summary: the position that a classifier reads: `"first"`, [CLS]'s, or `"last"`, for rows
             that end with it (XLNet).
     """
@@ -171,12 +176,26 @@ class EncoderConfig(StackConfig):
     initializer_range: Epsilon = 0.02
     scaled_outputs: bool = False
     output_bias: bool = False
+    adaptive_cutoffs: tuple[Count, ...] = ()
+    adaptive_divisor: Count = 1
+    tied: bool = True
     summary: Literal["first", "last"] = "first"
 
     def check(self) -> None:
         super().check()
         if any(mix.operator == "memory" for mix in self.splitting()):
             raise self.error(f"scheme={self.scheme!r}: an encoder has no memory to attend")
+        if self.adaptive_cutoffs:
+            try:
+                cluster_bounds(self.vocab_size, self.adaptive_cutoffs)
+                cluster_width(self.hidden_dim, self.adaptive_divisor, len(self.adaptive_cutoffs))
+            except ValueError as error:
+                raise self.error(f"adaptive_{error}") from None
+            if self.tied and self.embedding_width != self.hidden_dim:
+                raise self.error(
+                    f"embedding_dim={self.embedding_dim}: embeddings that are tied to an adaptive "
+                    "softmax are as wide as the model: leave it, or set tied=False"
+                )
         if self.relative:
             if self.relative_bias != "none":
                 raise self.error("positions='transformer_xl' and relative_bias exclude each other")
@@ -185,6 +204,11 @@ class EncoderConfig(StackConfig):
                     f"positions='transformer_xl' needs blocks with attention, "
                     f"{', '.join(SEQUENCE_BLOCKS)}, not {', '.join(self.without_attention)}"
                 )
+
+    @property
+    def adaptive_embeddings(self) -> bool:
+        """Whether the embeddings are narrower for rare tokens."""
+        return bool(self.adaptive_cutoffs) and self.tied and self.adaptive_divisor > 1
 
     @property
     def embedding_width(self) -> int:

@@ -5,7 +5,7 @@ from keras import ops
 
 from macaron_tf.layers.blocks import block_class
 from macaron_tf.layers.dense import Dense
-from macaron_tf.layers.embeddings import EncoderEmbeddings
+from macaron_tf.layers.embeddings import AdaptiveEmbedding, EncoderEmbeddings
 from macaron_tf.layers.mixer import Context
 from macaron_tf.models.base import Model, padding_mask
 from macaron_tf.models.config import EncoderConfig
@@ -41,6 +41,17 @@ class Encoder(Model):
         super().__init__(config, **kwargs)
         width = config.embedding_width
         initializer = keras.initializers.TruncatedNormal(stddev=config.initializer_range)
+        tokens = None
+        if config.adaptive_embeddings and embeddings is None:
+            tokens = AdaptiveEmbedding(
+                config.vocab_size,
+                width,
+                config.adaptive_cutoffs,
+                config.adaptive_divisor,
+                config.embedding_scale,
+                initializer=initializer.clone(),
+                name="tokens",
+            )
         self.embeddings = embeddings or EncoderEmbeddings(
             config.vocab_size,
             width,
@@ -51,6 +62,7 @@ class Encoder(Model):
             scale=config.embedding_scale,
             **config.options("max_length", "num_languages", "initializer_range"),
             **config.options("dropout", "epsilon", "affine"),
+            tokens=tokens,
             name="embeddings",
         )
         if self.embeddings.embedding_dim != width:

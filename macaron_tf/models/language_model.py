@@ -3,7 +3,7 @@
 from keras import ops
 
 from macaron_tf.layers.heads import Head
-from macaron_tf.layers.language_heads import NextTokenHead
+from macaron_tf.layers.language_heads import AdaptiveSoftmax, NextTokenHead
 from macaron_tf.layers.mixer import Context
 from macaron_tf.models.base import Model
 from macaron_tf.models.config import EncoderConfig
@@ -11,7 +11,7 @@ from macaron_tf.models.encoder import Encoder
 
 
 class TokenModel(Model):
-    """Base of the models whose embeddings also score the tokens, see `NextTokenHead`.
+    """Base of the models whose embeddings also score tokens: `NextTokenHead`, `AdaptiveSoftmax`.
 
     Args:
         use_bias: whether each token's score has a bias.
@@ -24,7 +24,16 @@ class TokenModel(Model):
 
     def make_language_head(self) -> Head:
         """Makes the layer that scores tokens; a model with another one overrides this."""
-        options = self.config.options("vocab_size", "initializer_range")
+        config = self.config
+        options = config.options("vocab_size", "initializer_range")
+        if config.adaptive_cutoffs:
+            return AdaptiveSoftmax(
+                **options,
+                cutoffs=config.adaptive_cutoffs,
+                divisor=config.adaptive_divisor,
+                tied=config.tied,
+                name="adaptive_softmax",
+            )
         return NextTokenHead(**options, use_bias=self.use_bias, name="language_head")
 
     def build(self, input_shape=None):
@@ -39,8 +48,10 @@ class TokenModel(Model):
         return self.language_head(hidden, self.table(hidden.dtype))
 
     def table(self, dtype):
-        """The tokens' embeddings `(V, E)`."""
-        return self.encoder.embeddings.tokens.matrix(dtype)
+        """The tokens' embeddings `(V, E)`, or those of each cluster, `AdaptiveEmbedding.tables`."""
+        tokens = self.encoder.embeddings.tokens
+        adaptive = self.config.adaptive_embeddings
+        return tokens.tables(dtype) if adaptive else tokens.matrix(dtype)
 
 
 class LanguageModel(TokenModel):
@@ -66,7 +77,7 @@ class LanguageModel(TokenModel):
         """Begins cached decoding of B rows, K texts each: see `EncoderDecoder.init_decode`."""
         self.config.check_room(max_length)
         context = {}
-        if max_length is not None:
+        if max_length is not None and not self.config.adaptive_cutoffs:
             # Transposed once for XLA, as in `EncoderDecoder.init_decode`.
             context["table"] = ops.transpose(self.table("float32"))
         cache = self.encoder.stack.init_cache(batch_size, beams, max_length)

@@ -1,13 +1,11 @@
 """Models with a memory of earlier segments: Transformer-XL and XLNet."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import keras
 from keras import ops
 
 from macaron_tf.checks import check_count
-from macaron_tf.layers.language_heads import AdaptiveSoftmax
 from macaron_tf.layers.mixer import Context
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.encoder import Encoder
@@ -91,9 +89,6 @@ class SegmentLanguageModel(KeepsMemory, LanguageModel):
     Args:
         config: of the encoder, `causal`, with `positions="transformer_xl"`.
         memory_length: M.
-        cutoffs: score tokens by an `AdaptiveSoftmax` with these, whose logits are
-            log-probabilities; none = by their table.
-        divisor: of the adaptive softmax.
 
     Cached decoding sees the last M tokens and itself: each step costs the same.
 
@@ -107,28 +102,11 @@ class SegmentLanguageModel(KeepsMemory, LanguageModel):
     Context".
     """
 
-    def __init__(
-        self,
-        config: EncoderConfig,
-        memory_length: int,
-        cutoffs: Sequence[int] = (),
-        divisor: int = 1,
-        **kwargs,
-    ):
+    def __init__(self, config: EncoderConfig, memory_length: int, **kwargs):
         if not config.relative:
             raise ValueError("a memory of segments needs positions='transformer_xl'")
         check_count("memory_length", memory_length)
         super().__init__(config, **kwargs)
-
-    def make_language_head(self):
-        if not self.cutoffs:
-            return super().make_language_head()
-        return AdaptiveSoftmax(
-            **self.config.options("vocab_size", "initializer_range"),
-            cutoffs=self.cutoffs,
-            divisor=self.divisor,
-            name="adaptive_softmax",
-        )
 
     def with_memory(self, inputs, memory, training=None):
         """The output `(B, L, D)` of the next segment and the new memory: see `Encoder`."""

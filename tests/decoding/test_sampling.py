@@ -176,6 +176,7 @@ MODELS = {
     "transformer": {"block": "transformer", "norm": "pre"},
     "macaron": {"block": "macaron", "norm": "pre", "relative_bias": "shared"},
     "swish_rnn": {"block": "swish_rnn", "rnn_step_sizes": (1, 2), "positions": "none"},
+    "adaptive": {"adaptive_cutoffs": (6, 12), "adaptive_divisor": 2},
 }
 ROWS = [[2, 5, 9, 11], [2], [2, 7, 7, 8, 4, 6]]
 P, N = 6, 5

@@ -41,6 +41,7 @@ from tests.experiments.task_toys import (
     write_reading,
     write_table,
 )
+from tests.harness import built
 
 READING = ("squad2", "conll2003")
 
@@ -225,13 +226,20 @@ def test_a_run_of_pre_training_gives_its_scores_too(gpt):
     )
 
 
-def test_an_adaptive_softmax_is_no_start(toy):
+def test_an_adaptive_softmax_is_a_start(toy):
+    """A task's model has its embeddings, and scores by it."""
     vocabulary = load_encoder_vocabulary(toy / "vocabulary")
-    config = catalog.config("transformer_xl_tiny", vocab_size=vocabulary.size, num_layers=1)
-    network = SegmentLanguageModel(config, memory_length=4, cutoffs=(8,))
-    init = init_of("xl", Pretrained(network, "transformer_xl_tiny", vocabulary=vocabulary))
-    with pytest.raises(UserError, match="xl scores tokens by an adaptive softmax"):
-        init.copy_to(CausalClassifier(config, 2))
+    options = {"num_layers": 1, "adaptive_cutoffs": (6, 8), "adaptive_divisor": 2}
+    config = catalog.config("transformer_xl_tiny", vocab_size=vocabulary.size, **options)
+    network = built(SegmentLanguageModel, config, 4, noise=0.2)
+    start = Pretrained(network, "transformer_xl_tiny", vocabulary=vocabulary)
+    init, task = init_of("xl", start), CausalClassifier(config, 2)
+    task.build()
+    init.copy_to(task)
+    inputs = {"token_ids": np.array([[2, 5, 6, 7]], "int32")}
+    np.testing.assert_array_equal(
+        np.asarray(task.language_model(inputs)), np.asarray(network(inputs))
+    )
 
 
 def test_it_is_fine_tuned_by_the_command_that_any_encoder_is(gpt, toy, tmp_path, answered):

@@ -40,6 +40,7 @@ CONTRACTS = [
     (layers.FeedForward(16, activation="gelu", activation_dropout=0.1), X),
     (layers.FeedForward(16, gated=True, output_initializer="zeros"), X),
     (layers.TiedEmbedding(20, 8, scale=False), ids(2, 3)),
+    (layers.AdaptiveEmbedding(20, 8, (4, 12), 2), ids(2, 3)),
     (layers.SinusoidalPositions(), X),
     (layers.LearnedPositions(5), X),
     (layers.Residual(layers.FeedForward(16), step_size=0.5, dropout=0.1, norm="post"), X),

@@ -1,9 +1,13 @@
+import itertools
+
 import numpy as np
 import pytest
 import tensorflow as tf
-from scipy.special import log_softmax
+from keras import ops
+from scipy.special import log_softmax, logsumexp
 
 from macaron_tf.layers import (
+    AdaptiveEmbedding,
     AdaptiveSoftmax,
     LayerMixture,
     MaskedLanguageHead,
@@ -13,7 +17,7 @@ from macaron_tf.layers import (
     SpanHead,
 )
 from macaron_tf.layers.heads import Pooling
-from tests.harness import gelu, normal, numpy_of, randomized, symbolic, weights_of
+from tests.harness import gelu, ids, normal, numpy_of, randomized, symbolic, weights_of
 
 REAL = {
     "mean": lambda x: x.mean(axis=0),
@@ -170,3 +174,45 @@ def test_adaptive_softmax_is_the_paper_s_product_and_sums_to_one(cutoffs, diviso
         cluster = head[..., cutoffs[0] + i - 1 : cutoffs[0] + i]
         expected.append(cluster + log_softmax(within, axis=-1))
     np.testing.assert_allclose(found, np.concatenate(expected, -1), atol=1e-4)
+
+
+@pytest.mark.parametrize("divisor", [1, 2])
+def test_tied_adaptive_softmax_is_a_full_softmax_by_the_embeddings(divisor):
+    """One softmax over all tokens, in float64: a cluster's scores are moved to its entry's."""
+    x, cutoffs = normal(3, 5, 16).astype("float64"), (4, 9, 20)
+    tokens = AdaptiveEmbedding(30, 16, cutoffs, divisor, dtype="float64")
+    randomized(tokens, ids(2, 3), scale=1.0)
+    table = tokens.matrix("float64") if divisor == 1 else tokens.tables("float64")
+    layer = AdaptiveSoftmax(30, cutoffs, divisor, tied=True, dtype="float64")
+    layer.build(x.shape)
+    drawn(layer)
+    found = ops.convert_to_numpy(layer(x, table))
+    own, w = weights_of(tokens), weights_of(layer)
+    assert not any("kernel" in name or "table" in name for name in w if "cluster" in name)
+    scores = []
+    for i, (start, end) in enumerate(itertools.pairwise((0, *cutoffs, 30))):
+        if divisor == 1:
+            vectors, inner = ops.convert_to_numpy(table)[start:end], x
+        else:
+            vectors = own[f"cluster_{i}/table"]
+            assert vectors.shape == (end - start, 16 // 2**i)
+            back = own[f"projection_{i}/kernel"].T if i else w["projection/kernel"]
+            inner = x @ back
+        scores.append(inner @ vectors.T + w["bias"][start:end])
+        if i == 0:
+            entries = inner @ w["entries/kernel"] + w["entries/bias"]
+        else:
+            scores[i] += entries[..., i - 1 : i] - logsumexp(scores[i], axis=-1, keepdims=True)
+    expected = log_softmax(np.concatenate(scores, -1), axis=-1)
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+def test_adaptive_embeddings_are_their_cluster_s_row_brought_to_the_width():
+    layer = AdaptiveEmbedding(30, 16, (4, 9, 20), 2, scale=True)
+    token_ids = np.array([[0, 3, 4, 19, 20, 29]])
+    randomized(layer, token_ids, scale=1.0)
+    w = weights_of(layer)
+    rows = [(0, 0), (0, 3), (1, 0), (2, 10), (3, 0), (3, 9)]
+    expected = [w[f"cluster_{i}/table"][r] @ w[f"projection_{i}/kernel"] for i, r in rows]
+    np.testing.assert_allclose(numpy_of(layer(token_ids))[0] / 4, expected, atol=1e-5)
+    np.testing.assert_allclose(numpy_of(layer.matrix("float32"))[token_ids[0]], expected, atol=1e-5)

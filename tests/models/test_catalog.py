@@ -42,8 +42,16 @@ EXACT = {
     "t5_1_1_large": 783_150_080,
     "t5_1_1_xl": 2_849_757_184,
     "t5_1_1_xxl": 11_135_332_352,
+    # Of its released script's shapes, tied adaptive softmax included; Dai et al. 2019, table 1:
+    # 151M.
+    "transformer_xl_base": 151_107_538,
 }
-PIECES = {"gpt": 40_478, "gpt2": 50_257, "bart": 50_265}  # of the published vocabularies
+PIECES = {
+    "gpt": 40_478,
+    "gpt2": 50_257,
+    "bart": 50_265,
+    "transformer": 267_735,
+}  # of the published vocabularies
 # Millions, to the last digit given; with the pooler where the paper counts it.
 MILLIONS = {
     # Devlin et al. 2018: 110M and 340M, with the pooler, of 0.6M and 1.0M, that is a head here.
@@ -63,8 +71,7 @@ MILLIONS = {
     "gmlp_large": 365,
     "amlp_base": 109,
     "amlp_large": 316,
-    # Dai et al. 2019, table 1: 151M. XLNet's: of its released shapes.
-    "transformer_xl_base": 151,
+    # XLNet's: of its released shapes.
     "xlnet_base": 117,
     "xlnet_large": 360,
     # Hugging Face keeps two unused positions in each of the two tables.
@@ -99,7 +106,7 @@ def shaped(name: str, **changes):
     config = catalog.config(name, **changes)
     with keras.StatelessScope(initialize_variables=False):
         kind = EncoderDecoder if isinstance(config, EncoderDecoderConfig) else Encoder
-        model = (LanguageModel if name.startswith("gpt") else kind)(config)
+        model = (LanguageModel if name.startswith(("gpt", "transformer_xl")) else kind)(config)
         model.build()
     return model
 

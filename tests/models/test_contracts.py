@@ -21,7 +21,10 @@ CONTRACTS = [
         models.PretrainingEncoder(tiny(), head_options={"transform": False, "activation": "relu"}),
         TOKENS,
     ),
-    (models.SegmentLanguageModel(tiny(**XL), 6, (16, 40)), TOKENS),
+    *(
+        (models.SegmentLanguageModel(tiny(**XL, adaptive_cutoffs=(16, 40), **options), 6), TOKENS)
+        for options in ({}, {"adaptive_divisor": 2}, {"tied": False})
+    ),
     (models.SiameseEncoder(tiny(), "max", True, 3, "|u-v|,u*v"), PAIRS),
     (
         models.TemporalModel(

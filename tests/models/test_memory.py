@@ -3,10 +3,13 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
+from scipy.special import logsumexp
 
 from macaron_tf.layers.relative_attention import Segment
 from macaron_tf.models import SegmentLanguageModel, TwoStreamModel
 from macaron_tf.models.memory import SegmentMemory
+from macaron_tf.objectives import CausalLanguageObjective
 from tests.harness import built, ids, normal, numpy_of, rejects
 from tests.objectives.toy import V, tiny
 
@@ -14,9 +17,13 @@ XL = {"causal": True, "positions": "transformer_xl", "num_segments": 0, "embeddi
 BLOCKS = ("transformer", "macaron", "swish_rnn")
 
 
-def language_model(memory_length=6, cutoffs=(), **overrides):
+def language_model(memory_length=6, **overrides):
     config = tiny(**{"num_layers": 2, "rnn_step_sizes": (2,), **XL, **overrides})
-    return built(SegmentLanguageModel, config, memory_length, cutoffs)
+    return built(SegmentLanguageModel, config, memory_length)
+
+
+ADAPTIVE = {"adaptive_cutoffs": (16, 40), "adaptive_divisor": 2}
+SOFTMAXES = [{}, ADAPTIVE, {**ADAPTIVE, "adaptive_divisor": 1}, {**ADAPTIVE, "tied": False}]
 
 
 def other_token(token_ids, row, column):
@@ -54,11 +61,13 @@ def test_a_memory_that_reaches_back_to_the_start_is_the_whole_text(options):
     np.testing.assert_allclose(found, numpy_of(model({"token_ids": token_ids})), atol=1e-4)
 
 
-@pytest.mark.parametrize("cutoffs", [(), (16, 40)])
-@pytest.mark.parametrize("block", BLOCKS)
-def test_streaming_and_reading_are_segments_of_one_token(block, cutoffs):
+@pytest.mark.parametrize(
+    ("block", "softmax"),
+    [*((block, {}) for block in BLOCKS), *(("transformer", options) for options in SOFTMAXES[1:])],
+)
+def test_streaming_and_reading_are_segments_of_one_token(block, softmax):
     token_ids = ids(2, 9, vocab_size=V)
-    model = language_model(memory_length=4, block=block, cutoffs=cutoffs)
+    model = language_model(memory_length=4, block=block, **softmax)
     expected, _ = segments_of(model, token_ids, 1)
     context, cache = model.init_decode(2, 1, max_length=100)
     read = model.prefill(token_ids[:, :3], 0, context, cache)
@@ -73,6 +82,31 @@ def test_streaming_and_reading_are_segments_of_one_token(block, cutoffs):
         np.testing.assert_allclose(numpy_of(one), numpy_of(other), atol=1e-5)
     shapes = [tuple(t.shape) for t in keras.tree.flatten(cache)]
     assert shapes == [tuple(t.shape) for t in keras.tree.flatten(model.init_decode(2, 1)[1])]
+
+
+@pytest.mark.parametrize("softmax", SOFTMAXES[1:])
+def test_an_adaptive_softmax_learns_writes_and_is_as_tied_as_said(softmax):
+    """Its loss is that of a full softmax: log-probabilities that sum to one."""
+    token_ids = ids(2, 9, vocab_size=V)
+    model = language_model(memory_length=4, **softmax)
+    rows = {"token_ids": tf.constant(token_ids)}
+    with tf.GradientTape() as tape:
+        sums = CausalLanguageObjective()(model, rows, training=True)
+    logits, labels = numpy_of(model(rows))[:, :-1], token_ids[:, 1:]
+    np.testing.assert_allclose(logsumexp(logits, axis=-1), 0.0, atol=1e-5)
+    nll = -np.take_along_axis(logits, labels[..., None], -1)[..., 0]
+    np.testing.assert_allclose(numpy_of(sums["loss_sum"]), nll[labels != 0].sum(), rtol=1e-5)
+    variables = model.trainable_variables
+    gradients = tape.gradient(sums["loss_sum"], [v.value for v in variables])
+    assert not [v.path for v, g in zip(variables, gradients, strict=True) if g is None]
+    # Every token's row of a tied table scores, whether or not the text has it.
+    rows_of = [
+        tf.reduce_any(tf.convert_to_tensor(g) != 0, axis=-1)
+        for v, g in zip(variables, gradients, strict=True)
+        if "/tokens/" in v.path and v.path.endswith("table")
+    ]
+    assert bool(tf.reduce_all(tf.concat(rows_of, 0))) == model.config.tied
+    assert sum(len(found) for found in rows_of) == V
 
 
 @pytest.mark.parametrize("block", BLOCKS)
