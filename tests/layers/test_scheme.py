@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import ops
 
 from macaron_tf.layers import MacaronBlock, Mix, TransformerBlock, block_class
@@ -170,15 +171,27 @@ EULER, MIDPOINT = (lambda f, x, h: x + h * f(x)), (lambda f, x, h: x + h * f(x +
     ],
 )
 def test_a_scheme_is_its_solvers_steps(scheme, steps, norm):
+    """Its output and every gradient are those of the steps written out, under XLA too."""
     x = normal(2, 5, 8)
     block = randomized(TransformerBlock(**OPTIONS, norm=norm, scheme=scheme), x.shape)
-    h = x
-    for weights, solver, step_size in steps:
-        residual = block.sublayers[weights][1]
-        before, after = (residual.layer_norm, np.asarray)[:: 1 if norm == "pre" else -1]
-        h = solver(lambda y: np.asarray(residual.sublayer(before(y))), h, step_size)  # noqa: B023
-        h = np.asarray(after(h))
-    np.testing.assert_allclose(np.asarray(block(x)), h, atol=2e-5)
+
+    def written_out(h):
+        for weights, solver, step_size in steps:
+            residual = block.sublayers[weights][1]
+            before, after = (residual.layer_norm, ops.copy)[:: 1 if norm == "pre" else -1]
+            h = after(solver(lambda y: residual.sublayer(before(y)), h, step_size))  # noqa: B023
+        return h
+
+    def slopes(call):
+        with tf.GradientTape() as tape:
+            y = call(x)
+            loss = ops.sum(ops.tanh(y))
+        return [y, *tape.gradient(loss, block.trainable_weights)]
+
+    expected = slopes(written_out)
+    for found in (slopes(block), tf.function(lambda: slopes(block), jit_compile=True)()):
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, atol=2e-5)
     distinct = {number for number, *_ in steps}
     kernels = [w for w in block.weights if "kernel" in w.path]
     assert len(kernels) == 2 * len(distinct)  # each sub-layer has two matrices

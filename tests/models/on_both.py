@@ -92,7 +92,16 @@ CASES = {
             "tcn_ptb_characters": ids(2, 9),
         }.items()
     },
-    "gpt2": (lambda: models.LanguageModel(config("gpt2_tiny", block="swish_rnn")), continued),
+    **{
+        name: (
+            lambda options=options: models.LanguageModel(config("gpt2_tiny", **options)),
+            continued,
+        )
+        for name, options in {
+            "gpt2": {"block": "swish_rnn"},
+            "solvers": {"scheme": "channels/2 width 1 by heun, tokens by rk4, channels/2 again"},
+        }.items()
+    },
     "transformer_xl": (
         lambda: models.SegmentLanguageModel(config("transformer_xl_tiny", block="swish_rnn"), 5),
         remembered,
