@@ -149,7 +149,14 @@ def test_a_grid_is_one_table_and_trains_nothing_twice(toy, toy_run, tmp_path, ra
 def test_a_grids_table_puts_seeds_together():
     common = {"model": "bert", "task": "cola", "batch_size": 16, "epochs": 3.0, "max_steps": 9}
     runs = [
-        {**common, "learning_rate": rate, "seed": seed, "score": score, "metrics": {}, "reason": ""}
+        {
+            **common,
+            "learning_rate": rate,
+            "seed": seed,
+            "score": score,
+            "metrics": {"matthews": score, "accuracy": 0.7 + seed / 10},
+            "reason": "",
+        }
         for rate, scores in ((1e-3, (0.9, None)), (1e-4, (0.5, 0.7)))
         for seed, score in enumerate(scores)
     ]
@@ -159,10 +166,14 @@ def test_a_grids_table_puts_seeds_together():
     assert best["deviation"] == pytest.approx(np.std([0.5, 0.7], ddof=1))
     assert (worst["mean"], worst["deviation"], worst["diverged"]) == (0.9, None, 1)
     record = {"tasks": ["cola", "rte"], "models": ["bert"], "baselines": {}, "command": "grid"}
-    table = markdown({**record, "planned": 5, "runs": runs, "combinations": found})
+    record["preset"] = "swish_rnn"
+    whole = {**record, "planned": 5, "runs": runs, "combinations": found}
+    table = markdown(whole)
     assert "# Fine-tuning (4 of 5 runs)" in table and "over seeds (0, 1)" in table
     assert "| bert | 60.0 ± 14.1 |  |  |" in table
-    assert "| cola | bert | 0.001 | 16 | 3 | 2 | 90.0 (diverged) |  |" in table
+    assert "| cola | bert | 0.001 | 16 | 3 | 2 | 90.0 (diverged) | matthews" in table
+    assert "with cola by accuracy" in table and "| bert | 75.0 ± 7.1 | - |  |" in table
+    assert "by accuracy" not in markdown({**whole, "preset": "bert"})
 
 
 def test_the_servers_files(toy_run, toy, tmp_path, monkeypatch, refused):

@@ -88,9 +88,9 @@ def test_the_papers_objectives():
 @pytest.mark.parametrize(
     ("name", "tokens", "rate", "decay", "beam", "dropout", "width"),
     [
-        ("iwslt14_macaron_small", 4_096, 1.5e-3, 1e-4, 5, 0.3, 512),
-        ("wmt14_macaron_base", 32_768, 1.5e-3, 0, 4, 0.1, 512),
-        ("wmt14_macaron_big", 262_144, 3e-3, 0, 4, 0.3, 1024),
+        ("iwslt14_macaron_small", 4_096, 1.5e-3, 1e-4, (5, 1.0, "fairseq", 10), 0.3, 512),
+        ("wmt14_macaron_base", 32_768, 1.5e-3, 0, (4, 0.6, "gnmt", 5), 0.1, 512),
+        ("wmt14_macaron_big", 262_144, 3e-3, 0, (4, 0.6, "gnmt", 20), 0.3, 1024),
     ],
 )
 def test_the_papers_numbers_of_translation(name, tokens, rate, decay, beam, dropout, width):
@@ -99,7 +99,9 @@ def test_the_papers_numbers_of_translation(name, tokens, rate, decay, beam, drop
     assert recipe.data.batching.max_tokens * training.accumulation_steps == tokens
     assert (training.learning_rate, training.weight_decay) == (rate, decay)
     assert training.warmup_steps == 8_000 and training.clip_norm is None
-    assert recipe.decoding.beam_size == beam
+    found = recipe.decoding
+    penalty = (found.length_penalty, found.length_penalty_name)
+    assert (found.beam_size, *penalty, recipe.average_last) == beam
     config = recipe.model_config()
     assert (config.dropout, config.hidden_dim) == (dropout, width)
 
