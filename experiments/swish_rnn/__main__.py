@@ -54,6 +54,12 @@ main = cli.program(
             nargs="+",
             default=["1", "2", "1,2,4"],
         ),
+        cli.count(
+            "--learning-rates R",
+            "of fine-tuning, of which each task takes the best (default: the preset's)",
+            least=0.0,
+            nargs="+",
+        ),
         _FINETUNING,
     ),
     cli.command(

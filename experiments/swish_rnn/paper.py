@@ -107,13 +107,17 @@ def step_sizes(options: argparse.Namespace) -> None:
         settings = (f"model.rnn_step_sizes=({sizes},)",)
         name = f"k{sizes.replace(',', '-')}"
         arms[f"k={sizes}"] = studies.Arm(name, options.recipe, settings)
-    trained, rows = _trained(list(arms.values()), options), []
+    trained = _trained(list(arms.values()), options)
+    tuned = {
+        f"{path.name} fine-tuned": functools.partial(_best_scores, path, options)
+        for path, _ in trained.values()
+    }
+    scored = dict(zip(trained, studies.at_once(options.jobs, tuned), strict=True))
+    rows = []
     for name, arm in arms.items():
         for seed in options.seeds:
             path, curve = trained[arm.name, seed]
             speeds = studies.values(_timing(path), "tokens_per_second")
-            init = ("--init", f"model={path}")
-            cells = studies.grid(tasks, options, out / "grid" / path.name, *init)
             rows.append(
                 {
                     "name": name,
@@ -121,7 +125,7 @@ def step_sizes(options: argparse.Namespace) -> None:
                     "loss": curve[-1]["loss"],
                     # The first span traces and warms up.
                     "tokens_per_second": statistics.median(speeds[1:] or speeds),
-                    "scores": {cell["task"]: cell["mean"] or 0.0 for cell in cells},
+                    "scores": scored[arm.name, seed],
                 }
             )
     named, speeds, scores = studies.grouped(rows, "name"), {}, {task: {} for task in tasks}
@@ -150,6 +154,20 @@ def step_sizes(options: argparse.Namespace) -> None:
     studies.mean_bars(scores, out / "step_sizes.png", "development score")
     title = "Step sizes of the recurrence"
     studies.write(out, "step_sizes", "swish_rnn", options, title, lines, rows=rows)
+
+
+def _best_scores(run: pathlib.Path, options: argparse.Namespace) -> dict[str, float]:
+    """The score of each task fine-tuned from a run, at the best of the learning rates."""
+    out = pathlib.Path(options.out)
+    words = ["--init", f"model={run}"]
+    if options.learning_rates:
+        words += ["--learning-rates", *map(repr, options.learning_rates)]
+    log = out / "logs" / f"{run.name}.log" if options.jobs > 1 else None
+    cells = studies.grid(options.tasks, options, out / "grid" / run.name, *words, log=log)
+    return {
+        task: max(cell["mean"] or 0.0 for cell in mine)
+        for task, mine in studies.grouped(cells, "task").items()
+    }
 
 
 def stability(options: argparse.Namespace) -> None:

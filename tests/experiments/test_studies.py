@@ -312,10 +312,13 @@ def test_the_papers_figures_are_means_over_seeds_and_are_not_trained_twice(calls
     # Table 2 and figure 3.
     out = tmp_path / "steps"
     arguments = ["step-sizes", str(out), "--corpus", corpus, "--seeds", "1", "--sizes", "1", "1,2"]
+    arguments += ["--learning-rates", "1e-3", "1e-2"]
     assert swish_rnn([*arguments, *task, *flags(settings)]) == 0
     assert rows_of(out / "step_sizes.json", "name") == [("bert_rab_tiny",), ("k=1",), ("k=1,2",)]
     rows = json.loads((out / "step_sizes.json").read_text())["rows"]
-    assert all(0 <= row["scores"]["sst2"] <= 1 for row in rows)
+    for row, name in zip(rows, ("bert_rab_tiny-1", "k1-1", "k1-2-1"), strict=True):
+        tuned = json.loads((out / "grid" / name / "grid.json").read_text())["combinations"]
+        assert row["scores"] == {"sst2": max(line["mean"] for line in tuned)} and len(tuned) == 2
     table = (out / "step_sizes.md").read_text()
     assert "| bert_rab_tiny | " in table and "| 1.00 |" in table
     inits = [
