@@ -53,7 +53,11 @@ def run(options: argparse.Namespace) -> None:
         recipe = recipe.changed(model_options=tuple(sorted(changed.items())))
     records = []
     for memory_length in lengths:
-        chosen = recipe.changed(validation_batches=None, memory_length=memory_length)
+        chosen = recipe.changed(
+            validation_batches=None,
+            memory_length=memory_length,
+            training=dict(accumulation_steps=1),  # no memory of an update's micro-batches
+        )
         with options.devices.scope():
             asked = dataclasses.replace(opened, recipe=chosen)
             network = asked.load_network(checkpoint, saved=not recipe.has_memory)

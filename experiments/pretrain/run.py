@@ -13,6 +13,7 @@ from experiments.recipe import MAY_CHANGE, Recipe, naming
 from experiments.run import Run
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.errors import UserError
+from macaron_tf.layers.embeddings import cluster_bounds
 from macaron_tf.models import (
     EncoderConfig,
     EncoderDecoder,
@@ -117,7 +118,8 @@ class PretrainingRecipe(Recipe):
             sees.
         head_transform: a layer before the table in the head over masked tokens (BERT), or the
             table alone (XLM); a language model's head is the table alone.
-        batch_size: rows of a micro-batch.
+        batch_size: rows of a micro-batch. With a memory, the micro-batches of an update have texts
+            of their own, which go on in the next update.
         init: origin of the weights, of `--init`; None = they are drawn.
         static_shapes: score padding among the masked positions too, which makes all shapes static
             (XLA, TPU); the result is the same.
@@ -209,6 +211,9 @@ class PretrainingRecipe(Recipe):
                 f"objective {self.objective!r} scores tokens by their table of embeddings: set "
                 "model.adaptive_cutoffs=()"
             )
+        if config.adaptive_cutoffs and vocab_size:
+            with naming("model.adaptive_cutoffs"):
+                cluster_bounds(vocab_size, config.adaptive_cutoffs)
         if self.learns == "permutation_language" and "swish_rnn" in config.blocks:
             raise UserError(
                 "model.block=swish_rnn with objective 'permutation_language': its recurrence would "
@@ -289,10 +294,11 @@ class PretrainingRun(Run):
 
     def build_network(self, saved: bool = False) -> keras.Model:
         network = super().build_network(saved)
-        if self.recipe.has_memory:
+        if self.recipe.has_memory and not saved:
             # Each replica keeps its own rows' memory, see `macaron_tf.distribution.distributed`.
             replicas = tf.distribute.get_strategy().num_replicas_in_sync
-            network.keep_memory(-(-self.recipe.batch_size // replicas))
+            rows = -(-self.recipe.batch_size // replicas)
+            network.keep_memory(rows, self.recipe.training.accumulation_steps)
         return network
 
     def memory(self, network: keras.Model) -> Sequence[keras.Variable]:

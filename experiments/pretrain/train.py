@@ -196,7 +196,9 @@ def _batches(
 
     def batches(start: int) -> tf.data.Dataset:
         if recipe.has_memory:
-            rows = stream_dataset(corpus, "train", size, start)
+            rows = stream_dataset(
+                corpus, "train", size, start, turns=recipe.training.accumulation_steps
+            )
         else:
             rows = corpus.dataset("train", size, seed, start, numbered=numbered)
         made = objective.dataset(rows, recipe.masking, corpus.vocabulary, mask_seed, start)

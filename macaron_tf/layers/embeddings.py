@@ -110,8 +110,8 @@ def cluster_bounds(vocab_size: int, cutoffs: Sequence[int]) -> list[tuple[int, i
     bounds = (0, *cutoffs, vocab_size)
     if not cutoffs or any(b <= a for a, b in itertools.pairwise(bounds)):
         raise ValueError(
-            f"cutoffs={tuple(cutoffs)} must ascend from 1 or more to below the {vocab_size} "
-            "tokens of the vocabulary"
+            f"cutoffs={tuple(cutoffs)} must ascend from 1 or more to below the number of tokens, "
+            f"{vocab_size}"
         )
     return list(itertools.pairwise(bounds))
 

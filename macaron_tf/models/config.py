@@ -187,7 +187,8 @@ class EncoderConfig(StackConfig):
             raise self.error(f"scheme={self.scheme!r}: an encoder has no memory to attend")
         if self.adaptive_cutoffs:
             try:
-                cluster_bounds(self.vocab_size, self.adaptive_cutoffs)
+                # Whether the vocabulary reaches so far the layers check: it may not be known yet.
+                cluster_bounds(self.adaptive_cutoffs[-1] + 1, self.adaptive_cutoffs)
                 cluster_width(self.hidden_dim, self.adaptive_divisor, len(self.adaptive_cutoffs))
             except ValueError as error:
                 raise self.error(f"adaptive_{error}") from None

@@ -14,24 +14,31 @@ from macaron_tf.special_ids import PAD
 
 
 class SegmentMemory:
-    """The memory of B texts, a row each, that go on from batch to batch.
+    """The memory of texts that go on from batch to batch, of B of them, a row each, in turn.
 
     The variables are no weights of the network: another number of texts, or a longer memory, takes
     the same weights. Under several replicas each has its own rows.
 
+    With several turns the batches of each have texts of their own: those of an update's
+    micro-batches. What is read next is at 0, and a `write` moves all up by one.
+
     Args:
         empty: nested tensors `(B, ...)`, from the network's `init_memory`.
+        turns: batches that are read and written before the first one's texts go on.
+
+    Attributes:
+        variables: `(B, turns, ...)` each.
     """
 
-    def __init__(self, empty: Any):
-        self._held = keras.tree.map_structure(_variable, empty)
+    def __init__(self, empty: Any, turns: int = 1):
+        self._held = keras.tree.map_structure(lambda value: _variable(value, turns), empty)
         self.variables: list[keras.Variable] = keras.tree.flatten(self._held)
 
     def read(self, starts=None):
         """The memory, empty in rows `starts (B,)` where a text begins; None = none begins."""
 
         def kept(variable):
-            value = ops.convert_to_tensor(variable)
+            value = ops.convert_to_tensor(variable)[:, 0]
             if starts is None:
                 return value
             begins = ops.reshape(starts, (-1, *[1] * (len(value.shape) - 1)))
@@ -42,6 +49,10 @@ class SegmentMemory:
     def write(self, memory) -> None:
         """Keeps the new memory, of the structure that `read` gives."""
         for variable, value in zip(self.variables, keras.tree.flatten(memory), strict=True):
+            value = value[:, None]  # (B, ...) -> (B, 1, ...)
+            if variable.shape[1] > 1:
+                later = ops.convert_to_tensor(variable)[:, 1:]
+                value = ops.concatenate([later, value], axis=1)
             variable.assign(value)
 
 
@@ -61,15 +72,22 @@ class KeepsMemory:
         """The memory before a text: see `Mixer.init_memory`."""
         return self.encoder.stack.init_memory(batch_size, self.memory_length)
 
-    def keep_memory(self, rows: int) -> None:
-        """Makes the variables that keep the memory of `rows` = B texts, of a replica's batches."""
+    def keep_memory(self, rows: int, turns: int = 1) -> None:
+        """Makes the variables that keep the memory of `rows` = B texts, of a replica's batches.
+
+        Args:
+            turns: in training, micro-batches of an update, each with texts of its own.
+        """
         empty = self.init_memory(rows)
-        self.memories = {name: SegmentMemory(empty) for name in ("training", "evaluation")}
+        self.memories = {
+            "training": SegmentMemory(empty, turns),
+            "evaluation": SegmentMemory(empty),
+        }
 
 
-def _variable(value) -> keras.Variable:
+def _variable(value, turns: int) -> keras.Variable:
     return keras.Variable(
-        ops.zeros_like(value),
+        ops.repeat(ops.zeros_like(value)[:, None], turns, axis=1),
         dtype=keras.backend.standardize_dtype(value.dtype),
         trainable=False,
         autocast=False,

@@ -20,6 +20,7 @@ from macaron_tf.objectives.causal_language import (
     log_uniform,
     sampled_cross_entropy,
 )
+from macaron_tf.training import TrainingConfig, build_fit_model
 from tests.harness import built, ids, numpy_of
 from tests.models.test_elmo import drawn as elmo
 from tests.models.test_tasks import CONFIG, PAIRS
@@ -72,11 +73,11 @@ def test_a_network_that_sees_the_answers_is_refused():
 BATCH, SEGMENT = 4, 8
 
 
-def remembering(memory_length) -> models.SegmentLanguageModel:
-    """A network that keeps a memory of the texts of a batch."""
+def remembering(memory_length, turns=1) -> models.SegmentLanguageModel:
+    """A network that keeps a memory of the texts of an update, in so many micro-batches."""
     config = tiny(causal=True, positions="transformer_xl", num_segments=0, num_layers=2)
     network = built(models.SegmentLanguageModel, config, memory_length)
-    network.keep_memory(BATCH)
+    network.keep_memory(BATCH // turns, turns)
     return network
 
 
@@ -139,6 +140,32 @@ def test_evaluation_leaves_the_memory_of_training_alone():
     again = floats(objective(network, first, training=False))
     fresh = floats(objective(remembering(8), first, training=False))
     assert again["loss_sum"] == fresh["loss_sum"]  # a text that begins has no memory
+
+
+def test_an_update_s_micro_batches_have_texts_of_their_own():
+    """Three updates of two micro-batches, half of the texts each, are three of all texts."""
+
+    def trained(turns):
+        network, batch = remembering(8, turns), BATCH // turns
+        config = TrainingConfig(
+            max_steps=3, learning_rate=0.01, warmup_steps=0, schedule="constant",
+            accumulation_steps=turns, epsilon=0.01,  # Adam divides small gradients by themselves
+        )  # fmt: skip
+        model = build_fit_model(network, SegmentLanguageObjective(), config)
+        model.fit(segments(3).rebatch(batch), steps_per_epoch=3, verbose=0)
+        return network
+
+    one, two = trained(1), trained(2)
+    before = remembering(8)
+    for a, b, start in zip(one.weights, two.weights, before.weights, strict=True):
+        np.testing.assert_allclose(numpy_of(a), numpy_of(b), atol=1e-6, err_msg=a.path)
+        assert np.abs(numpy_of(a) - numpy_of(start)).max() > 0.001
+    held = [model.memories["training"].variables for model in (one, two)]
+    for a, b in zip(*held, strict=True):
+        assert tuple(b.shape[:2]) == (2, 2)
+        # (2, 2, ...) -> (4, ...): the second micro-batch has the last two texts.
+        parts = np.concatenate([numpy_of(b)[:, 0], numpy_of(b)[:, 1]]) * 1.0
+        np.testing.assert_allclose(parts, numpy_of(a)[:, 0] * 1.0, atol=1e-5)
 
 
 LABELS = np.array([0, 2, 1, 1, 2], "int32")

@@ -425,29 +425,44 @@ def process_seed(seed: int, process: int) -> int:
 
 
 def stream_dataset(
-    corpus: PretrainingCorpus, split: str, batch_size: int, start_step: int = 0, repeat: bool = True
+    corpus: PretrainingCorpus,
+    split: str,
+    batch_size: int,
+    start_step: int = 0,
+    repeat: bool = True,
+    turns: int = 1,
 ) -> tf.data.Dataset:
-    """The rows of a split as B texts side by side: row b of batch t + 1 follows row b of batch t.
+    """The rows of a split as texts side by side: row b of batch t + 1 follows row b of batch t.
 
-    Text b is n = rows // B rows from row b n on, in the order of the files; the rest, fewer than B
-    rows, is left out. A batch follows from its number alone, so that a resumed run reads the same
-    batches; of the rows before them at most one shard a text is read.
+    Of B texts, text b is n = rows // B rows from row b n on, in the order of the files; the rest,
+    fewer than B rows, is left out. A batch follows from its number alone, so that a resumed run
+    reads the same batches; of the rows before them at most one shard a text is read.
 
     Args:
         corpus: its rows are continuous text with `packing="full_text"`.
+        batch_size: B.
         repeat: begin again after n batches, for ever.
+        turns: batches that have texts of their own, an update's micro-batches: with A of them there
+            are A B texts, and row b of batch t + A follows row b of batch t.
 
     Returns:
         Dataset of the corpus's batches, with `previous_ids (B, L)` int32, the row before each, 0
         where a text begins, and `starts (B,)` bool, whether one does.
     """
+    if turns > 1:
+        step, passed = divmod(start_step, turns)
+        together = stream_dataset(corpus, split, turns * batch_size, step, repeat)
+        batches = together.rebatch(batch_size, drop_remainder=True).skip(passed)
+        steps = int(together.cardinality())
+        return prefetched(batches, steps if steps < 0 else steps * turns - passed)
     shards, paths = corpus.files(split)
     total = sum(shard.rows for shard in shards)
     length = total // batch_size
     if not length:
         raise UserError(
             f"the split {split!r} of {corpus.folder} has {total} rows, fewer than the {batch_size} "
-            "texts of a batch: prepare more text or take a smaller batch"
+            "texts of an update: prepare more text, or take a smaller batch_size or fewer "
+            "accumulation_steps"
         )
     paths = tf.constant(paths)
     firsts = list(itertools.accumulate((shard.rows for shard in shards), initial=0))[:-1]

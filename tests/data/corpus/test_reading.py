@@ -301,7 +301,9 @@ def test_row_b_goes_on_where_row_b_ended(stream_corpus):
     count = stream_corpus.rows("validation")
     dataset = stream_dataset(stream_corpus, "validation", 2, repeat=False)
     assert int(dataset.cardinality()) == len(list(dataset)) == count // 2
-    with pytest.raises(UserError, match=f"has {count} rows, fewer than the {count + 1} texts"):
+    with pytest.raises(
+        UserError, match=f"has {count} rows, fewer than the {count + 1} texts of an update"
+    ):
         stream_dataset(stream_corpus, "validation", count + 1)
 
 
@@ -313,6 +315,19 @@ def test_it_begins_at_any_step(stream_corpus):
         for one, other in zip(whole[start : start + 3], later, strict=True):
             for name in one:
                 np.testing.assert_array_equal(one[name], other[name])
+
+
+@pytest.mark.parametrize("start", [0, 5])
+def test_an_update_s_batches_have_texts_of_their_own(stream_corpus, start):
+    """Three batches of two are one of six, from any of them on."""
+    whole = batches(stream_dataset(stream_corpus, "train", 6), 5)
+    dataset = stream_dataset(stream_corpus, "train", 2, start, turns=3)
+    assert int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY
+    for number, batch in enumerate(batches(dataset, 8), start):
+        step, turn = divmod(number, 3)
+        for name in batch:
+            expected = whole[step][name][2 * turn : 2 * turn + 2]
+            np.testing.assert_array_equal(batch[name], expected)
 
 
 def test_rows_are_held_out_by_the_run(make):

@@ -26,10 +26,13 @@ XL = "transformer_xl_tiny"
 def settings(source) -> list[str]:
     return [
         *toy_settings(source, steps=12),
-        "batch_size=8",
+        "batch_size=4",
+        "training.accumulation_steps=2",
         "memory_length=12",
         "corpus.validation_run=4",
         "model.block=swish_rnn",
+        "model.adaptive_cutoffs=9,16",
+        "model.adaptive_divisor=2",
         "training.schedule=constant",
         "training.warmup_steps=2",
         "training.validate_every=6",
@@ -69,6 +72,25 @@ def test_a_resumed_run_is_the_uninterrupted_one(whole, settings, corpus, tmp_pat
         assert one[name].any()
         np.testing.assert_array_equal(one[name], other[name])
     assert_same_weights(*(PretrainingRun.open(run).load_network("last") for run in (whole, parts)))
+
+
+@pytest.mark.slow
+def test_two_micro_batches_of_four_texts_are_one_of_eight(settings, corpus, tmp_path):
+    """After 3 updates, each of which goes on with all texts where the one before ended."""
+    settings = [*settings, "training.max_steps=3", "training.epsilon=0.01"]
+    assert train(XL, tmp_path / "parts", corpus, settings) == 0
+    settings += ["batch_size=8", "training.accumulation_steps=1"]
+    assert train(XL, tmp_path / "whole", corpus, settings) == 0
+    parts, whole = (
+        PretrainingRun.open(tmp_path / name).load_network("last") for name in ("parts", "whole")
+    )
+    for one, other in zip(parts.weights, whole.weights, strict=True):
+        np.testing.assert_allclose(numpy_of(one), numpy_of(other), atol=1e-6, err_msg=one.path)
+    mine, theirs = memory_of(tmp_path / "parts"), memory_of(tmp_path / "whole")
+    for name in mine:
+        # (4, 2, ...) -> (8, ...): the second micro-batch has the last four texts.
+        found = np.concatenate([mine[name][:, 0], mine[name][:, 1]])
+        np.testing.assert_allclose(found * 1.0, theirs[name][:, 0] * 1.0, atol=1e-5)
 
 
 def test_longer_memories_are_compared(whole, corpus, ran):
@@ -133,7 +155,7 @@ def test_two_replicas_make_the_same_run_each_with_its_own_texts(settings, corpus
     assert [line["loss"] for line in one] == pytest.approx([line["loss"] for line in two], abs=1e-4)
     mine, theirs = memory_of(tmp_path / "one"), memory_of(tmp_path / "two")
     for name in mine:
-        assert mine[name].shape == theirs[name].shape and mine[name].shape[0] == 8
+        assert mine[name].shape == theirs[name].shape and mine[name].shape[:2] == (4, 2)
         np.testing.assert_allclose(mine[name] * 1.0, theirs[name] * 1.0, atol=1e-3)
 
 
@@ -144,6 +166,7 @@ def test_two_replicas_make_the_same_run_each_with_its_own_texts(settings, corpus
         (XL, "corpus.packing=doc_text", "corpus.packing=full_text"),
         (XL, "model.positions=learned", "model.positions=transformer_xl"),
         (XL, "model.adaptive_cutoffs=9,4", "adaptive_cutoffs=(9, 4) must ascend"),
+        (XL, "model.adaptive_cutoffs=9,4000", "model.adaptive_cutoffs: "),
         (XL, "batch_size=1000", "batch_size"),
         ("xlnet_tiny", "model.block=swish_rnn", "would tell each token to itself"),
     ],
