@@ -51,6 +51,14 @@ main = cli.program(
         cli.argument("out", "folder of runs and results"),
         cli.argument("--source", "tfds:NAME or conll:FILE; conll2003_ner by default"),
         cli.argument("--split", "the split to score on (default dev)", default="dev"),
+        cli.argument(
+            "--places",
+            "where a tagger has the vectors: beside its LSTM's input (default), its output, or "
+            "both, with weights of the layers for each; a tagger for each place given",
+            choices=("input", "output", "both"),
+            default=["input"],
+            nargs="+",
+        ),
         cli.count("--epochs N", "passes over the sentences (default 8)", 8),
         cli.count("--seeds N", "default 1", [1], least=0, nargs="+"),
         cli.TFDS,

@@ -26,7 +26,13 @@ from macaron_tf.training.state import load_network
 
 _TASK = get_task("conll2003")
 _BATCH = 32
-_ROWS = {"without ELMo": False, "with ELMo": True}
+# Where a tagger has the vectors, see `WordTaggerConfig`; "" = nowhere.
+_ROWS = {
+    "": "without ELMo",
+    "input": "with ELMo",
+    "output": "with ELMo at the output",
+    "both": "with ELMo at input and output",
+}
 _pad = functools.partial(keras.utils.pad_sequences, padding="post")
 
 
@@ -70,10 +76,11 @@ def run(options: argparse.Namespace) -> None:
         for split in ("train", options.split)
     )
     rows = []
-    for name, has_elmo in _ROWS.items():
+    for place in ("", *options.places):
+        name = _ROWS[place]
         for seed in options.seeds:
             path = out / f"{name.replace(' ', '-')}-{seed}"
-            found = _tagger(elmo if has_elmo else None, learnt, judged, options.epochs, seed, path)
+            found = _tagger(elmo, place, learnt, judged, options.epochs, seed, path)
             rows.append({"name": name, "seed": seed, **found})
     record = {"elmo": str(opened.path), **weights_record(weights), "rows": rows}
     title = f"{_TASK.name}: entities found, F1 on {options.split}"
@@ -81,7 +88,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _table(rows: list[dict]) -> list[str]:
-    """Lines of Markdown: F1 without and with, and the gain."""
+    """Lines of Markdown: F1 without and with, and the gains."""
     lines, means = [], []
     for name, mine in studies.grouped(rows, "name").items():
         f1 = studies.values(mine, "f1")
@@ -90,17 +97,25 @@ def _table(rows: list[dict]) -> list[str]:
             name,
             f"{mine[0]['parameters']:,}",
             studies.cell(f1, 2, 100),
-            " ".join(f"{weight:.2f}" for weight in mine[0]["layers"]) or "-",
+            _weights(mine[0]),
             f"{statistics.mean(row['minutes'] for row in mine):.1f}",
         )
         lines.append(cells)
     head = ("tagger", "trained parameters", "F1", "weights of the layers", "minutes")
-    gain = f"The gain is {100 * (means[1] - means[0]):.2f} points of F1."
-    return [*studies.table(head, lines), "", gain]
+    gains = " and ".join(f"{100 * (mean - means[0]):.2f}" for mean in means[1:])
+    return [*studies.table(head, lines), "", f"The gain is {gains} points of F1."]
+
+
+def _weights(row: dict) -> str:
+    """The weights of the layers at the input; at the output."""
+    places = (row["layers"], row.get("output_layers", []))
+    shown = [" ".join(f"{weight:.2f}" for weight in place) for place in places if place]
+    return "; ".join(shown) or "-"
 
 
 def _tagger(
-    elmo: Elmo | None,
+    elmo: Elmo,
+    place: str,
     learnt: Sentences,
     judged: Sentences,
     epochs: int,
@@ -128,12 +143,13 @@ def _tagger(
     network = WordTagger(
         WordTaggerConfig(
             len(_TASK.labels),
-            elmo.config if elmo else None,
+            elmo.config if place else None,
             max_characters=judged.characters.shape[1],
+            elmo_place=place or "input",
         )
     )
     network.build()
-    if elmo:
+    if place:
         network.elmo.set_weights(elmo.get_weights())
     # Traced once for all validations.
     tags = tf.function(
@@ -148,10 +164,14 @@ def _tagger(
         validate=lambda model, step: _entities(tags, judged),
     )
     load_network(result.best_checkpoint, network, "")
-    weights = network.mixture.weights_of_layers if elmo else []
+    weights = {
+        at: np.asarray(mixture.weights_of_layers).tolist()
+        for at, mixture in network.mixtures.items()
+    }
     row = {
         "f1": result.best_score,
-        "layers": [float(weight) for weight in weights],
+        "layers": weights.get("input", []),
+        "output_layers": weights.get("output", []),
         "parameters": sum(int(np.prod(w.shape)) for w in network.trainable_variables),
         "minutes": result.elapsed_seconds / 60,
     }

@@ -132,6 +132,8 @@ class WordTaggerConfig(Settings):
     Attributes:
         num_tags: T.
         elmo: of the language model; None = the tagger has none.
+        elmo_place: where its vectors stand: beside the LSTM's `"input"`, beside its `"output"`, or
+            `"both"`, with weights of the layers of their own.
         lstm_dim: units of the tagger's LSTM in each direction.
         word_dim, char_dim, filters: of the tagger's own `CharacterCNN`.
         max_characters: C, positions of a word.
@@ -146,6 +148,13 @@ class WordTaggerConfig(Settings):
     filters: Filters = ((2, 32), (3, 64), (4, 64))
     max_characters: Count = 20
     dropout: DropoutRate = 0.3
+    elmo_place: Literal["input", "output", "both"] = "input"
+
+    @property
+    def elmo_places(self) -> tuple[str, ...]:
+        """`"input"`, `"output"` or both, where the language model's vectors stand."""
+        both = ("input", "output")
+        return () if not self.elmo else both if self.elmo_place == "both" else (self.elmo_place,)
 
     def check(self):
         if self.elmo and self.elmo.max_characters != self.max_characters:
@@ -158,8 +167,9 @@ class WordTaggerConfig(Settings):
 class WordTagger(Model):
     """A bidirectional LSTM over words' vectors `[x; ELMo]`, and scores of each word's tags.
 
-    x is the output of the tagger's own character CNN. The language model is not trained: the tagger
-    learns how to weight its layers.
+    x is the output of the tagger's own character CNN. The language model's vectors may also stand
+    beside the LSTM's output, `[h; ELMo]`, see `WordTaggerConfig`. It is not trained: the tagger
+    learns how to weight its layers, for each place anew.
 
     Call arguments: `characters (B, L, C)` int, see `macaron_tf.text.words`; words of zeros are
     padding. Returns scores `(B, L, T)`.
@@ -179,10 +189,11 @@ class WordTagger(Model):
             num_highways=0,
             name="words",
         )
-        self.elmo = self.mixture = None
-        if config.elmo:
-            self.elmo = Elmo(config.elmo)
-            self.mixture = LayerMixture(name="mixture")
+        self.elmo = Elmo(config.elmo) if config.elmo else None
+        self.mixtures = {
+            place: LayerMixture(name="mixture" if place == "input" else "output_mixture")
+            for place in config.elmo_places
+        }
         self.lstm = keras.layers.Bidirectional(
             keras.layers.LSTM(config.lstm_dim, return_sequences=True), name="lstm"
         )
@@ -192,27 +203,35 @@ class WordTagger(Model):
     def build(self, input_shape=None):
         config = self.config
         self.words.build((None, None, config.max_characters))
-        width = config.word_dim
+        widths = {"input": config.word_dim, "output": 2 * config.lstm_dim}
         if self.elmo:
             self.elmo.build()
             self.elmo.trainable = False  # the weights must exist for this
             layers, vector = 1 + config.elmo.num_layers, 2 * config.elmo.projection_dim
-            self.mixture.build((None, None, layers, vector))
-            width += vector
-        self.lstm.build((None, None, width))
-        self.output_layer.build((None, None, 2 * config.lstm_dim))
+            for place, mixture in self.mixtures.items():
+                mixture.build((None, None, layers, vector))
+                widths[place] += vector
+        self.lstm.build((None, None, widths["input"]))
+        self.output_layer.build((None, None, widths["output"]))
 
     def hidden_states(self, characters, training=None):
-        """The vectors that are scored: `(B, L, 2 lstm_dim)`."""
+        """The vectors that are scored: `(B, L, 2 lstm_dim)`, ELMo's at the output behind."""
         mask = ops.any(ops.not_equal(characters, PAD), axis=-1)  # (B, L, C) -> (B, L)
-        x = self.words(characters)  # (B, L, D)
+        layers = None
         if self.elmo:
             # Without dropout: it is not trained, and its vectors are the same each time.
             layers = ops.stop_gradient(self.elmo(characters, training=False))  # (B, L, J, 2 P)
-            x = ops.concatenate([x, self.mixture(layers)], axis=-1)
+
+        def beside(vectors, place):
+            """`(B, L, D) -> (B, L, D + 2 P)`, or as they are."""
+            if place not in self.mixtures:
+                return vectors
+            return ops.concatenate([vectors, self.mixtures[place](layers)], axis=-1)
+
+        x = beside(self.words(characters), "input")
         h = self.lstm(self.drops[0](x, training=training), mask=mask)
-        return self.drops[1](h, training=training)
+        return self.drops[1](beside(h, "output"), training=training)
 
     def logits(self, hidden):
-        """`(..., 2 lstm_dim) -> (..., T)`."""
+        """Scores `(..., T)` of `hidden_states`."""
         return self.output_layer(hidden)

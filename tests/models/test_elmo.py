@@ -2,12 +2,14 @@
 
 import dataclasses
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from scipy.special import expit as sigmoid
 
 from macaron_tf.models import Elmo, ElmoConfig, WordTagger, WordTaggerConfig
-from tests.harness import built, normal, numpy_of, rejects, weights_of
+from tests.harness import built, normal, numpy_of, rejects, softmax, weights_of
 from tests.systems_toy import ELMO, TAGGER, words
 
 
@@ -127,6 +129,40 @@ def test_the_original_counts_93_6_million_parameters_but_for_the_words_it_scores
     own = 261 * 4 + (4 + 1) * 3 + (8 + 1) * 4 + (12 + 1) * 6
     own += 2 * (2 * 14 * 13 + 13) + 14 * 5 + 4 * (4 * 12 * (5 + 5 + 1) + 12 * 5) + 6 * 11
     assert tiny.count_params() == own
+
+
+@pytest.mark.parametrize("place", ["input", "output", "both"])
+def test_a_tagger_has_the_vectors_where_it_is_said(place, tmp_path):
+    """The mixtures, beside the LSTM's input and output, in NumPy in between two of its layers."""
+    config = dataclasses.replace(TAGGER, elmo_place=place)
+    model, characters = built(WordTagger, config, noise=0.5), words(2, 7)
+    found, w = numpy_of(model(characters)), weights_of(model)
+    layers = numpy_of(model.elmo(characters)).astype("float64")  # (B, L, J, 2 P)
+
+    def mixed(name):
+        return w[f"{name}/scale"] * np.einsum(
+            "bljd,j->bld", layers, softmax(w[f"{name}/scores"][None])[0]
+        )
+
+    x, mixtures = numpy_of(model.words(characters)), ("mixture", "output_mixture")
+    if place != "output":
+        x = np.concatenate([x, mixed(mixtures[0])], axis=-1)
+    mask = characters.any(-1)
+    h = numpy_of(model.lstm(x.astype("float32"), mask=mask))
+    if place != "input":
+        h = np.concatenate([h, mixed(mixtures[1])], axis=-1)
+    expected = h @ w["output/kernel"] + w["output/bias"]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    used = {name for name in mixtures if any(path.startswith(f"{name}/") for path in w)}
+    assert used == {mixtures[0]} if place == "input" else mixtures[1] in used
+    assert len(used) == (2 if place == "both" else 1)
+    model.save(tmp_path / "tagger.keras")
+    again = keras.saving.load_model(tmp_path / "tagger.keras")
+    np.testing.assert_array_equal(numpy_of(again(characters)), found)
+    signature = [keras.InputSpec(shape=(None, None, 8), dtype="int32")]
+    model.export(str(tmp_path / "served"), verbose=False, input_signature=signature)
+    served = tf.saved_model.load(str(tmp_path / "served"))
+    np.testing.assert_allclose(numpy_of(served.serve(characters)), found, atol=1e-5)
 
 
 @pytest.mark.parametrize("elmo", [ELMO, None])

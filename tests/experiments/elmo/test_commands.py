@@ -96,16 +96,19 @@ def test_a_tagger_with_and_one_without(run, tmp_path, capsys):
     for split, count in (("train", 640), ("dev", 20)):
         (tmp_path / f"{split}.conll").write_text(sentences(count, count))
     words = ["tag", run, str(tmp_path / "out"), "--source", f"conll:{tmp_path}/{{split}}.conll"]
+    words += ["--places", "input", "both"]
     assert main([*words, "--epochs", "5"]) == 0
     shown = json.loads((tmp_path / "out" / "tagging.json").read_text())
-    without, having = shown["rows"]
-    assert without["f1"] > 0.8 and having["f1"] > 0.8
-    assert without["layers"] == [] and sum(having["layers"]) == pytest.approx(1.0)
-    assert len(having["layers"]) == 3
+    without, *having, both = shown["rows"]
+    assert all(row["f1"] > 0.8 for row in (without, *having, both))
+    assert without["layers"] == [] and having[0]["output_layers"] == []
+    for layers in (having[0]["layers"], both["layers"], both["output_layers"]):
+        assert len(layers) == 3 and sum(layers) == pytest.approx(1.0)
+    assert both["layers"] != both["output_layers"]
     assert "points of F1" in (tmp_path / "out" / "tagging.md").read_text()
     capsys.readouterr()
     assert main([*words, "--epochs", "5"]) == 0
-    assert capsys.readouterr().out.count("complete") == 2
+    assert capsys.readouterr().out.count("complete") == 3
 
 
 def test_bad_input_is_named(run, tmp_path, refused):
