@@ -212,7 +212,7 @@ SYSTEMS = {
         models.LanguageModel,
         objectives.CausalLanguageObjective(),
         changes={**PLAIN, "num_languages": 2, "causal": True},
-        **LANGUAGES,
+        language_ids=np.tile(np.arange(ROWS, dtype="int32")[:, None] % 2, (1, LENGTH)),
     ),
     "gpt": pretrained(models.LanguageModel, objectives.CausalLanguageObjective(), changes=GPT),
     "gpt2": pretrained(

@@ -54,7 +54,9 @@ def vocabulary_lines(recipe: PretrainingRecipe, tfds: Tfds | None = None) -> Ite
     corpus, most = recipe.corpus, recipe.vocabulary.max_documents
     if corpus.language_alpha is not None:
         monolingual = tuple(source for source in corpus.sources if not source.is_translation)
-        corpus = dataclasses.replace(corpus, sources=monolingual or corpus.sources)
+        corpus = dataclasses.replace(
+            corpus, sources=monolingual or corpus.sources, packing=None, batch_alpha=None
+        )
     sources = [open_source(source, tfds, most) for source in corpus.sources]
     if corpus.language_alpha is None:
         # In turn: the trainer stops after some millions of lines and must see all sources.

@@ -152,9 +152,19 @@ class PretrainingRecipe(Recipe):
             raise UserError(
                 f"objective {self.objective!r} reads running text: set corpus.pairs=none"
             )
+        if self.learns == "causal_language" and self.corpus.has_translations:
+            raise UserError(
+                f"objective {self.objective!r} reads text of one language a row: leave the "
+                "translation pairs out of corpus.sources"
+            )
         if self.learns == "span_boundary" and self.masking.choice != "spans":
             raise UserError("objective 'span_boundary' needs spans: set masking.choice=spans")
         if self.has_memory:
+            if self.corpus.batch_alpha is not None:
+                raise UserError(
+                    f"objective {self.objective!r} goes on from batch to batch, with one language "
+                    "in each it cannot: leave out corpus.batch_alpha"
+                )
             if self.memory_length < 1:
                 raise UserError(
                     f"memory_length is {self.memory_length}: objective {self.objective!r} needs 1 "

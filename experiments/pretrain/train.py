@@ -18,7 +18,12 @@ from experiments.pretrain.run import (
 )
 from experiments.recipe import override
 from experiments.train_run import RunData, measured, report, train_run
-from macaron_tf.data.corpus.reading import PretrainingCorpus, process_seed, stream_dataset
+from macaron_tf.data.corpus.reading import (
+    PretrainingCorpus,
+    language_batches,
+    process_seed,
+    stream_dataset,
+)
 from macaron_tf.data.service import check_address, service_error, through_service
 from macaron_tf.distribution import Workers
 from macaron_tf.errors import UserError
@@ -184,6 +189,11 @@ def _batches(
             "that of one process: train with one, on one or more devices"
         )
     if own_shards and workers.several:
+        if corpus.config.batch_alpha is not None:
+            raise UserError(
+                "corpus.batch_alpha draws each batch's language from all files: leave out "
+                "--own-shards"
+            )
         if size % workers.count:
             raise UserError(
                 f"batch_size is {size}, not a multiple of the {workers.count} workers, which "
@@ -199,6 +209,9 @@ def _batches(
             rows = stream_dataset(
                 corpus, "train", size, start, turns=recipe.training.accumulation_steps
             )
+        elif corpus.config.batch_alpha is not None:
+            per_update = recipe.training.accumulation_steps
+            rows = language_batches(corpus, size, seed, start, per_update, numbered)
         else:
             rows = corpus.dataset("train", size, seed, start, numbered=numbered)
         made = objective.dataset(rows, recipe.masking, corpus.vocabulary, mask_seed, start)

@@ -30,7 +30,8 @@ class CausalLanguageObjective(PretrainingObjective):
     Call arguments: `network`, a `LanguageModel`; `batch` of `encoder_inputs`. Returns `token_sums`
     over the predicted tokens.
 
-    References: Radford et al. 2018 (GPT), eq. 1; Conneau and Lample 2019 (XLM), section 3.2.
+    References: Radford et al. 2018 (GPT), eq. 1; on text of one language a row, with its embedding,
+    Conneau and Lample 2019 (XLM), section 3.2.
     """
 
     learns = "causal_language"

@@ -21,7 +21,7 @@ class MaskedLanguageObjective(PretrainingObjective):
     Only masked positions reach the vocabulary projection: at 15% a seventh of its work. The two
     losses are means, each over its own count, and are added: BERT's loss. Over several
     micro-batches the mean of the pairs weights each by its masked tokens. On rows of a sentence
-    and its translation it is XLM's translation language modelling.
+    and its translation it is XLM's TLM, which takes turns with MLM, see `language_batches`.
 
     Attributes:
         sentence_pair: learn `pair_label` as well: next sentences, or the order of sentences.

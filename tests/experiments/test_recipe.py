@@ -82,7 +82,10 @@ def test_the_papers_objectives():
     assert (span.choice, span.fate, span.round_up) == ("spans", "span", True)
     electra = registry.load("electra_base")
     assert (electra.masking.mask, electra.discriminator_weight) == (1.0, 50.0)
-    assert registry.load("xlm_xnli").corpus.language_alpha == 0.5
+    for name in ("xlm_xnli", "xlm_tiny", "xlm_clm_tiny"):
+        corpus = registry.load(name).corpus
+        assert (corpus.language_alpha, corpus.batch_alpha) == (0.5, 0.7)
+        assert corpus.packing == "full_text"
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,10 @@ class CorpusConfig(Settings):
             2). None is "doc_text" and, of pairs, "segment_pair".
         language_alpha: draw languages with q_i ~ p_i^alpha, p_i a language's share of the lines
             (Conneau and Lample 2019, section 3.1: 0.5), see `language_weights`; None reads each
-            document once.
+            document once. With `batch_alpha` it is of the vocabulary's lines alone.
+        batch_alpha: each training batch holds one language, drawn with q_i ~ p_i^alpha (XLM's:
+            0.7), and running text and translation pairs take turns, see `language_batches`; None
+            mixes languages in every batch.
         validation_every: one row of running text in so many is a validation row; of pairs one
             document, and of the first three documents two. Held-out text is not trained on:
             rows of running text share no text, and pairs are made of documents of one split.
@@ -91,6 +94,7 @@ class CorpusConfig(Settings):
     pairs: Literal["none", "next_sentence", "sentence_order"] = "none"
     packing: Annotated[str, OneOf(TEXT_PACKINGS + PAIR_PACKINGS)] | None = None
     language_alpha: Fraction | None = None
+    batch_alpha: Fraction | None = None
     validation_every: Annotated[int, Ge(2), INT32] = 200  # of 1 nothing is left to train on
     validation_run: Count = 1
     rows_per_shard: Count = 8192
@@ -126,6 +130,13 @@ class CorpusConfig(Settings):
         if self.language_alpha is not None and self.weights is not None:
             raise UserError(
                 "weights and language_alpha exclude each other: give the sources no weights"
+            )
+        if self.batch_alpha is not None and (
+            not self.languages or self.weights is not None or self.paired
+        ):
+            raise self.error(
+                f"batch_alpha={self.batch_alpha} draws a language for each batch of running text: "
+                "give each source its language, no source a weight, and pairs='none'"
             )
         if self.paired and self.has_translations:
             raise UserError(
@@ -172,7 +183,8 @@ class CorpusConfig(Settings):
     @property
     def repeats(self) -> bool:
         """Whether documents may come again."""
-        return self.weights is not None or self.language_alpha is not None
+        drawn = self.language_alpha is not None and self.batch_alpha is None
+        return self.weights is not None or drawn
 
 
 def _source(given: Any) -> CorpusSource | dict:

@@ -55,7 +55,7 @@ def open_source(
             raise UserError(
                 f"{parsed} is not in {source.language!r}: give it the language {parsed.place!r}"
             )
-        found = documents(source.source, source.split, tfds)
+        found = documents(source.source, source.split, tfds, source.language)
     return itertools.islice(found, max_documents)
 
 
@@ -147,14 +147,14 @@ def _readings(reader: Callable[[], Iterator[Text]]) -> Iterator[tuple[Text, int,
 def corpus_mixture(
     config: CorpusConfig, tfds: Tfds | None = None, max_documents: int | None = None
 ) -> Iterator[MixedDocument]:
-    """Draws the documents of a corpus, with `language_alpha` after counting their lines.
+    """Draws the documents of a corpus, with `language_alpha` alone after counting their lines.
 
     Args:
         max_documents: the first so many of each source; None for all.
     """
     readers = [_source_reader(source, tfds, max_documents) for source in config.sources]
     weights = config.weights
-    if config.language_alpha is not None:
+    if config.language_alpha is not None and config.batch_alpha is None:
         sizes = []  # of each source: documents and lines; a translation pair is one of each
         with Progress("counting lines", "documents") as progress:
             for reader in readers:

@@ -36,11 +36,20 @@ _SHUFFLED_ROWS = 1 << 16
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """A file of records in the corpus's folder: its number of rows and its bytes' SHA-256."""
+    """A file of records in the corpus's folder: its number of rows and its bytes' SHA-256.
+
+    Attributes:
+        languages: with `batch_alpha`, the ids of all rows' languages: one twice, or those of a
+            translation pair's halves.
+    """
 
     name: str
     rows: int
     sha256: str
+    languages: tuple[int, ...] = ()
+
+    def __post_init__(self):
+        object.__setattr__(self, "languages", tuple(self.languages))  # JSON gives a list
 
 
 def check_shards(
@@ -422,6 +431,76 @@ def process_seed(seed: int, process: int) -> int:
         return seed
     sequence = np.random.SeedSequence(seed, spawn_key=(process,))
     return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+_DRAWS = 1 << 14  # languages drawn at once
+
+
+def language_batches(
+    corpus: PretrainingCorpus,
+    batch_size: int,
+    seed: int = 0,
+    start_step: int = 0,
+    per_update: int = 1,
+    numbered: bool = False,
+) -> tf.data.Dataset:
+    """Endless training batches of one language, or one pair of languages, each.
+
+    A batch's language is drawn with q_i ~ p_i^alpha, `batch_alpha` of the corpus, where p_i is its
+    share of the rows. In a corpus of running text and translation pairs, updates from the one and
+    from the other alternate, and a pair is drawn likewise among the pairs. Both follow from the
+    seed and the batch's number, so that a resumed run reads the same batches.
+
+    Args:
+        per_update: batches of an update, which are of one kind.
+        batch_size, seed, start_step, numbered: see `PretrainingCorpus.dataset`.
+
+    References: Conneau and Lample 2019 (XLM), sections 3.1 to 3.5.
+    """
+    files: dict[tuple[int, ...], list[Shard]] = {}
+    for shard in corpus.files("train")[0]:
+        files.setdefault(shard.languages, []).append(shard)
+    rows = np.array([sum(shard.rows for shard in shards) for shards in files.values()])
+    is_pair = np.array([len(set(languages)) > 1 for languages in files])
+    kinds = [kind for kind in (~is_pair, is_pair) if kind.any()]
+    alpha = corpus.config.batch_alpha
+    powers = [kind * (rows / rows[kind].sum()) ** alpha for kind in kinds]
+    bounds = np.cumsum(powers, axis=1)  # (kinds, languages)
+    bounds = tf.constant(bounds / bounds[:, -1:], tf.float64)
+
+    @tf.autograph.experimental.do_not_convert
+    def drawn(part: tf.Tensor) -> tf.Tensor:
+        """The languages of `_DRAWS` batches, numbers in `files`."""
+        numbers = tf.range(_DRAWS, dtype=tf.int64) + part * _DRAWS
+        # The splits' orders have 0 and 1 for the second number.
+        key = tf.random.experimental.stateless_fold_in(
+            tf.constant([seed, len(SPLITS)], tf.int64), part, alg=_ALGORITHM
+        )
+        draws = tf.random.stateless_uniform([_DRAWS, 1], key, dtype=tf.float64, alg=_ALGORITHM)
+        passed = (
+            tf.gather(bounds, numbers // per_update % len(kinds)) <= draws
+        )  # (_DRAWS, languages)
+        return tf.reduce_sum(tf.cast(passed, tf.int64), axis=1)
+
+    part, rest = divmod(start_step, _DRAWS)
+    counts = np.zeros(len(files), np.int64)  # of each language's batches before the first one
+    with tf.device("CPU"):
+        for number in range(part + 1):
+            found = drawn(tf.constant(number, tf.int64)).numpy()
+            found = found[:rest] if number == part else found
+            counts += np.bincount(found, minlength=len(files))
+    choices = tf.data.Dataset.range(part, tf.int64.max).map(drawn).unbatch().skip(rest)
+    batches = [
+        dataclasses.replace(
+            corpus,
+            shards={**corpus.shards, "train": tuple(shards)},
+            shuffled_rows=max(1, corpus.shuffled_rows // len(files)),
+            whole=corpus.whole or corpus.shards,
+        ).dataset("train", batch_size, seed, int(count), numbered=numbered)
+        for shards, count in zip(files.values(), counts, strict=True)
+    ]
+    chosen = tf.data.Dataset.choose_from_datasets(batches, choices)
+    return prefetched(chosen, tf.data.INFINITE_CARDINALITY)
 
 
 def stream_dataset(

@@ -151,17 +151,20 @@ class CorpusWriter:
     def write(self, block: Sequence[CorpusDocument]) -> None:
         """Writes a block's shard; refuses too few documents to pair."""
         state, number = self.state, len(self.state.train)
-        counted, validation = state.counted, state.validation
+        counted, train, validation = state.counted, state.train, state.validation
         if self.config.paired:
             self.hold_out(block)
-            rows, kept = self._pairs([d for d in block if not d.held_out], [number])
+            rows, records = self._pairs([d for d in block if not d.held_out], [number])
+            kept = {(): records}
         else:
             rows = self._filled(running_rows(block, self.config))
             kept, held_out, count = self._divided(block, rows)
             counted += count
-            part = _write_shard(self.out, f"part-{number:05d}.tfrecord", held_out)
-            validation = (*validation, part)
-        train = (*state.train, _write_shard(self.out, f"train-{number:05d}.tfrecord", kept))
+            name = f"part-{len(validation):05d}.tfrecord"
+            validation = (*validation, _write_shard(self.out, name, held_out))
+        for languages, records in sorted(kept.items()):
+            name = f"train-{len(train):05d}.tfrecord"
+            train = (*train, _write_shard(self.out, name, records, languages))
         documents, tokens = state.documents + len(block), state.tokens + _tokens(rows)
         self.state = reading.CorpusState(documents, counted, tokens, train, validation)
         write_state(self.out, reading.PROGRESS, self.settings, self.state)
@@ -187,8 +190,9 @@ class CorpusWriter:
 
     def _divided(
         self, block: Sequence[CorpusDocument], rows: Rows
-    ) -> tuple[list[bytes], list[bytes], int]:
-        """Training records, validation records, and how many rows were counted to choose them."""
+    ) -> tuple[dict[tuple[int, ...], list[bytes]], list[bytes], int]:
+        """Training records, by their languages where those have files of their own, validation
+        records, and how many rows were counted to choose them."""
         records = self._encoded(block, rows)
         repeated = np.array([document.repeated for document in block])[rows.owners]
         numbers = self.state.counted + np.cumsum(~repeated) - 1
@@ -197,11 +201,12 @@ class CorpusWriter:
         held_out = [records[i] for i in np.flatnonzero(chosen)]
         if self.config.repeats:
             self._kept_rows.update(held_out)
-        kept = [
-            records[i]
-            for i in np.flatnonzero(~chosen)
-            if not (repeated[i] and records[i] in self._kept_rows)
-        ]
+        apart = self.config.batch_alpha is not None
+        kept: dict[tuple[int, ...], list[bytes]] = {} if apart else {(): []}
+        for i in np.flatnonzero(~chosen):
+            if not (repeated[i] and records[i] in self._kept_rows):
+                languages = block[rows.owners[i]].languages if apart else ()
+                kept.setdefault(languages, []).append(records[i])
         return kept, held_out, int((~repeated).sum())
 
     def _pairs(
@@ -234,13 +239,15 @@ def _tokens(rows: Rows) -> int:
     return int((rows.token_ids != 0).sum())
 
 
-def _write_shard(folder: str, name: str, records: Sequence[bytes]) -> reading.Shard:
+def _write_shard(
+    folder: str, name: str, records: Sequence[bytes], languages: tuple[int, ...] = ()
+) -> reading.Shard:
     with storage.renamed_aside(storage.join(folder, name)) as aside:
         with tf.io.TFRecordWriter(aside) as writer:
             for record in records:
                 writer.write(record)
         digest = storage.file_digest(aside)
-    return reading.Shard(name, len(records), digest)
+    return reading.Shard(name, len(records), digest, languages)
 
 
 def _records(folder: str, shards: Iterable[reading.Shard]) -> Iterator[bytes]:

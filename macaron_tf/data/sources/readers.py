@@ -163,13 +163,16 @@ def _own_documents(source: Source, split: str) -> Iterator[str]:
         yield text
 
 
-def documents(source: str, split: str = "train", tfds: Tfds | None = None) -> Iterator[str]:
+def documents(
+    source: str, split: str = "train", tfds: Tfds | None = None, language: str | None = None
+) -> Iterator[str]:
     """Reads the documents of a source in its order, one at a time.
 
     Args:
         source: one of the forms of `DOCUMENTS`. Of a TFDS set the field `text`, `book_text` or the
             only one that holds a string is read; files come in the order of their names.
         split, tfds: see `read_pairs` and `open_set`.
+        language: of translation pairs from TFDS, the side that is read: each line is a document.
 
     Returns:
         An iterator of documents, none blank.
@@ -181,7 +184,7 @@ def documents(source: str, split: str = "train", tfds: Tfds | None = None) -> It
     parsed = parse_documents(source)
     if parsed.kind == "tfds":
         found = open_set(parsed.place, split, tfds)
-        return _tfds_documents(found, _text_field(found))
+        return _tfds_documents(found, _text_field(found, language))
     if parsed.is_embedded:
         return iter(homeassistant.read_homeassistant_documents(parsed.place, split))
     if parsed.kind == "python":
@@ -258,14 +261,16 @@ def _not_blank(texts: Iterable[str], error: UserError) -> Iterator[str]:
         raise error
 
 
-def _text_field(found: PreparedSplit) -> str:
+def _text_field(found: PreparedSplit, language: str | None = None) -> str:
     text = import_tfds().features.Text
     strings = [key for key in found.features if isinstance(found.features[key], text)]
+    if language in strings:
+        return language
     named = [field for field in _TEXT_FIELDS if field in strings] or strings
     if len(named) != 1 and named[:1] != ["text"]:
         raise UserError(
             f"tfds:{found.name} has no field 'text' or 'book_text' and {listed(strings)} for "
-            "strings: take a set with one field of text"
+            "strings: take a set with one field of text, or give the source the language of one"
         )
     return named[0]
 

@@ -86,3 +86,16 @@ def make(texts, vocabulary, out):
         return prepare(config_of(texts, **settings), vocabulary, out)
 
     return make
+
+
+@pytest.fixture
+def sources(texts, tmp_path) -> tuple[CorpusSource, ...]:
+    """Numbers to 599 in "a", from 600 in "b", and 40 pairs n, n + 600, one of them too long."""
+    pairs = [(f"{n} {n + 1}", f"{n + 600}") for n in range(40)]
+    pairs[7] = (" ".join(["7"] * 20), "607")
+    (tmp_path / "pairs.tsv").write_text("\n".join("\t".join(pair) for pair in pairs))
+    return (
+        CorpusSource(f"text:{texts}/a/*.txt", language="a"),
+        CorpusSource(f"text:{texts}/b/*.txt", language="b"),
+        CorpusSource(f"tsv:{tmp_path}/pairs.tsv", language=("b", "a")),
+    )

@@ -48,6 +48,8 @@ BOTH = CorpusSource("tsv:c", language=("en", "fr"))
             {"sources": (dataclasses.replace(GERMAN, weight=1.0),), "language_alpha": 0.5},
             "weights and language_alpha exclude each other",
         ),
+        ({"batch_alpha": 0.7}, "batch_alpha=0.7 draws a language for each batch of running text"),
+        ({"sources": (GERMAN,), "batch_alpha": 0.7, "pairs": "sentence_order"}, "batch_alpha=0.7"),
         ({"sources": (BOTH,), "pairs": "sentence_order"}, "translation pairs and pairs="),
         ({"sources": (ENGLISH, GERMAN), "pairs": "next_sentence"}, "takes one language"),
         ({"sources": (("text:a", "train", None, "en", 1),)}, "a source is .*: give its name, or"),

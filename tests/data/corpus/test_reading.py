@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from macaron_tf.data.corpus import reading
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.data.corpus.reading import (
     PretrainingCorpus,
     RowOrder,
     Shard,
+    language_batches,
     process_seed,
     stream_dataset,
 )
@@ -328,6 +330,51 @@ def test_an_update_s_batches_have_texts_of_their_own(stream_corpus, start):
         for name in batch:
             expected = whole[step][name][2 * turn : 2 * turn + 2]
             np.testing.assert_array_equal(batch[name], expected)
+
+
+@pytest.fixture
+def languages(make, sources):
+    """Rows of two languages and of their pairs, of which one in ten is held out."""
+    return make(sources=sources, batch_alpha=0.5, packing="full_text")
+
+
+def language_of(batch) -> tuple[int, ...]:
+    """The languages of a batch's rows, all the same, in their order."""
+    [found] = {tuple(dict.fromkeys(row)) for row in batch["language_ids"].tolist()}
+    return found
+
+
+def test_each_batch_is_of_one_language_drawn_by_its_share(languages, monkeypatch):
+    """And text and pairs take turns; every start is the middle of the whole, past a draw's end."""
+    monkeypatch.setattr(reading, "_DRAWS", 64)
+    whole = batches(language_batches(languages, 4, seed=3, per_update=2, numbered=True), 600)
+    drawn = [language_of(batch) for batch in whole]
+    assert all((len(one) == 2) == bool(number // 2 % 2) for number, one in enumerate(drawn))
+    rows = {(0,): 0, (1,): 0, (1, 0): 0}
+    for shard in languages.shards["train"]:
+        rows[tuple(dict.fromkeys(shard.languages))] += shard.rows
+    assert sum(rows.values()) == languages.rows("train") and min(rows.values()) > 0
+    share = rows[0,] ** 0.5 / (rows[0,] ** 0.5 + rows[1,] ** 0.5)
+    assert drawn.count((0,)) / 300 == pytest.approx(share, abs=0.08)
+    assert drawn.count((1, 0)) == 300
+    for language, count in rows.items():  # each row of a language once an epoch
+        mine = [b for b, one in zip(whole, drawn, strict=True) if one == language]
+        numbers = np.concatenate([batch["row_number"] for batch in mine])
+        assert len(set(numbers[:count])) == count and set(numbers) == set(numbers[:count])
+    for start in (1, 63, 64, 131):
+        later = batches(language_batches(languages, 4, 3, start, 2, numbered=True), 5)
+        for one, other in zip(whole[start : start + 5], later, strict=True):
+            assert one.keys() == other.keys()
+            for name in one:
+                np.testing.assert_array_equal(one[name], other[name])
+    another = batches(language_batches(languages, 4, seed=4), 60)
+    assert [language_of(batch) for batch in another] != drawn[:60]
+
+
+def test_an_alpha_of_0_draws_all_languages_alike(make, sources):
+    corpus = make(sources=sources[:2], batch_alpha=0.0)
+    drawn = [language_of(batch) for batch in batches(language_batches(corpus, 2), 300)]
+    assert 120 < drawn.count((0,)) < 180 and drawn.count((0,)) + drawn.count((1,)) == 300
 
 
 def test_rows_are_held_out_by_the_run(make):

@@ -190,7 +190,7 @@ def test_progress_is_shown(make, tmp_path, monkeypatch, capsys):
     assert "12 documents" in capsys.readouterr().err
 
 
-def made_with_kills(monkeypatch, make, out, check=lambda: None, **settings):
+def made_with_kills(monkeypatch, make, out, check=lambda: None, operations=3, **settings):
     """Prepares a corpus, killed after every few file operations; returns it and the kills."""
     rename, remove = storage.tf.io.gfile.rename, storage.remove
     left = kills = 0  # `left`: file operations until the kill
@@ -209,7 +209,7 @@ def made_with_kills(monkeypatch, make, out, check=lambda: None, **settings):
 
     while True:
         # Each life gets one or two operations further than the last one, then is killed.
-        left = 3 + kills % 2
+        left = operations + kills % 2
         monkeypatch.setattr(storage.tf.io.gfile, "rename", dies(rename, after=kills % 3 == 0))
         monkeypatch.setattr(storage, "remove", dies(remove, after=kills % 3 == 1))
         try:
@@ -237,17 +237,24 @@ def test_nothing_is_done_twice(make, out, monkeypatch):
         {"packing": "full_sentences"},
         {"weights": (1.0, 2.0), "rows_per_shard": 40},
         {"weights": (1.0, 2.0), "rows_per_shard": 25, "pairs": "next_sentence"},
+        {"languages": 2, "batch_alpha": 0.7, "packing": "full_text"},
     ],
-    ids=["text", "pairs", "order", "sentences", "mixture", "mixture of pairs"],
+    ids=["text", "pairs", "order", "sentences", "mixture", "mixture of pairs", "languages apart"],
 )
-def test_a_kill_at_any_moment_leaves_the_same_bytes(make, out, tmp_path, monkeypatch, settings):
+def test_a_kill_at_any_moment_leaves_the_same_bytes(
+    make, out, tmp_path, monkeypatch, settings, sources
+):
+    settings = {**settings}
+    operations = 3
+    if count := settings.pop("languages", 0):  # which have a file each
+        settings["sources"], operations = sources[:count], operations + count
     expected = make(tmp_path / "whole", **settings)
     whole = contents(tmp_path / "whole")
 
     def check():
         assert not (out / "corpus.json").exists() or contents(out).items() >= whole.items()
 
-    corpus, kills = made_with_kills(monkeypatch, make, out, check, **settings)
+    corpus, kills = made_with_kills(monkeypatch, make, out, check, operations, **settings)
     assert kills >= 3
     assert contents(out) == whole
     assert corpus.fingerprint == expected.fingerprint
@@ -382,19 +389,6 @@ def test_a_second_process_waits_for_its_turn(make, out, monkeypatch):
     )
     monkeypatch.setattr(writing, "_write", None)
     assert make().fingerprint == corpus.fingerprint
-
-
-@pytest.fixture
-def sources(texts, tmp_path) -> tuple[CorpusSource, ...]:
-    """Numbers to 599 in "a", from 600 in "b", and 40 pairs n, n + 600, one of them too long."""
-    pairs = [(f"{n} {n + 1}", f"{n + 600}") for n in range(40)]
-    pairs[7] = (" ".join(["7"] * 20), "607")
-    (tmp_path / "pairs.tsv").write_text("\n".join("\t".join(pair) for pair in pairs))
-    return (
-        CorpusSource(f"text:{texts}/a/*.txt", language="a"),
-        CorpusSource(f"text:{texts}/b/*.txt", language="b"),
-        CorpusSource(f"tsv:{tmp_path}/pairs.tsv", language=("b", "a")),
-    )
 
 
 @pytest.mark.parametrize("packing", ["doc_text", "doc_sentences", "full_text", "full_sentences"])

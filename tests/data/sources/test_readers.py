@@ -226,6 +226,10 @@ def test_real_sets(tfds):
     assert source_files("tfds:pg19", "train", tfds=tfds)
     with pytest.raises(UserError, match="has no field 'text'.*sentence1, sentence2"):
         documents("tfds:glue/mrpc", "train", tfds)
+    german = list(documents("tfds:multi30k/de-en", "validation", tfds, "de"))
+    assert german == [
+        pair[0] for pair in read_set(tfds, "tfds:multi30k/de-en", languages=("de", "en"))
+    ]
 
 
 @pytest.mark.parametrize(
