@@ -1,6 +1,7 @@
 """The frozen configurations of encoders and encoder-decoders."""
 
 import dataclasses
+import itertools
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Gt, Lt
@@ -8,7 +9,7 @@ from annotated_types import Gt, Lt
 from macaron_tf.checks import check_divisible
 from macaron_tf.layers.blocks import BLOCKS, block_class
 from macaron_tf.layers.config import BlockConfig
-from macaron_tf.layers.embeddings import cluster_bounds, cluster_width
+from macaron_tf.layers.embeddings import cluster_width
 from macaron_tf.layers.scheme import Mix
 from macaron_tf.plug_ins import is_place
 from macaron_tf.settings import Count, Depth, Dropout, Natural, Settings, hints_of
@@ -186,9 +187,10 @@ class EncoderConfig(StackConfig):
         if any(mix.operator == "memory" for mix in self.splitting()):
             raise self.error(f"scheme={self.scheme!r}: an encoder has no memory to attend")
         if self.adaptive_cutoffs:
+            # Whether the vocabulary reaches so far the layers check: it may not be known yet.
+            if any(b <= a for a, b in itertools.pairwise(self.adaptive_cutoffs)):
+                raise self.error(f"adaptive_cutoffs={self.adaptive_cutoffs} must ascend")
             try:
-                # Whether the vocabulary reaches so far the layers check: it may not be known yet.
-                cluster_bounds(self.adaptive_cutoffs[-1] + 1, self.adaptive_cutoffs)
                 cluster_width(self.hidden_dim, self.adaptive_divisor, len(self.adaptive_cutoffs))
             except ValueError as error:
                 raise self.error(f"adaptive_{error}") from None
