@@ -13,6 +13,7 @@ from experiments import command_line, registry
 from experiments.embed.run import paper_recipe
 from experiments.finetune.run import PRESETS, preset
 from experiments.recipe import override, recipe_from_json
+from experiments.recipes import translation
 from experiments.translate.run import TranslationRecipe, TranslationRun
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.distribution import STRATEGIES
@@ -107,6 +108,14 @@ def test_the_papers_numbers_of_translation(name, tokens, rate, decay, beam, drop
     assert (found.beam_size, *penalty, recipe.average_last) == beam
     config = recipe.model_config()
     assert (config.dropout, config.hidden_dim) == (dropout, width)
+
+
+@pytest.mark.parametrize("name", registry.names(TranslationRecipe))
+def test_a_translation_recipe_says_which_length_penalty_it_has(name):
+    text, decoding = " ".join(vars(translation)[name].__doc__.split()), registry.load(name).decoding
+    said = f"(`{decoding.length_penalty_name}`, {decoding.length_penalty})"
+    base = "multi30k_macaron_tiny"
+    assert said in text or (base in text and decoding == registry.load(base).decoding)
 
 
 def test_settings_are_replaced_by_path():
