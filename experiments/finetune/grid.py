@@ -239,6 +239,11 @@ def combinations(runs: list[dict]) -> list[dict]:
     return sorted(found, key=order)
 
 
+def metric_values(runs: list[dict], metric: str) -> list[float]:
+    """A metric, or the `"score"`, of the runs of a combination that have it."""
+    return values([{**run["metrics"], "score": run["score"]} for run in runs], metric)
+
+
 def markdown(record: dict) -> str:
     """The text of grid.md: the best of each model and task, and below every combination."""
     tasks, lines = record["tasks"], record["combinations"]
@@ -280,8 +285,7 @@ def _as_published(record: dict, best: dict[tuple[str, str], dict]) -> list[str]:
         found = []  # of each task
         for task in tasks:
             runs = best.get((model, task), {"runs": []})["runs"]
-            scored = [{**run["metrics"], "score": run["score"]} for run in runs]
-            found.append(values(scored, metrics.get(task, "score")))
+            found.append(metric_values(runs, metrics.get(task, "score")))
         mean = _mean([statistics.mean(scores) if scores else None for scores in found])
         rows.append([model, *(cell(scores, 1, 100) for scores in found), mean])
     text = f"The same with {' and '.join(other)}, which the numbers of the paper's table must be:"

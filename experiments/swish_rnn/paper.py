@@ -10,6 +10,8 @@ import statistics
 import scipy.stats
 
 from experiments import studies
+from experiments.finetune.grid import metric_values
+from experiments.finetune.run import TABLE_METRICS
 from experiments.pretrain.run import PretrainingRun
 from macaron_tf.errors import UserError
 from macaron_tf.training.progress import TRAIN, read_lines
@@ -99,7 +101,7 @@ def _paired(losses: list[float], others: list[float]) -> tuple[str, str]:
 
 def step_sizes(options: argparse.Namespace) -> None:
     """`swish_rnn step-sizes`: scores and time by the step size of the recurrence (table 2)."""
-    out, tasks = pathlib.Path(options.out), options.tasks
+    out = pathlib.Path(options.out)
     arms = {options.reference: studies.Arm(options.reference, options.reference, ())}
     for sizes in options.sizes:
         if not all(part.isdecimal() and int(part) for part in sizes.split(",")):
@@ -128,11 +130,12 @@ def step_sizes(options: argparse.Namespace) -> None:
                     "scores": scored[arm.name, seed],
                 }
             )
-    named, speeds, scores = studies.grouped(rows, "name"), {}, {task: {} for task in tasks}
+    named, speeds = studies.grouped(rows, "name"), {}
+    scores = {column: {} for column in _columns(options.tasks)}
     for name, mine in named.items():
         speeds[name] = statistics.median(studies.values(mine, "tokens_per_second"))
-        for task in tasks:
-            scores[task][name] = [row["scores"][task] for row in mine]
+        for column, found in scores.items():
+            found[name] = [row["scores"][column] for row in mine]
     lines = [
         "Development scores times 100, mean over seeds ± deviation. Time: the reference's tokens a "
         "second over the row's, medians of runs one after another; `python -m "
@@ -140,12 +143,12 @@ def step_sizes(options: argparse.Namespace) -> None:
         "",
     ]
     lines += studies.table(
-        ("step size", "loss", *tasks, "time"),
+        ("step size", "loss", *scores, "time"),
         (
             (
                 name,
                 studies.mean_of(mine, "loss", 3),
-                *(studies.cell(scores[task][name], 1, 100) for task in tasks),
+                *(studies.cell(found[name], 1, 100) for found in scores.values()),
                 f"{speeds[options.reference] / speeds[name]:.2f}",
             )
             for name, mine in named.items()
@@ -156,17 +159,30 @@ def step_sizes(options: argparse.Namespace) -> None:
     studies.write(out, "step_sizes", "swish_rnn", options, title, lines, rows=rows)
 
 
+def _columns(tasks: list[str]) -> dict[str, tuple[str, str]]:
+    """A task and its metric by the head of a column: scores, then those of `TABLE_METRICS`."""
+    other = TABLE_METRICS["swish_rnn"]
+    columns = {task: (task, "score") for task in tasks}
+    return columns | {
+        f"{task} {other[task]}": (task, other[task]) for task in tasks if task in other
+    }
+
+
 def _best_scores(run: pathlib.Path, options: argparse.Namespace) -> dict[str, float]:
-    """The score of each task fine-tuned from a run, at the best of the learning rates."""
+    """The `_columns` of the tasks fine-tuned from a run, at the learning rate of the best score."""
     out = pathlib.Path(options.out)
     words = ["--init", f"model={run}"]
     if options.learning_rates:
         words += ["--learning-rates", *map(repr, options.learning_rates)]
     log = out / "logs" / f"{run.name}.log" if options.jobs > 1 else None
     cells = studies.grid(options.tasks, options, out / "grid" / run.name, *words, log=log)
-    return {
-        task: max(cell["mean"] or 0.0 for cell in mine)
+    best = {
+        task: max(mine, key=lambda cell: cell["mean"] or 0.0)["runs"]
         for task, mine in studies.grouped(cells, "task").items()
+    }
+    return {
+        column: statistics.mean(metric_values(best[task], metric) or [0.0])
+        for column, (task, metric) in _columns(options.tasks).items()
     }
 
 
@@ -176,11 +192,12 @@ def stability(options: argparse.Namespace) -> None:
     rates = {rate: repr(rate) for rate in options.learning_rates}
     choices = ["--learning-rates", *rates.values(), "--seeds", *map(str, options.seeds)]
     cells = studies.grid(tasks, options, out / "grid", "--init", *options.init, *choices)
-    panels = {task: collections.defaultdict(dict) for task in [*tasks, "mean"]}
-    for cell in cells:
-        # A run that diverged scores 0.
-        scores = [run["score"] or 0.0 for run in cell["runs"]]
-        panels[cell["task"]][cell["model"]][cell["learning_rate"]] = scores
+    panels = {name: collections.defaultdict(dict) for name in [*_columns(tasks), "mean"]}
+    for cell, (name, (task, metric)) in itertools.product(cells, _columns(tasks).items()):
+        if task == cell["task"]:
+            # A run that diverged scores 0.
+            scores = [(metric_values([run], metric) or [0.0])[0] for run in cell["runs"]]
+            panels[name][cell["model"]][cell["learning_rate"]] = scores
     for model, rate in itertools.product(panels[tasks[0]], rates):
         seeds = zip(*(panels[task][model][rate] for task in tasks), strict=True)
         panels["mean"][model][rate] = list(map(statistics.mean, seeds))

@@ -18,6 +18,7 @@ from experiments.compare_blocks import main as compare_blocks
 from experiments.slides import decoders, encoders
 from experiments.slides.__main__ import main as slides
 from experiments.slides.frame import Corpus, Study, System
+from experiments.swish_rnn import paper
 from experiments.swish_rnn.__main__ import main as swish_rnn
 from macaron_tf.errors import UserError
 from macaron_tf.models import EncoderDecoder
@@ -69,7 +70,7 @@ def grid(options) -> None:
             "task": task,
             "learning_rate": rate,
             "mean": 0.5,
-            "runs": [{"score": seed / 10} for seed in options.seeds or [1]],
+            "runs": [{"score": 0.5, "metrics": {}} for _ in options.seeds or [1]],
         }
         for init, task in itertools.product(options.init, options.tasks)
         for rate in options.learning_rates or [1e-3]
@@ -331,6 +332,32 @@ def test_the_papers_figures_are_means_over_seeds_and_are_not_trained_twice(calls
     assert found == set(itertools.product(("bert", "k"), (1e-3, 1e-2)))
     assert "| sst2 | k | " in (out / "stability.md").read_text()
     assert is_figure(out / "step_sizes.png", out / "stability.png")
+
+
+def test_the_swish_rnn_papers_tables_have_its_metrics_beside_the_scores(monkeypatch, tmp_path):
+    def run(score, **metrics):
+        return {"score": score, "metrics": metrics}
+
+    cells = [
+        ("cola", 1e-3, 0.4, [run(0.3, accuracy=0.8), run(0.5, accuracy=0.6)]),
+        ("cola", 1e-2, 0.2, [run(0.2, accuracy=0.9), run(None)]),
+        ("rte", 1e-3, 0.6, [run(0.6), run(0.6)]),
+        ("rte", 1e-2, 0.5, [run(0.5), run(0.5)]),
+    ]
+    keys = ("task", "learning_rate", "mean", "runs")
+    found = [dict(zip(keys, cell, strict=True), model="bert") for cell in cells]
+    monkeypatch.setattr(studies, "grid", lambda *words, **options: found)
+    options = {"out": tmp_path, "tasks": ["cola", "rte"], "learning_rates": None, "jobs": 1}
+    scores = paper._best_scores(tmp_path, argparse.Namespace(**options))
+    assert scores == pytest.approx({"cola": 0.4, "rte": 0.6, "cola accuracy": 0.7})
+
+    rates, seeds = ["--learning-rates", "1e-3", "1e-2"], ["--seeds", "1", "2"]
+    words = ["stability", str(tmp_path), "--init", "bert=RUN", "--tasks", "cola", "rte"]
+    assert swish_rnn([*words, *rates, *seeds]) == 0
+    table = (tmp_path / "stability.md").read_text()
+    assert "| cola | bert | 40.0 ± 14.1 | 10.0 ± 14.1 | 30.0 |" in table
+    assert "| cola accuracy | bert | 70.0 ± 14.1 | 45.0 ± 63.6 | 25.0 |" in table
+    assert "| mean | bert | 50.0 ± 7.1 | 30.0 ± 7.1 | 20.0 |" in table
 
 
 def test_two_blocks_are_compared(calls, number_text, tmp_path, capsys):
