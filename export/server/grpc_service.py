@@ -128,6 +128,9 @@ def build_server(core: ServingCore) -> tuple[grpc.Server, int]:
             ("grpc.max_send_message_length", -1),
             # By default gRPC shares a port that is in use: two servers would answer in turn.
             ("grpc.so_reuseport", 0),
+            # By default calls that waited 30 s for the interpreter, on a machine that others fill,
+            # are cancelled without a reason: the client's deadline decides, as for REST.
+            ("grpc.server_max_unrequested_time_in_server", 86_400),
         ),
         maximum_concurrent_rpcs=config.max_queue,
         interceptors=(_Refusals(),),

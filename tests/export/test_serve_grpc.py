@@ -1,5 +1,9 @@
 """TensorFlow Serving's gRPC contract, on a live server."""
 
+import subprocess
+import sys
+import time
+
 import grpc
 import pytest
 import tensorflow as tf
@@ -160,3 +164,36 @@ def test_a_deadline_is_kept(prediction):
     with pytest.raises(grpc.RpcError) as caught:
         prediction.Predict(make_request("slow", steps=[300_000]), 0.2)
     assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+# Serves a folder, and holds the interpreter's lock for some seconds once it is told to.
+_HELD_UP = """
+import ctypes, sys
+from export.server.config import ServerConfig
+from export.server.model_server import ModelServer
+with ModelServer(ServerConfig(sys.argv[1], "toy", rest_port=0, grpc_port=0)) as server:
+    print(server.grpc_port, flush=True)
+    sys.stdin.readline()
+    ctypes.PyDLL(None).sleep(int(sys.argv[2]))
+    sys.stdin.readline()
+"""
+
+
+@pytest.mark.slow
+def test_calls_that_wait_long_for_a_busy_server_are_answered(model_folder):
+    """By itself gRPC cancels those that waited 30 seconds."""
+    words = [sys.executable, "-c", _HELD_UP, str(model_folder), "33"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(words, **pipes) as server:
+        try:
+            with grpc.insecure_channel(f"127.0.0.1:{int(server.stdout.readline())}") as channel:
+                predict = prediction_service_pb2_grpc.PredictionServiceStub(channel).Predict
+                request = make_request(text=[b"a dog"])
+                predict(request, 60)
+                server.stdin.write("now\n")
+                server.stdin.flush()
+                time.sleep(1)
+                calls = [predict.future(request, 120) for _ in range(5)]
+                assert all(call.result().outputs["translations"].string_val for call in calls)
+        finally:
+            server.kill()
