@@ -48,9 +48,9 @@ def roberta_base() -> PretrainingRecipe:
     """RoBERTa, base: BERT's encoder, trained longer, on larger batches, without next sentences.
 
     Liu et al. 2019: 125,000 updates of 2,048 sequences of 512, which are as many tokens as BERT's
-    (its table 3), Adam(0.9, 0.98) with epsilon 1e-6 (section 3.1), full sentences, dynamic masks.
-    Of its released command are the peak learning rate, 5e-4 (table 3 has 7e-4) after 10,000
-    updates, linear to 0, the weight decay, 0.01, and the number of pieces.
+    (its table 3), Adam(0.9, 0.98) (section 3.1), full sentences, dynamic masks. Of its released
+    command are the peak learning rate, 5e-4 (table 3 has 7e-4) after 10,000 updates, linear to 0,
+    epsilon 1e-6, the weight decay, 0.01, and the number of pieces.
     """
     return bert_base().changed(
         model="roberta_base",
@@ -66,8 +66,9 @@ def roberta_base() -> PretrainingRecipe:
 def albert_tiny() -> PretrainingRecipe:
     """ALBERT, tiny: one layer's weights for all three, n-grams masked, the order of sentences.
 
-    Lan et al. 2020: E 64, whole words in n-grams of up to 3, p(n) ~ 1/n. For the slides' tables:
-    `--set corpus.pairs=next_sentence` or `none`, `--set model.sharing=attention`, `feed_forward` or
+    Lan et al. 2020: whole words in n-grams of up to 3, p(n) ~ 1/n. E is 64 for the size (the paper
+    chooses 128 out of 64, 128, 256 and 768). For the slides' tables: `--set
+    corpus.pairs=next_sentence` or `none`, `--set model.sharing=attention`, `feed_forward` or
     `none`, `--set model.embedding_dim=128`.
     """
     return bert_tiny().changed(
@@ -112,8 +113,8 @@ def span_bert_tiny() -> PretrainingRecipe:
 def span_bert_base() -> PretrainingRecipe:
     """SpanBERT, base: spans masked, and predicted from their two neighbours besides.
 
-    Joshi et al. 2020, section 4.2: BERT's shapes, data and batches, one segment of 512, 2.4 million
-    updates, weight decay 0.1, Adam's epsilon 1e-8.
+    Joshi et al. 2020, section 4.2, where the model is large: BERT's shapes, data and batches, one
+    segment of 512, 2.4 million updates, weight decay 0.1, Adam's epsilon 1e-8.
     """
     return bert_base().changed(
         model="span_bert_base",
@@ -140,8 +141,9 @@ def electra_tiny() -> PretrainingRecipe:
 def electra_small() -> PretrainingRecipe:
     """ELECTRA, small: 14 million parameters, for one GPU.
 
-    Clark et al. 2020, table 6: D 256, E 128, a generator a quarter as wide, 128 rows of 128 an
-    update, peak learning rate 5e-4, 15% masked, discriminator's weight 50; the rest is BERT's.
+    Clark et al. 2020, table 6 and, for 128 rows of 128 an update, section 3.3: D 256, E 128, a
+    generator a quarter as wide, peak learning rate 5e-4, 15% masked, discriminator's weight 50; the
+    rest is BERT's.
     """
     return bert_base().changed(
         model="electra_small",

@@ -40,12 +40,13 @@ def elmo_original() -> ElmoRecipe:
 
         python -m experiments.elmo train elmo_original runs/elmo --set sources=text-lines:1b/*.txt
 
-    Model: Peters et al. 2018, section 3.4, and recipes.md: a character CNN with highways, two LSTMs
-    with projections in each direction, their outputs added from layer to layer. Data: the One
-    Billion Word Benchmark, ten passes. Rows of 20 words, 128 a device on three devices, and 8,192
-    sampled words are the released training code's; that code uses Adagrad at 0.2 and carries the
-    state from row to row, where this is Adam, and each row begins anew. The whole text is held in
-    memory: 768 million words are 3 GB, and as much again while they are read.
+    Model: Peters et al. 2018, section 3.4, and the released training code (bilm-tf's
+    bin/train_elmo.py): a character CNN with highways, two LSTMs with projections in each direction,
+    their outputs added from layer to layer. Data: the One Billion Word Benchmark, ten passes. Rows
+    of 20 words, 128 a device on three devices, 8,192 sampled words and gradients clipped at 10 are
+    that code's, which uses Adagrad at 0.2 and carries the state from row to row, where this is
+    Adam, and each row begins anew. The whole text is held in memory: 768 million words are 3 GB,
+    and as much again while they are read.
 
     Measured: not yet, and not within reach of two cores.
     """

@@ -162,8 +162,8 @@ def iwslt14_macaron_small() -> TranslationRecipe:
     model.feed_forward_dim=2048`); tokenized case-insensitive BLEU. The number of updates is
     this project's choice: the paper gives none. Beam 5 and alpha 1.0 are appendix B.1's; the
     formula of the length penalty (`fairseq`, 1.0), `length ** alpha`, is that of the released
-    test-iwslt14.sh, whose 35.43 are one checkpoint's: the average of ten is
-    multi30k_macaron_tiny's. The set's text is Moses-tokenized, escaped and lower-cased, and is
+    test-iwslt14.sh. No script there averages checkpoints: ten are multi30k_macaron_tiny's. The
+    set's text is Moses-tokenized, escaped and lower-cased, and is
     scored as such (`metric.tokenized`; punctuation is normalized on both sides, since the
     vocabulary normalizes what the model writes). Pieces are SentencePiece's on that text, where the
     paper ran BPE.
@@ -199,7 +199,7 @@ def wmt14_macaron_base() -> TranslationRecipe:
     Vaswani et al. 2017: hence their length penalty (`gnmt`, 0.6), `((5 + length) / 6) ** alpha`.
     The released test-wmt14-base.sh divides by fairseq's `length ** alpha`: `--set
     decoding.length_penalty_name=fairseq`. The paper does not say that it averages checkpoints, and
-    the released scripts score one: the last 5 are section 6.1's of Vaswani et al., 100,000 updates
+    no released script does: the last 5 are section 6.1's of Vaswani et al., 100,000 updates
     for this size their section 5.2's; the greatest ratio of lengths, 1.5, is the IWSLT recipe's.
     The set that TFDS downloads is plain text; for a tokenized copy add `--set
     metric.tokenized=True`.

@@ -4,6 +4,8 @@ import contextlib
 import dataclasses
 import importlib
 import json
+import pathlib
+import re
 import subprocess
 import sys
 
@@ -23,6 +25,7 @@ from macaron_tf.training import checkpoints
 from macaron_tf.training.config import ENDING_SCHEDULES
 from tests.harness import refuses
 
+ROOT = pathlib.Path(__file__).parents[2]
 FAMILIES = ("bert", "bert_rab", "swish_rnn")
 
 
@@ -33,6 +36,8 @@ def test_every_recipe_loads_round_trips_and_is_documented(name):
     catalog.config(recipe.model, **dict(recipe.model_options))
     text, family = registry.documentation(name)
     assert "Measured" in text or ("Measured:" in family and (name in family or "not run" in family))
+    for page in re.findall(r"[\w/]+\.md|experiments/results/\w+", f"{text} {family}"):
+        assert (ROOT / page).exists() or (ROOT / "experiments" / "results" / page).exists(), page
 
 
 def update_rows(recipe) -> int:
