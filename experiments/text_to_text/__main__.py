@@ -57,7 +57,10 @@ main = cli.program(
         "predict",
         "answer lines, a line out for a line in",
         "experiments.text_to_text.evaluate:predict",
-        cli.RUN,
+        cli.argument(
+            "run", "folder of the run, or another encoder-decoder's, such as hugging-face:DIR"
+        ),
+        cli.argument("--task NAME", "that a model answers whose folder does not say which"),
         cli.argument("--input FILE", "texts, of two with a tab between; stdin by default"),
         cli.argument("--output FILE", "answers; stdout by default"),
         cli.checkpoint(),

@@ -9,7 +9,7 @@ import numpy as np
 
 from experiments.lines import answer_lines
 from experiments.run import write_json
-from experiments.text_to_text.run import PREFIXES, TextRecipe, TextRun, framed
+from experiments.text_to_text.run import PREFIXES, TextRecipe, TextRun, framed, open_run
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import get_task
@@ -112,8 +112,8 @@ def evaluate(options: argparse.Namespace) -> None:
 def predict(options: argparse.Namespace) -> None:
     """Answers the lines of a file or stdin in order: a text each, or two with a tab between."""
     with options.devices.scope():
-        opened = TextRun.open(options.run)
-        writer = opened.writer(opened.load_network(options.checkpoint))
+        opened, network = open_run(options.run, options.checkpoint, options.task)
+        writer = opened.writer(network)
 
     def answer(lines: list[str], first: int) -> str:
         found = writer.translate([framed(opened.recipe.task, line) for line in lines], first)

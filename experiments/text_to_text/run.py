@@ -17,6 +17,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig
 from macaron_tf.models.pretrained import Pretrained
 from macaron_tf.objectives import TranslationObjective
+from macaron_tf.pretrained import load, locate
 from macaron_tf.settings import INT32, Count, Dropout, Natural, OneOf
 from macaron_tf.special_ids import BOS, EOS
 from macaron_tf.text import TextVocabulary
@@ -189,6 +190,41 @@ class TextRun(Run):
         return LineTranslator(
             network, self.texts, decoding, max_source_length=recipe.max_source, prefix=prefix
         )
+
+
+def open_run(
+    place: str, checkpoint: str | None = None, task: str | None = None
+) -> tuple[TextRun, EncoderDecoder]:
+    """A run and its network, or an encoder-decoder that was saved without a recipe as one.
+
+    Args:
+        place: of `macaron_tf.load`.
+        checkpoint: of a run, see `Run.load_network`.
+        task: answered by a model whose folder does not say which.
+    """
+    location = locate(place)
+    if not location.without_recipe:
+        opened = TextRun.open(location.folder)
+        if task not in (None, opened.recipe.task):
+            raise UserError(f"{place} answers {opened.recipe.task}: leave --task {task} out")
+        return opened, opened.load_network(checkpoint or location.checkpoint)
+    found = load(place)
+    if not isinstance(found.network, EncoderDecoder) or found.vocabulary is None:
+        raise UserError(
+            f"{place} is no encoder-decoder with a vocabulary: give a run of `text_to_text train`, "
+            "or a T5 or BART"
+        )
+    answers = found.answers
+    if not task and not answers:
+        raise UserError(f"{place} does not say which task it answers: give --task, such as sst2")
+    recipe = recipe_for(task or answers["task"], found, place, "-")
+    longest = found.config.longest or recipe.max_source
+    recipe = recipe.changed(
+        max_source=min(answers.get("longest", recipe.max_source), longest),
+        max_target=min(answers.get("max_target", recipe.max_target), longest),
+        starts=bool(answers.get("source_start", recipe.starts)),
+    )
+    return TextRun(location.folder, recipe, found.vocabulary), found.network
 
 
 def framed(task: str, line: str) -> str:

@@ -1,5 +1,7 @@
 """T5 and BART on the language of letters: pre-trained by the command, then answering in words."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -8,9 +10,10 @@ from experiments.pretrain.__main__ import main as pretrain
 from experiments.pretrain.run import PretrainingRun
 from experiments.text_to_text.__main__ import main
 from experiments.text_to_text.evaluate import check_answers
-from experiments.text_to_text.run import TextRun
+from experiments.text_to_text.run import TextRun, open_run
 from macaron_tf.interop import read_encoder_decoder
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
+from macaron_tf.pretrained import load
 from macaron_tf.training.progress import read_lines
 from tests.experiments.pretraining_toy import flags, t5_settings
 from tests.experiments.task_toys import scores_in, validations
@@ -55,6 +58,17 @@ def test_from_pre_training_to_answers(t5_run, tables, tmp_path, answered):
     assert record["accuracy"] > 0.9 and len(record["answers"]) == 16
     answers = answered(main, "predict", run, text="a c\nb d\n").splitlines()
     assert len(answers) == 2 and answers[0] != answers[1]
+
+    # Without a recipe, as a folder of a .keras file is.
+    found, saved = dataclasses.replace(load(run), recipe={}), tmp_path / "saved"
+    found.save_pretrained(saved)
+    opened, _ = open_run(str(saved))
+    assert opened.recipe.usage()["answers"] == TextRun.open(run).recipe.usage()["answers"]
+    dataclasses.replace(found, answers={}).save_pretrained(saved)
+    refuses("which task it answers: give --task", open_run, str(saved))
+    again = answered(main, "predict", saved, "--task", "sst2", text="a c\nb d\n")
+    assert again.splitlines() == answers
+    refuses("answers sst2: leave --task rte out", open_run, str(run), task="rte")
 
 
 def test_wrong_input_is_one_sentence(t5_run, tmp_path, refused):
