@@ -2,11 +2,14 @@
 
 import os
 import pathlib
+import signal
 import tempfile
 
 # Set before TensorFlow is imported by any test module: its start-up notes are not test output.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+# A shell that starts the tests in the background has them, and their processes, ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # A cache for the session alone (token caches, pip's and Matplotlib's files). Only
 # the default corpus and the native kernels that the user's cache holds already are used from there:
 # they are 51 MB, and half a minute of compiling.
