@@ -117,7 +117,7 @@ def read_last_words(source: Source, split: str) -> list[Prompt]:
     Of `lambada:FILE`, see `Source.path`.
 
     With examples before it the passage is a gap to be filled: the examples show that one word is
-    wanted (Brown et al. 2020, section 3.1.1).
+    wanted (Brown et al. 2020, section 3.1.2).
     """
     path = source.path(split)
     prompts = []
