@@ -113,12 +113,13 @@ def span_bert_tiny() -> PretrainingRecipe:
 def span_bert_base() -> PretrainingRecipe:
     """SpanBERT, base: spans masked, and predicted from their two neighbours besides.
 
-    Joshi et al. 2020, section 4.2, where the model is large: BERT's shapes, data and batches, one
-    segment of 512, 2.4 million updates, weight decay 0.1, Adam's epsilon 1e-8.
+    Joshi et al. 2020, section 4.2, where the model is large: BERT's shapes, data and batches, cased
+    word pieces, one segment of 512, 2.4 million updates, weight decay 0.1, Adam's epsilon 1e-8.
     """
     return bert_base().changed(
         model="span_bert_base",
         objective="span_boundary",
+        vocabulary=dict(lower_case=False),
         masking=MaskingConfig(choice="spans", fate="span", round_up=True),
         training=DEVLIN | dict(max_steps=2_400_000, epsilon=1e-8, weight_decay=0.1),
     )

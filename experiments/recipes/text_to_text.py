@@ -86,7 +86,8 @@ def bart_base() -> PretrainingRecipe:
 
     Lewis et al. 2020, sections 2.2 and 5.1: 500,000 updates of 8,000 texts, byte-level BPE as
     GPT-2's. The base model's own settings are not said: those of the large one, which follow
-    RoBERTa, with RoBERTa base's peak of 6e-4.
+    RoBERTa, with RoBERTa base's peak of 6e-4; dropout stays to the end, where the large one's last
+    tenth of the updates has none.
     """
     return bert_base().changed(
         model="bart_base",

@@ -83,7 +83,8 @@ LANGUAGE_MODELS: dict[str, EncoderConfig] = {
 # 267,735 words, an adaptive softmax tied to the embeddings, 151 million parameters. Its embeddings
 # are multiplied by sqrt(D), those of the tiny ones are not.
 # XLNet (Yang et al. 2019, appendix A.4; base: its released configuration): BERT's shapes, 32,000
-# pieces, no LayerNorm of the embeddings, u and v of each layer, segments compared, not added.
+# pieces, no LayerNorm of the embeddings, u and v of each layer, segments compared, not added. The
+# dropout behind GELU is its released code's; table 7 has none.
 _RELATIVE = {"positions": "transformer_xl", "embedding_norm": False}
 _XL = {
     **_RELATIVE,

@@ -21,6 +21,7 @@ from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.distribution import STRATEGIES
 from macaron_tf.errors import UserError
 from macaron_tf.models import catalog
+from macaron_tf.objectives import MaskingConfig
 from macaron_tf.training import checkpoints
 from macaron_tf.training.config import ENDING_SCHEDULES
 from tests.harness import refuses
@@ -58,6 +59,8 @@ def update_rows(recipe) -> int:
         ("electra_small", 128, 5e-4, 10_000, 1_000_000),
         ("electra_base", 256, 2e-4, 10_000, 766_000),
         ("gmlp_base", 256, 7e-4, 10_000, 1_000_000),
+        ("xlnet_base", 256, 1e-4, 10_000, 1_000_000),
+        ("xlnet_large", 8192, 4e-4, 40_000, 500_000),
     ],
 )
 def test_the_papers_updates(name, rows, rate, warm_up, steps):
@@ -84,8 +87,9 @@ def test_the_papers_objectives():
     assert registry.load("roberta_base").corpus.packing == "full_sentences"
     albert = registry.load("albert_base")
     assert albert.corpus.pairs == "sentence_order" and albert.masking.choice == "ngrams"
-    span = registry.load("span_bert_base").masking
-    assert (span.choice, span.fate, span.round_up) == ("spans", "span", True)
+    span = registry.load("span_bert_base")
+    assert span.masking == MaskingConfig(choice="spans", fate="span", round_up=True)
+    assert span.vocabulary.kind == "wordpiece" and not span.vocabulary.lower_case
     electra = registry.load("electra_base")
     assert (electra.masking.mask, electra.discriminator_weight) == (1.0, 50.0)
     for name in ("xlm_xnli", "xlm_tiny", "xlm_clm_tiny"):
