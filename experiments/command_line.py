@@ -91,15 +91,8 @@ def _main(
         options.arguments = words
         if options.starts:
             _check_start(options)
-        if "checkpoint" in options and "@" in (getattr(options, "run", None) or ""):
-            from macaron_tf.pretrained import locate
-
-            found = locate(options.run)
-            if found.checkpoint:  # RUN@CHECKPOINT
-                options.run, options.checkpoint = (
-                    str(found.folder),
-                    options.checkpoint or found.checkpoint,
-                )
+        if "checkpoint" in options and "run" in options:
+            _name_checkpoint(options)
         if options.uses_tfds:
             from experiments.run import kept_data_dir
             from macaron_tf.data.sources.tfds import Tfds
@@ -117,6 +110,20 @@ def _main(
         return pkgutil.resolve_name(options.function)(options)
 
     return main
+
+
+def _name_checkpoint(options: argparse.Namespace) -> None:
+    """Takes RUN@CHECKPOINT apart; refuses a checkpoint of a place that has none."""
+    if not options.checkpoint and "@" not in (options.run or ""):
+        return
+    from macaron_tf.pretrained import locate
+
+    found = locate(options.run)
+    if options.checkpoint and (found.checkpoint or found.without_recipe):
+        has = "names a checkpoint" if found.checkpoint else "is no run and has one set of weights"
+        raise UserError(f"{options.run} {has}: leave --checkpoint {options.checkpoint} out")
+    if found.checkpoint:
+        options.run, options.checkpoint = str(found.folder), found.checkpoint
 
 
 def _check_start(options: argparse.Namespace) -> None:

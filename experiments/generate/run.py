@@ -84,8 +84,6 @@ def open_model(
     given = os.fspath(path)
     location = locate(given)
     library = location.without_recipe
-    if library and checkpoint:
-        raise UserError(f"{given} has no checkpoints: leave --checkpoint {checkpoint} out")
     kind = "" if library else read_kind(location.folder)
     if kind not in (("", "pretraining") if causal else ("", "pretraining", "text_to_text")):
         raise _no_writer(given, kind)

@@ -270,7 +270,7 @@ def test_a_place_that_cannot_be_opened_is_refused(models, tmp_path, refused):
     bare.mkdir()
     language_models.make("gpt", bare)
     for given, more, words in (
-        (models["gpt2"][2], ["--checkpoint", "best"], "has no checkpoints"),
+        (models["gpt2"][2], ["--checkpoint", "best"], "has one set of weights: leave --checkpoint"),
         (f"hugging-face:{tmp_path}/none", [], "there is no folder"),
         (f"hugging-face:{tmp_path}", [], "it has no config.json"),
         (f"hugging-face:{bare}", [], "is a GPT without a tokenizer"),

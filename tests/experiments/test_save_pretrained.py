@@ -122,6 +122,8 @@ def test_every_command_takes_what_load_opens(
             answered(main, word, place, text="one two\n") for place in (*places, run)
         )
         assert bare == chosen == expected
+        for place, words in zip(places, ("is no run", "names a checkpoint"), strict=True):
+            refused(main, [word, place, "--checkpoint", "last"], words)
     ran(export, tmp_path / "numbers", tmp_path / "served")
 
 
