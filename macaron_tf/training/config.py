@@ -50,6 +50,7 @@ class TrainingConfig(Settings):
         max_minutes: wall-clock budget of the run across resumes, validations and saves included;
             None = no limit.
         max_skipped_updates: skipped updates (NaN or infinite gradient) in a row that stop the run.
+        frozen: parts of the paths of weights that are not trained, such as `("embedding",)`.
     """
 
     section: ClassVar[str] = "training"
@@ -81,6 +82,7 @@ class TrainingConfig(Settings):
     early_stopping_patience: Count | None = None
     max_minutes: Positive | None = None
     max_skipped_updates: Count = 10
+    frozen: tuple[str, ...] = ()
 
     def check(self) -> None:
         if self.schedule in ENDING_SCHEDULES and self.warmup_steps >= self.max_steps:

@@ -320,7 +320,27 @@ def build_fit_model(
     jit_compile: bool = False,
     first_stage: FirstStage | None = None,
 ) -> FitModel:
-    """A compiled `FitModel` of a network that was built under `config.dtype_policy`."""
+    """A compiled `FitModel` of a network that was built under `config.dtype_policy`.
+
+    Raises:
+        UserError: no weight has a path with a part of `config.frozen`, or none is left to train.
+    """
+    _freeze(network, config)
     model = FitModel(network, objective, config, first_stage)
     model.compile(make_optimizer(config, network.trainable_variables), jit_compile)
     return model
+
+
+def _freeze(network: keras.Model, config: TrainingConfig) -> None:
+    """Makes the weights named by `config.frozen` untrainable."""
+    for part in config.frozen:
+        named = [weight for weight in network.weights if part in weight.path]
+        if not named:
+            some = ", ".join(weight.path for weight in network.weights[:5])
+            raise config.error(
+                f"frozen: no weight's path has {part!r} in it; paths are like {some}"
+            )
+        for weight in named:
+            weight.trainable = False
+    if not network.trainable_variables:
+        raise config.error("frozen: no weight is left to train")

@@ -276,3 +276,20 @@ def test_the_first_stage_is_training_that_part_alone():
     for one in (model, alone):
         one.fit(toy_dataset(0, STAGE), verbose=0)
     assert_same_weights(model, alone, 1e-7)
+
+
+def test_frozen_weights_stay_to_the_bit_and_have_no_state():
+    config = TrainingConfig(frozen=("embedding/", "head/bias"), ema_decay=0.9, weight_decay=0.1)
+    model = build_fit_model(toy_network(), toy_objective, config)
+    before = named_weights(model)
+    model.fit(toy_dataset(0, 3), verbose=0)
+    after = named_weights(model)
+    kept = {name for name in before if np.array_equal(before[name], after[name])}
+    assert kept == {name for name in before if "embedding/" in name or "head/bias" in name}
+    assert not any("embedding" in v.path for v in model.optimizer.variables)
+
+
+@pytest.mark.parametrize(("part", "said"), [("norm", "'norm'"), ("", "left to train")])
+def test_what_is_frozen_is_a_part_of_the_network(part, said):
+    with pytest.raises(UserError, match=said):
+        build_fit_model(toy_network(), toy_objective, TrainingConfig(frozen=(part,)))
