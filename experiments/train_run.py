@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import sys
 from collections.abc import Callable, Sequence
 
 import keras
@@ -11,7 +12,7 @@ from experiments.recipe import Recipe
 from experiments.run import Run
 from macaron_tf.command_names import as_typed
 from macaron_tf.data.translation import TranslationData
-from macaron_tf.distribution import Workers, is_tpu
+from macaron_tf.distribution import Workers, emulates_bfloat16, is_tpu
 from macaron_tf.distribution.memory import refuse_oversize
 from macaron_tf.errors import out_of_memory
 from macaron_tf.io.paths import as_path
@@ -72,6 +73,12 @@ def train_run(
             check_vocabulary(earlier.vocabulary.hash, vocabulary_hash, run.path)
     if earlier and data.fingerprint:
         earlier.check_data(data.fingerprint)
+    if recipe.training.dtype_policy == "mixed_bfloat16" and emulates_bfloat16(strategy):
+        print(
+            "warning: this CPU has no bfloat16 instructions, so mixed_bfloat16 is several times "
+            "slower than float32: give --set training.dtype_policy=float32",
+            file=sys.stderr,
+        )
     # Weights, dropout, the order of batches and masks follow from this seed.
     keras.utils.set_random_seed(recipe.training.seed)
     with Workers(strategy).watched(), strategy.scope():

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import pathlib
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -119,6 +120,19 @@ def _tpu(name: str) -> tf.distribute.Strategy:
 def is_tpu(strategy: tf.distribute.Strategy) -> bool:
     """Whether the devices are a TPU, whose programs want static shapes."""
     return isinstance(strategy, tf.distribute.TPUStrategy)
+
+
+def emulates_bfloat16(strategy: tf.distribute.Strategy, cpuinfo: str = "/proc/cpuinfo") -> bool:
+    """Whether the devices are a CPU without bfloat16 products, which takes longer over them than
+    over float32's; False where the system does not tell.
+    """
+    if is_tpu(strategy) or tf.config.get_visible_devices("GPU"):
+        return False
+    try:
+        words = set(pathlib.Path(cpuinfo).read_text().split())
+    except OSError:
+        return False
+    return not words & {"avx512_bf16", "amx_bf16", "bf16"}  # the last is ARM's
 
 
 # Errors of a collective operation whose partner has died; they take up to a minute to appear.

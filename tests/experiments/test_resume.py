@@ -13,6 +13,7 @@ from experiments.tcn.__main__ import main as tcn
 from experiments.text_to_text.__main__ import main as text_to_text
 from experiments.translate.__main__ import main as translate
 from macaron_tf.distribution import Workers
+from macaron_tf.errors import UserError
 from tests.conftest import number_settings
 from tests.experiments.pretraining_toy import flags
 from tests.experiments.task_toys import toy_flags, validations
@@ -83,3 +84,17 @@ def test_a_worker_lost_while_the_model_is_built_is_one_sentence(
     monkeypatch.setattr(train_run, "build_fit_model", broken_off)
     words = ["train", "stsb", tmp_path / "run", *toy_flags(toy, "stsb")]
     refused(embed, words, "worker 0 lost another one", tmp_path)
+
+
+def test_emulated_bfloat16_is_said(toy, tmp_path, monkeypatch, capsys):
+    def begun(*_, **__):
+        raise UserError("begun")
+
+    monkeypatch.setattr(train_run, "emulates_bfloat16", lambda strategy: True)
+    monkeypatch.setattr(train_run, "build_fit_model", begun)
+    words = ["train", "stsb", str(tmp_path / "run"), *map(str, toy_flags(toy, "stsb"))]
+    for policy, warned in (("float32", False), ("mixed_bfloat16", True)):
+        assert embed([*words, "--set", f"training.dtype_policy={policy}"]) == 2
+        error = capsys.readouterr().err
+        assert error.endswith("error: begun\n")
+        assert ("several times slower" in error) == warned
