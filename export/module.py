@@ -21,6 +21,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.io import paths
 from macaron_tf.io.progress import Progress
 from macaron_tf.kernels import implementation_scope
+from macaron_tf.layers.packing import packing_scope
 
 
 class ExportedModule(tf.Module):
@@ -156,7 +157,8 @@ def write_version(
         place = tempfile.TemporaryDirectory() if remote else _aside(out)
         with Progress("exporting"), place as folder:
             aside = pathlib.Path(folder) / str(version)
-            with implementation_scope("loop"):  # stock ops: a server has no others
+            # Stock ops: a server has no others.
+            with implementation_scope("loop"), packing_scope():
                 signatures = module.signatures()
             tf.saved_model.save(module, str(aside), signatures=signatures)
             extra = aside / "assets.extra"

@@ -4,8 +4,9 @@
     python -m experiments.benchmarks.serving --size base --bfloat16 --translator small --out DIR
 
 One BERT classifier of random weights, equal in all hands, is given lines of varied length:
-Hugging Face's with its fast tokenizer in PyTorch (SDPA, inference mode), our SavedModel loaded by
-TensorFlow alone, and our Keras model in memory. Answers are compared before they are timed.
+Hugging Face's with its fast tokenizer in PyTorch (SDPA, inference mode), the same model in ONNX
+Runtime and in OpenVINO behind the same tokenizer, our SavedModel loaded by TensorFlow alone, and
+our Keras model in memory. Answers are compared before they are timed.
 TensorFlow Serving's container needs Docker's engine and is not part of this: the signature that its
 server calls is timed, in this process, also by several clients at once; its network and its
 batching come on top. A translator's SavedModel is timed beside its own graph in memory.
@@ -26,6 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import scipy.special
 import tensorflow as tf
 
 from experiments.benchmarks import peers
@@ -44,6 +46,7 @@ from macaron_tf.text.wordpiece import WordPieceVocabulary
 REFERENCE, SAVED_MODEL, IN_MEMORY = "Hugging Face", "SavedModel", "graph in memory"
 LONGEST, MAX_LENGTH = 60, 128  # words of a line, ids of a row
 LABELS = ("negative", "positive")
+ONNX_INPUTS = ("input_ids", "attention_mask", "token_type_ids")  # in the order of the model's call
 # Lines of text to their answers, an array's rows.
 Answer = Callable[[Sequence[str]], np.ndarray]
 
@@ -51,7 +54,10 @@ command = Benchmark(
     "serving",
     __doc__,
     "rows",
-    ("tensorflow", "tensorflow-text", "keras", "torch", "transformers", "tokenizers"),
+    (
+        *("tensorflow", "tensorflow-text", "keras", "torch", "transformers", "tokenizers"),
+        *("onnxruntime", "openvino"),
+    ),
     argument(
         "--size", "of the classifier", default="mini", choices=("tiny", "mini", "base", "large")
     ),
@@ -120,10 +126,45 @@ class HuggingFaceClassifier(peers.HuggingFacePeer):
 
     def __call__(self, lines: Sequence[str]) -> np.ndarray:
         """Lines `(B,)` to probabilities `(B, C)`."""
-        cut = {"padding": True, "truncation": True, "max_length": MAX_LENGTH}
-        inputs = self._tokenizer(list(lines), return_tensors="pt", **cut)
         with self._torch.inference_mode():
-            return self.model(**inputs).logits.float().softmax(-1).numpy()
+            return self.model(**self.inputs(lines, "pt")).logits.float().softmax(-1).numpy()
+
+    def inputs(self, lines: Sequence[str], kind: str) -> Mapping:
+        """The rows of lines `(B,)`, as PyTorch's tensors (`"pt"`) or NumPy's (`"np"`)."""
+        cut = {"padding": True, "truncation": True, "max_length": MAX_LENGTH}
+        return self._tokenizer(list(lines), return_tensors=kind, **cut)
+
+    def in_engines(self, path: pathlib.Path, threads: int) -> dict[str, Answer]:
+        """The model in ONNX Runtime and in OpenVINO, from one ONNX file, with its tokenizer."""
+        import onnxruntime
+        import openvino
+
+        ids = self._torch.ones((2, 7), dtype=self._torch.long)
+        self._torch.onnx.export(
+            self.model,
+            (ids, ids, ids),
+            path,
+            input_names=[*ONNX_INPUTS],
+            output_names=["logits"],
+            dynamic_axes={name: {0: "rows", 1: "length"} for name in ONNX_INPUTS},
+            dynamo=False,  # the other exporter fixes the mask of its example
+        )
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        settings = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"}
+        settings["PERFORMANCE_HINT"] = "LATENCY"
+        compiled = openvino.compile_model(path, "CPU", settings)
+
+        def answer(run: Callable[[dict], np.ndarray], lines: Sequence[str]) -> np.ndarray:
+            rows = self.inputs(lines, "np")
+            logits = run({name: rows[name] for name in ONNX_INPUTS})
+            return scipy.special.softmax(logits, axis=-1)
+
+        return {
+            "ONNX Runtime": functools.partial(answer, lambda rows: session.run(None, rows)[0]),
+            "OpenVINO": functools.partial(answer, lambda rows: compiled(rows)[0]),
+        }
 
     def ours(self, directory: pathlib.Path, dtype: str = "float32") -> EncoderClassifier:
         """Our classifier with the same weights, read from `save_pretrained`'s files."""
@@ -188,7 +229,9 @@ def classifiers(options: argparse.Namespace, folder: pathlib.Path) -> dict[str, 
     config = catalog.config(f"bert_{options.size}", vocab_size=vocabulary.size, **changes)
     theirs = HuggingFaceClassifier(config, vocabulary, options.seed)
     network = theirs.ours(folder / "peer")
-    answers = {REFERENCE: theirs, **our_answers(network, vocabulary, folder / "float32")}
+    engines = theirs.in_engines(folder / "peer" / "model.onnx", options.threads)
+    ours = our_answers(network, vocabulary, folder / "float32")
+    answers = {REFERENCE: theirs, **engines, **ours}
     if options.bfloat16:
         network = theirs.ours(folder / "peer", dtype="mixed_bfloat16")
         ours = our_answers(network, vocabulary, folder / "bfloat16")

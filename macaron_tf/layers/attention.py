@@ -89,6 +89,7 @@ class MultiHeadAttention(Mixer):
     """
 
     takes_bias = True
+    takes_packed = True
 
     def __init__(
         self,
@@ -150,14 +151,16 @@ class MultiHeadAttention(Mixer):
             return self._across(x, key_value, mask, context), None
         if state is not None:
             return self._with_cache(x, context, state)
-        query, key, value = self._split_heads(self.query_key_value(x), 3)
+        packing, qkv = context.packing, self.query_key_value(x)
+        qkv = packing.padded(qkv) if packing else qkv  # (B, T, 3 H d)
+        query, key, value = self._split_heads(qkv, 3)
         mask = combine_masks(context.attention_mask, context.mask)
-        length = ops.shape(x)[1]
+        length = ops.shape(qkv)[1]
         if self.causal:
             mask = combine_masks(mask, causal_attention_mask(length))  # (1, 1, T, T)
         bias = context.bias and context.bias(query_length=length, key_length=length)
         y = self._attend(query, key, value, mask, bias, context.training)  # (B, H, T, d)
-        return self._merge_heads(y), None
+        return self._merge_heads(y, packing), None
 
     def project_memory(self, memory):
         """Keys and values of the memory `(B, S, D)`: a pair of `(B, H, S, d)` (cross only)."""
@@ -242,8 +245,9 @@ class MultiHeadAttention(Mixer):
         x = ops.transpose(x, (2, 0, 3, 1, 4))
         return ops.unstack(x, parts, axis=0)
 
-    def _merge_heads(self, y):
-        # (B, H, T, d) -> (B, T, H, d) -> (B, T, H d) -> (B, T, D)
+    def _merge_heads(self, y, packing=None):
+        # (B, H, T, d) -> (B, T, H, d) -> (B, T, H d) -> (B, T, D), or packed -> (N, D)
         y = ops.transpose(y, (0, 2, 1, 3))
         y = ops.reshape(y, (-1, ops.shape(y)[1], self.num_heads * self._head_dim))
+        y = packing.packed(y) if packing else y
         return self.output_projection(y)

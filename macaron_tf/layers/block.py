@@ -204,7 +204,12 @@ class Block(Mixer):
 
         def go_on(mixer, y):
             before = next(held, None) if mixer.keeps_state else None
-            y, after = mixer.mix(y, context, before)
+            if context.packing is None or mixer.takes_packed:
+                y, after = mixer.mix(y, context, before)
+            else:
+                rows = context.packing.padded(y)  # (N, D) -> (B, T, D)
+                rows, after = mixer.mix(rows, context.replace(packing=None), before)
+                y = context.packing.packed(rows)
             if after is not None:
                 kept.append(after)
             return y

@@ -27,6 +27,7 @@ class FeedForward(Mixer):
 
     keeps_state = False
     takes_queries = True
+    takes_packed = True
 
     def __init__(
         self,

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from macaron_tf.layers.packing import Packing
 from macaron_tf.layers.recording import Recording
 
 
@@ -32,6 +33,7 @@ class Context:
             of queries (XLNet).
         query_positions: `(B, P, T)`, one-hot: in that second pass x is only these P of T positions.
         training: as in Keras; None = as the Keras layer that is being called.
+        packing: x is `(N, D)`, without padding; mask and the rest are of the rows `(B, T)`.
     """
 
     mask: Any = None
@@ -45,6 +47,7 @@ class Context:
     two_streams: bool = False
     query_positions: Any = None
     training: bool | None = None
+    packing: Packing | None = None
 
     def replace(self, **fields) -> "Context":
         return dataclasses.replace(self, **fields)
@@ -62,6 +65,7 @@ class Mixer(Recording, keras.layers.Layer):
         can_prefill: whether `mix` takes many tokens at once into a decoding cache.
         takes_bias: whether there are scores that a bias can be added to.
         takes_queries: whether a query (XLNet's second stream) learns nothing of its own token.
+        takes_packed: whether `mix` takes x without padding, see `Context.packing`.
 
     Call arguments: `x (B, T, D)`; the others, of which each mixer uses its own, as in `Context`:
     `mask` (or `x_mask`), Keras's padding mask; `attention_mask`, `attention_bias` (broadcasting to
@@ -72,6 +76,7 @@ class Mixer(Recording, keras.layers.Layer):
     can_prefill = True
     takes_bias = False
     takes_queries = False
+    takes_packed = False
 
     def mix(self, x, context: Context, state=None) -> tuple[Any, Any]:
         """One pass over x.

@@ -69,13 +69,13 @@ class LearnedPositions(Recording, keras.layers.Layer):
         self.table = self.add_weight(shape=shape, initializer=self.initializer, name="table")
 
     def call(self, x, position_ids=None):
-        length = ops.shape(x)[1]
-        if isinstance(length, int) and length > self.max_length:
-            raise ValueError(
-                f"a sequence of {length} positions is longer than the {self.max_length} learned "
-                "ones: shorten it or raise max_length"
-            )
         if position_ids is None:
+            length = ops.shape(x)[1]
+            if isinstance(length, int) and length > self.max_length:
+                raise ValueError(
+                    f"a sequence of {length} positions is longer than the {self.max_length} "
+                    "learned ones: shorten it or raise max_length"
+                )
             position_ids = ops.arange(length, dtype="int32")  # (L,)
         added = ops.take(ops.convert_to_tensor(self.table), position_ids, axis=0)
         return x + ops.cast(added, x.dtype)

@@ -96,6 +96,7 @@ class RelativeAttention(MultiHeadAttention):
     """
 
     takes_queries = True
+    takes_packed = False
 
     def __init__(
         self,

@@ -7,9 +7,13 @@ from macaron_tf.layers.blocks import block_class
 from macaron_tf.layers.dense import Dense
 from macaron_tf.layers.embeddings import AdaptiveEmbedding, EncoderEmbeddings
 from macaron_tf.layers.mixer import Context
+from macaron_tf.layers.packing import Packing, packs
 from macaron_tf.models.base import Model, padding_mask
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.stack import Stack
+
+# Inputs with a number for each token.
+_OF_TOKENS = ("token_ids", "segment_ids", "language_ids", "position_ids")
 
 
 class Encoder(Model):
@@ -114,7 +118,15 @@ class Encoder(Model):
             segment_ids=inputs.get("segment_ids"),
             training=training,
         )
-        return self.stack.mix(self.embed(inputs, training=training), context, memory)
+        if memory is not None or training or not packs():
+            return self.stack.mix(self.embed(inputs, training=training), context, memory)
+        packing = Packing(context.mask)
+        positions = ops.arange(ops.shape(inputs["token_ids"])[1], dtype="int32")
+        positions = ops.broadcast_to(positions, ops.shape(inputs["token_ids"]))  # (B, L)
+        rows = {"position_ids": positions, **inputs}
+        x = self.embed({name: packing.packed(rows[name]) for name in rows if name in _OF_TOKENS})
+        x, memory = self.stack.mix(x, context.replace(packing=packing))  # (N, D)
+        return packing.padded(x), memory
 
     def embed(self, inputs, training=None):
         """The input of the blocks, `(B, L, D)`; `inputs` as for `call`."""
