@@ -117,6 +117,7 @@ $(DOCS)/installed: $(STAMP) docs/requirements.txt
 	@touch $@
 
 notebooks: $(DOCS)/installed
+	@mkdir -p notebooks
 	@for script in experiments/examples/[a-z]*.py; do \
 	  $(DOCS)/bin/python -m jupytext --quiet --set-kernel python3 --to ipynb $$script \
 	    --output notebooks/$$(basename $$script .py).ipynb || exit 1; done
