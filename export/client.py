@@ -16,7 +16,7 @@ TensorFlow Serving, and reads from the server what the model takes:
     sentences        the vector's numbers
     all others       a JSON object of the outputs
 
-In Python: `TranslationClient(url, name).answers(lines)`, and `translate(lines)` of a translator.
+In Python: `RestClient(url, name).answers(lines)`, and `translate(lines)` of a translator.
 """
 
 import abc
@@ -45,7 +45,7 @@ _CONNECT_SECONDS = 10.0  # in which a gRPC server that starts is asked again
 _GENERATION = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": 1, "max_tokens": 128}
 
 
-class TranslationError(Exception):
+class ClientError(Exception):
     """The server refused a request or gave no answer; `status` is its HTTP status or gRPC code."""
 
     def __init__(self, message: str, status: int | str | None = None):
@@ -128,7 +128,7 @@ class Client(abc.ABC):
         """The model's signature `serving_default`, as the server describes it."""
         found = self._metadata()["signature_def"]
         if _SIGNATURE not in found:
-            raise TranslationError(f"the model has no signature {_SIGNATURE}")
+            raise ClientError(f"the model has no signature {_SIGNATURE}")
         inputs, outputs = (
             {name: about["dtype"] for name, about in found[_SIGNATURE].get(part, {}).items()}
             for part in ("inputs", "outputs")
@@ -146,7 +146,7 @@ class Client(abc.ABC):
 
         Raises:
             UserError: a line does not fit the model.
-            TranslationError: the server refused, or could not be reached.
+            ClientError: the server refused, or could not be reached.
         """
         columns = self.signature.columns(lines, numbers, first)
         [only, *_] = self.signature.outputs
@@ -165,12 +165,12 @@ class Client(abc.ABC):
         """All translations of each line, best first.
 
         Raises:
-            TranslationError: the server refused, or could not be reached.
+            ClientError: the server refused, or could not be reached.
         """
         found = []
         for part in self._run_in_batches(_SIGNATURE, text=lines):
             if "translations" not in part:
-                raise TranslationError(f"the model {self.name!r} is no translator")
+                raise ClientError(f"the model {self.name!r} is no translator")
             rows = zip(part["translations"], part["scores"], strict=True)
             found += [list(map(Candidate, *row)) for row in rows]
         return found
@@ -180,7 +180,7 @@ class Client(abc.ABC):
 
         Raises:
             ValueError: unequal numbers of lines.
-            TranslationError: the server refused, or could not be reached.
+            ClientError: the server refused, or could not be reached.
         """
         if len(sources) != len(targets):
             raise ValueError(f"{len(sources)} sources but {len(targets)} targets")
@@ -206,8 +206,8 @@ class Client(abc.ABC):
 
 
 @dataclasses.dataclass(eq=False)
-class TranslationClient(Client):
-    """Translates over REST, at an address such as http://127.0.0.1:8501.
+class RestClient(Client):
+    """Asks over REST, at an address such as http://127.0.0.1:8501.
 
     Not thread-safe: make one per thread.
 
@@ -232,7 +232,7 @@ class TranslationClient(Client):
             self._path += f"/versions/{self.version}"
 
     def wait_until_ready(self, seconds: float = 60.0) -> None:
-        """Waits until the model is available; a TranslationError where it is not in time."""
+        """Waits until the model is available; a ClientError where it is not in time."""
         deadline = time.monotonic() + seconds
         while True:
             try:
@@ -240,10 +240,10 @@ class TranslationClient(Client):
                 if any(state["state"] == "AVAILABLE" for state in states):
                     return
                 message = "the model is still loading"
-            except TranslationError as error:
+            except ClientError as error:
                 message = str(error)
             if time.monotonic() > deadline:
-                raise TranslationError(f"not ready after {seconds:g} s: {message}")
+                raise ClientError(f"not ready after {seconds:g} s: {message}")
             time.sleep(0.1)
 
     def close(self) -> None:
@@ -269,17 +269,17 @@ class TranslationClient(Client):
                 raw = response.read()
             except TimeoutError:
                 self.close()
-                raise TranslationError(f"no answer from {self.address} in time") from None
+                raise ClientError(f"no answer from {self.address} in time") from None
             except (OSError, http.client.HTTPException) as error:
                 self.close()
                 reason = str(error) or type(error).__name__
-                failure = TranslationError(f"no answer from {self.address}: {reason}")
+                failure = ClientError(f"no answer from {self.address}: {reason}")
             else:
                 answer = _parse(raw, response.status)
                 if response.status == 200:
                     return answer
                 said = str(answer.get("error", f"HTTP {response.status}"))
-                failure = TranslationError(said, response.status)
+                failure = ClientError(said, response.status)
                 if response.status not in _BUSY:
                     raise failure
             if attempt >= retries:
@@ -288,8 +288,8 @@ class TranslationClient(Client):
 
 
 @dataclasses.dataclass(eq=False)
-class GrpcTranslationClient(Client):
-    """Translates over gRPC, at an address such as 127.0.0.1:8500. Thread-safe.
+class GrpcClient(Client):
+    """Asks over gRPC, at an address such as 127.0.0.1:8500. Thread-safe.
 
     It needs grpcio, TensorFlow and tensorflow-serving-api, and waits seconds for a server to start.
     """
@@ -329,7 +329,7 @@ class GrpcTranslationClient(Client):
                     time.sleep(0.2)
                     continue
                 message = f"no answer from {self.address}: {message}"
-            raise TranslationError(message, code.name)
+            raise ClientError(message, code.name)
 
     def _metadata(self) -> dict[str, Any]:
         from google.protobuf import json_format
@@ -394,7 +394,7 @@ def _parse(raw: bytes, status: int) -> dict:
         answer = None
     if not isinstance(answer, dict):
         said = f"the answer is no JSON object (HTTP {status}): {raw[:80]!r}"
-        raise TranslationError(said, status)
+        raise ClientError(said, status)
     return answer
 
 
@@ -431,7 +431,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command."""
     parsed = parse_arguments(arguments)
-    client = (GrpcTranslationClient if parsed.grpc else TranslationClient)(
+    client = (GrpcClient if parsed.grpc else RestClient)(
         parsed.grpc or parsed.url,
         parsed.name,
         parsed.version,
@@ -451,7 +451,7 @@ def main(arguments: list[str] | None = None) -> None:
                     print(text_of(answer))
                 number += len(chunk)
             sys.stdout.flush()
-    except TranslationError as error:
+    except ClientError as error:
         named = f" (the model is named by --name, now {parsed.name!r})"
         absent = error.status in (404, "NOT_FOUND")
         raise UserError(f"{error}{named if absent else ''}") from None

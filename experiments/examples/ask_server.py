@@ -17,7 +17,7 @@ import json
 import time
 import urllib.request
 
-from export.client import GrpcTranslationClient, TranslationClient, TranslationError, text_of
+from export.client import ClientError, GrpcClient, RestClient, text_of
 
 # %% tags=["active-ipynb"]
 # import sys
@@ -42,8 +42,8 @@ starts or is busy is asked again: over REST `retries` times, after `backoff` sec
 """
 
 # %%
-rest = TranslationClient(args.url, args.name, timeout=10, batch_size=2, retries=3, backoff=0.1)
-grpc = GrpcTranslationClient(args.grpc, args.name, timeout=10, batch_size=2)
+rest = RestClient(args.url, args.name, timeout=10, batch_size=2, retries=3, backoff=0.1)
+grpc = GrpcClient(args.grpc, args.name, timeout=10, batch_size=2)
 rest.wait_until_ready(seconds=30)
 print(f"{args.name} takes {rest.signature.inputs} and gives {rest.signature.outputs}")
 for protocol, client in [("REST", rest), ("gRPC", grpc)]:
@@ -74,13 +74,13 @@ A request that timed out is not repeated: the server may still be at work on it.
 
 # %%
 failing = {
-    "an unknown model": TranslationClient(args.url, f"no-{args.name}"),
-    "nobody there, asked twice": TranslationClient("http://127.0.0.1:9", args.name, retries=1),
-    "an unknown version": GrpcTranslationClient(args.grpc, args.name, version=999),
-    "too little time": GrpcTranslationClient(args.grpc, args.name, timeout=1e-6),
+    "an unknown model": RestClient(args.url, f"no-{args.name}"),
+    "nobody there, asked twice": RestClient("http://127.0.0.1:9", args.name, retries=1),
+    "an unknown version": GrpcClient(args.grpc, args.name, version=999),
+    "too little time": GrpcClient(args.grpc, args.name, timeout=1e-6),
 }
 for reason, client in failing.items():
     try:
         client.answers(args.lines)
-    except TranslationError as error:
+    except ClientError as error:
         print(f"{reason}: {error} (status {error.status})")

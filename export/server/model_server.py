@@ -30,7 +30,7 @@ class ModelServer:
 
     Example:
         with ModelServer(ServerConfig("exported/demo", "demo", rest_port=0, grpc_port=0)) as server:
-            TranslationClient(server.url, "demo").translate(["A dog runs."])
+            RestClient(server.url, "demo").translate(["A dog runs."])
     """
 
     def __init__(self, config: ServerConfig):

@@ -27,7 +27,7 @@ from experiments.recipe import override
 from experiments.text_to_text.run import TextRun, recipe_for
 from experiments.translate.run import TranslationRecipe, TranslationRun
 from export import keras_model
-from export.client import GrpcTranslationClient, TranslationClient, text_of
+from export.client import GrpcClient, RestClient, text_of
 from export.client import main as command
 from export.saved_model import main
 from export.server.config import ServerConfig
@@ -467,7 +467,7 @@ def test_the_client_says_what_the_run_says(name, folder, expected, monkeypatch, 
     with server_of(folder, name) as server:
         places = {"--url": server.url, "--grpc": f"127.0.0.1:{server.grpc_port}"}
         for flag, place in places.items():
-            asking = {"--url": TranslationClient, "--grpc": GrpcTranslationClient}[flag]
+            asking = {"--url": RestClient, "--grpc": GrpcClient}[flag]
             client = asking(place, name, batch_size=1 if flag == "--url" else ROWS)
             found = client.answers(texts)
             for i, one, answer in zip(rows, known, found, strict=True):

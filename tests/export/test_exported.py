@@ -29,7 +29,7 @@ from experiments.recipe import override
 from experiments.text_to_text.run import TaskGenerator, TextRun, framed, recipe_for
 from experiments.translate.run import TranslationRun
 from export import client, keras_model
-from export.client import GrpcTranslationClient, TranslationClient
+from export.client import GrpcClient, RestClient
 from export.places import open_module
 from export.saved_model import main
 from export.server.config import ServerConfig
@@ -386,7 +386,7 @@ def test_32_clients_and_a_new_version_lose_and_mix_up_nothing(folder, number_hyp
     parts = [slice(start, start + 3) for start in range(0, 96, 3)]
 
     def check(part: slice) -> None:
-        client = TranslationClient(server.url, "numbers", retries=0)
+        client = RestClient(server.url, "numbers", retries=0)
         for _ in range(3):
             assert client.translate(lines[part]) == expected[part]
         client.close()
@@ -401,7 +401,7 @@ def test_32_clients_and_a_new_version_lose_and_mix_up_nothing(folder, number_hyp
             waiting += last
         for future in waiting:
             future.result(timeout=60)
-        grpc = GrpcTranslationClient(f"127.0.0.1:{server.grpc_port}", "numbers")
+        grpc = GrpcClient(f"127.0.0.1:{server.grpc_port}", "numbers")
         assert grpc.translate(lines) == expected
 
 
@@ -438,7 +438,7 @@ def test_the_client_answers_lines_by_what_the_model_is(
     with server_of(folder, name) as server:
         said, remote = [], f"127.0.0.1:{server.grpc_port}"
         if len(INPUTS[name][0]) == 1:
-            for asking, place in ((TranslationClient, server.url), (GrpcTranslationClient, remote)):
+            for asking, place in ((RestClient, server.url), (GrpcClient, remote)):
                 check_client(
                     asking(place, name, batch_size=5), INPUTS[name][0]["text"], answers[name][0]
                 )

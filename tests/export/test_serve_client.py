@@ -14,9 +14,9 @@ import pytest
 from export import client as command
 from export.client import (
     Candidate,
-    GrpcTranslationClient,
-    TranslationClient,
-    TranslationError,
+    ClientError,
+    GrpcClient,
+    RestClient,
 )
 from tests.harness import refuses
 
@@ -27,8 +27,8 @@ LINES = ["a dog", "größe", "", "x" * 3000, "two\twords"]
 def connect(request, live_server):
     """Makes clients of the live server that speak a protocol."""
     if request.param == "rest":
-        return functools.partial(TranslationClient, live_server.url, "toy")
-    return functools.partial(GrpcTranslationClient, f"127.0.0.1:{live_server.grpc_port}", "toy")
+        return functools.partial(RestClient, live_server.url, "toy")
+    return functools.partial(GrpcClient, f"127.0.0.1:{live_server.grpc_port}", "toy")
 
 
 def candidates(line: str) -> list[Candidate]:
@@ -52,7 +52,7 @@ def test_translate_n_best_and_score(connect):
     assert client.score(["abc", "a", "ab"], ["a", "a", ""]) == [-2.0, 0.0, -2.0]
     with pytest.raises(ValueError, match="2 sources but 1 targets"):
         client.score(["a", "b"], ["a"])
-    with pytest.raises(TranslationError, match="a row says FAIL"):
+    with pytest.raises(ClientError, match="a row says FAIL"):
         client.translate(["FAIL"])
     client.close()
 
@@ -65,7 +65,7 @@ def test_32_concurrent_clients_each_get_their_own_answers(connect, live_server):
         for i in range(8):
             lines = [f"c{number} r{i} w{k}" for k in range(1 + i % 3)]
             if number % 8 == 0 and i % 4 == 0:
-                with pytest.raises(TranslationError, match="FAIL"):
+                with pytest.raises(ClientError, match="FAIL"):
                     client.n_best([*lines, "FAIL"])
             else:
                 assert client.n_best(lines) == [candidates(line) for line in lines]
@@ -78,18 +78,18 @@ def test_32_concurrent_clients_each_get_their_own_answers(connect, live_server):
 
 def test_versions_and_names(connect, live_server):
     assert connect(version=1).translate(["a"]) == ["v1:A"]
-    with pytest.raises(TranslationError, match="not found") as caught:
+    with pytest.raises(ClientError, match="not found") as caught:
         connect(version=8).translate(["a"])
     assert caught.value.status in (404, "NOT_FOUND")
-    TranslationClient(live_server.url, "toy", version=1).wait_until_ready(5)
-    refuses("no server's address", TranslationClient, "ftp://somewhere", "toy")
+    RestClient(live_server.url, "toy", version=1).wait_until_ready(5)
+    refuses("no server's address", RestClient, "ftp://somewhere", "toy")
 
 
 def test_a_refused_connection_is_tried_again_and_then_an_error():
-    lonely = TranslationClient(f"http://127.0.0.1:{free_port()}", "toy", retries=2, backoff=0.01)
-    with pytest.raises(TranslationError, match="no answer from"):
+    lonely = RestClient(f"http://127.0.0.1:{free_port()}", "toy", retries=2, backoff=0.01)
+    with pytest.raises(ClientError, match="no answer from"):
         lonely.translate(["a"])
-    with pytest.raises(TranslationError, match="not ready after"):
+    with pytest.raises(ClientError, match="not ready after"):
         lonely.wait_until_ready(0.2)
 
 
@@ -117,7 +117,7 @@ def test_a_busy_server_is_asked_again():
     with http.server.HTTPServer(("127.0.0.1", 0), BusyServer) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"
-        assert TranslationClient(url, "toy", backoff=0.01).score(["a"], ["b"]) == [-1.5]
+        assert RestClient(url, "toy", backoff=0.01).score(["a"], ["b"]) == [-1.5]
         server.shutdown()
     assert BusyServer.count == 3
 

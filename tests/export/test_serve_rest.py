@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from export.client import GrpcTranslationClient
+from export.client import GrpcClient
 from tests.export.serving_toys import call
 
 PREDICT = "/v1/models/toy:predict"
@@ -65,7 +65,7 @@ def test_metrics_count_predictions_by_status_and_time(live_server, port):
     for body in ({"instances": ["a"]}, {"instances": ["b"]}, {"instances": ["FAIL"]}):
         call(port, "POST", PREDICT, body)
     call(port, "POST", "/v1/models/other:predict", {"instances": ["a"]})  # not counted
-    client = GrpcTranslationClient(f"127.0.0.1:{live_server.grpc_port}", "toy")
+    client = GrpcClient(f"127.0.0.1:{live_server.grpc_port}", "toy")
     client.translate(["c"])
     client.close()
     rise = {name: value - before.get(name, 0) for name, value in metrics(port).items()}

@@ -15,7 +15,7 @@ import time
 import pytest
 import tensorflow as tf
 
-from export.client import TranslationClient
+from export.client import RestClient
 from export.module import _aside, write_version
 from export.server import versions
 from export.server.config import ServerConfig
@@ -272,7 +272,7 @@ def test_versions_come_and_go_under_load_without_an_error(model_folder, toy_vers
         stop, seen = threading.Event(), set()
 
         def converse(number: int) -> None:
-            client = TranslationClient(server.url, "toy", retries=0)
+            client = RestClient(server.url, "toy", retries=0)
             for count in itertools.takewhile(lambda _: not stop.is_set(), itertools.count()):
                 text = f"client {number} line {count}"
                 version, result = client.translate([text])[0].split(":", 1)
