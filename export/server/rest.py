@@ -5,6 +5,7 @@ import concurrent.futures
 import functools
 import json
 import logging
+import pathlib
 import re
 import urllib.parse
 
@@ -23,14 +24,18 @@ _PREDICT = re.compile(
     rf"/v1/models/(?P<name>[^/:]+){_WHICH}:(?P<method>classify|regress|predict)", re.I
 )
 _STATUS = re.compile(rf"/v1/models(?:/(?P<name>[^/:]+){_WHICH}(?P<metadata>/metadata)?)?", re.I)
+# A page that asks the models from a browser; nothing on it comes from elsewhere.
+_PAGE = pathlib.Path(__file__).with_name("page.html").read_bytes()
+_POLICY = "default-src 'self' 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
 _DECODERS = 2  # threads that parse and print JSON: the loop itself never works long
 
 
 class RestApi:
     """Answers HTTP requests; `handle` goes to `HttpServer`.
 
-    `GET /monitoring/prometheus/metrics` has TensorFlow Serving's names; beyond it there is
-    `GET /healthz` (200 when a version is loaded, else 503). A wrong
+    `GET /monitoring/prometheus/metrics` has TensorFlow Serving's names; beyond it there are
+    `GET /healthz` (200 when a version is loaded, else 503), `GET /`, a page for browsers, and
+    `GET /models`, the names that the page offers. A wrong
     method on a known path is 405 and an unknown path 404; TensorFlow Serving answers 400 to both.
     """
 
@@ -55,7 +60,7 @@ class RestApi:
 
     async def _route(self, head: Head, body: bytes) -> Response:
         predict, known = _PREDICT.fullmatch(head.path), _STATUS.fullmatch(head.path)
-        if not (predict or known or head.path in ("/healthz", metrics.PATH)):
+        if not (predict or known or head.path in ("/", "/models", "/healthz", metrics.PATH)):
             raise ServingError(Code.NOT_FOUND, f"Malformed request: {head.method} {head.path}")
         method = "POST" if predict else "GET"
         if head.method != method and (head.method, method) != ("HEAD", "GET"):
@@ -69,6 +74,11 @@ class RestApi:
         if head.path == metrics.PATH:
             page = self._core.metrics.text().encode()
             return Response(200, page, content_type=metrics.CONTENT_TYPE)
+        if head.path == "/":
+            policy = ("Content-Security-Policy", _POLICY)
+            return Response(200, _PAGE, (policy,), content_type="text/html; charset=utf-8")
+        if head.path == "/models":
+            return _json_response({"models": list(self._core.models)})
         ready = self._core.ready
         return Response(200 if ready else 503, json.dumps({"ready": ready}).encode())
 

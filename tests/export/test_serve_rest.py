@@ -94,6 +94,14 @@ def test_metadata(port):
     }
 
 
+def test_the_page_is_served_and_names_no_other_host(port):
+    page = raw_exchange(port, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").decode()
+    assert page.startswith("HTTP/1.1 200 ") and "text/html; charset=utf-8" in page
+    assert "Content-Security-Policy: default-src 'self' 'unsafe-inline'" in page
+    assert "//" not in re.sub(r"// .*", "", page) and "innerHTML" not in page
+    assert call(port, "GET", "/models") == (200, {"models": ["toy"]})
+
+
 def test_predict_in_row_and_column_form(port):
     words = ["a dog", "größe"]
     status, answer = call(port, "POST", PREDICT, {"instances": words})
@@ -199,7 +207,7 @@ def test_an_absolute_target_is_the_path_behind_its_origin(port):
     for origin in (b"http://x", b"HTTPS://x:80"):
         answer = raw_exchange(port, b"GET " + origin + b"/healthz?a=http://b/c" + end)
         assert answer.startswith(b"HTTP/1.1 200 ")
-        assert raw_exchange(port, b"GET " + origin + end).startswith(b"HTTP/1.1 404 ")
+        assert raw_exchange(port, b"GET " + origin + end).startswith(b"HTTP/1.1 200 ")
 
 
 def test_an_oversize_body_is_413(port):
