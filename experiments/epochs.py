@@ -1,5 +1,6 @@
 """Encoders on the examples of a task: training in passes over its set, and outputs of many rows."""
 
+import contextlib
 import dataclasses
 import functools
 import typing
@@ -18,6 +19,7 @@ from macaron_tf.data.batches import EncodedExamples, ExampleBatches
 from macaron_tf.distribution import is_tpu
 from macaron_tf.distribution.replicas import ReplicaMap
 from macaron_tf.io.progress import Progress
+from macaron_tf.layers.packing import packing_scope
 from macaron_tf.models import EncoderConfig
 from macaron_tf.settings import Count, Dropout
 from macaron_tf.training import TrainingResult
@@ -192,5 +194,7 @@ class RowOutputs:
 def _forward(
     network: keras.Model, names: Sequence[str], *inputs: tf.Tensor
 ) -> dict[str, tf.Tensor]:
-    outputs = network(dict(zip(names, inputs, strict=True)), training=False)
+    packed = contextlib.nullcontext() if is_tpu(tf.distribute.get_strategy()) else packing_scope()
+    with packed:
+        outputs = network(dict(zip(names, inputs, strict=True)), training=False)
     return {"outputs": tf.cast(outputs, tf.float32)}  # (B, ...)
