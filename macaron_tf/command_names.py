@@ -22,6 +22,7 @@ COMMANDS = {
     "serve": ("export.serve", "serve a SavedModel on this machine, over REST and gRPC"),
     "client": ("export.client", "ask a server"),
     "demo": ("experiments.demo", "train, score, export and serve a translator in ten minutes"),
+    "look": ("experiments.look", "pictures of attention, and of how far a recurrence remembers"),
     "ode": ("experiments.ode", "local errors of splitting schemes and solvers"),
     "compare_blocks": ("experiments.compare_blocks", "translators of equal size, block by block"),
     "swish_rnn": ("experiments.swish_rnn", "measurements of SwishRNN's paper"),

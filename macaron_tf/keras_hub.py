@@ -206,18 +206,7 @@ class _Tokenizer(keras_hub.tokenizers.Tokenizer):
 
     def get_vocabulary(self) -> list[str]:
         """Pieces by id, with the space that each carries."""
-        vocabulary = self.vocabulary
-        names = {
-            vocabulary.pad_id: "[PAD]",
-            vocabulary.unk_id: "[UNK]",
-            vocabulary.cls_id: "[CLS]",
-            vocabulary.sep_id: "[SEP]",
-            vocabulary.mask_id: "[MASK]",
-        }
-        return [
-            names.get(number) or vocabulary.piece_bytes(number).decode("utf-8", "backslashreplace")
-            for number in range(vocabulary.pieces)
-        ]
+        return [self.vocabulary.piece_name(number) for number in range(self.vocabulary.pieces)]
 
     def id_to_token(self, id: int) -> str:
         return self.get_vocabulary()[id]

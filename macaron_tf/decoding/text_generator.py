@@ -74,12 +74,14 @@ class Completion:
         log_prob: log P of its tokens, natural logarithm.
         length: its tokens, the end token included.
         ended: whether the text ended by itself, not at a limit.
+        ids: of its tokens.
     """
 
     text: str
     log_prob: float
     length: int
     ended: bool
+    ids: tuple[int, ...] = ()
 
 
 class TextGenerator:
@@ -268,6 +270,7 @@ class TextGenerator:
             log_prob=float(result["log_probs"][row, k]),
             length=length,
             ended=bool(length) and int(ids[-1]) == self.vocabulary.sep_id,
+            ids=tuple(map(int, ids)),
         )
 
 

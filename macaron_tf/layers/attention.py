@@ -10,6 +10,7 @@ from macaron_tf.kernels import compiled_by_xla
 from macaron_tf.layers.dense import NarrowColumns
 from macaron_tf.layers.mixer import Context, Mixer, all_of
 from macaron_tf.layers.norms import Dropout
+from macaron_tf.layers.watching import note
 
 
 def broadcast_mask(mask):
@@ -236,7 +237,9 @@ class MultiHeadAttention(Mixer):
         if mask is not None:
             # Not by `ops.add`, which on TensorFlow takes the mask of an empty batch for a bias.
             scores = scores + ops.cast(ops.where(mask, 0.0, HIDDEN_SCORE), scores.dtype)
-        weights = ops.cast(ops.softmax(scores, axis=-1), value.dtype)
+        weights = ops.softmax(scores, axis=-1)
+        note(self, weights)
+        weights = ops.cast(weights, value.dtype)
         return ops.matmul(self.drop(weights, training=training), value)
 
     def _split_heads(self, x, parts: int):

@@ -7,6 +7,7 @@ from macaron_tf.kernels import GATES, gated, swish_gate, swish_recurrence
 from macaron_tf.kernels.choice import chosen
 from macaron_tf.layers.mixer import Context, Mixer
 from macaron_tf.layers.norms import Dropout
+from macaron_tf.layers.watching import note
 
 
 class SwishRNN(Mixer):
@@ -63,8 +64,10 @@ class SwishRNN(Mixer):
             return self._with_state(x, context, state)
         if 0 not in x.shape and chosen("auto", self.compute_dtype) == "xla":
             return self._over_turns(x, context), None
+        inner = self.inner(x)
+        note(self, inner)
         y = swish_gate(
-            self.inner(x),
+            inner,
             self.alpha,
             self.beta,
             *self._biases(),

@@ -214,6 +214,17 @@ class PieceVocabulary(Vocabulary):
     def piece_bytes(self, number: int) -> bytes:
         """Bytes that a piece adds to a text: UTF-8, or a part of a character."""
 
+    def piece_name(self, number: int) -> str:
+        """A piece's text, with the space that it carries, or a special piece's name."""
+        names = {
+            self.pad_id: "[PAD]",
+            self.unk_id: "[UNK]",
+            self.cls_id: "[CLS]",
+            self.sep_id: "[SEP]",
+            self.mask_id: "[MASK]",
+        }
+        return names.get(number) or self.piece_bytes(number).decode("utf-8", "backslashreplace")
+
     def starts_word(self, number: int) -> bool:
         """Whether a piece begins a word; never asked about special pieces."""
         raise NotImplementedError

@@ -1,0 +1,305 @@
+"""Pictures of a model: how words attend each other, and how far a recurrence remembers.
+
+    python -m experiments.look RUN "A man rides a horse."
+    python -m experiments.look RUN "A man rides a horse." "Ein Mann reitet ein Pferd."
+
+RUN is any place of `macaron_tf.load`: an encoder, a language model or an encoder-decoder. Of its
+attention every layer and head is drawn, and their mean; a translator's attention to the source is
+that of the translation that it finds, or of the second text. A second text of an encoder is the
+other one of a pair. Of a SwishRNN in the blocks, the derivative of its state by earlier inputs.
+DIR/look.npz holds all numbers, with the tokens.
+"""
+
+import argparse
+import io
+import pathlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from matplotlib.figure import Figure
+
+from experiments import command_line as cli
+from experiments import studies
+from experiments.generate.run import OpenedModel
+from experiments.translate.run import TranslationRun, is_translator, source_limit
+from macaron_tf.data.tasks.encoding import encode_pairs
+from macaron_tf.decoding import BeamSearchConfig, GenerationConfig, translate_ids
+from macaron_tf.errors import UserError, check_whole
+from macaron_tf.io.paths import write_aside
+from macaron_tf.kernels import swish_recurrence
+from macaron_tf.kernels.recurrence import derivatives
+from macaron_tf.layers.swish_rnn import SwishRNN
+from macaron_tf.layers.watching import watching
+from macaron_tf.models import Encoder, EncoderDecoder, LanguageModel
+from macaron_tf.models.pretrained import Pretrained
+from macaron_tf.models.tasks import CausalReader
+from macaron_tf.pretrained import load, locate, needs_vocabulary
+from macaron_tf.special_ids import BOS, EOS
+from macaron_tf.text.base import PairVocabulary, PieceVocabulary
+
+_PANEL = 1.3  # inches, of a head
+_READABLE = 60  # tokens, up to which a picture names them
+
+
+def run(options: argparse.Namespace) -> None:
+    """Reads the texts by the model, then writes pictures and numbers."""
+    check_whole(options.texts)
+    if len(options.texts) > 2:
+        raise UserError(f"{len(options.texts)} texts: give one or two, each in quotes")
+    place = f"{options.run}@{options.checkpoint}" if options.checkpoint else options.run
+    found = load(place)
+    network, stack = found.network, found.network
+    if not isinstance(network, EncoderDecoder | Encoder):
+        stack = getattr(network, "encoder", None)
+    if not isinstance(stack, EncoderDecoder | Encoder):
+        raise UserError(
+            f"{place} holds a network without attention or a SwishRNN, {type(network).__name__}: "
+            "give an encoder, a language model or a translator"
+        )
+    if found.vocabulary is None:
+        raise needs_vocabulary(place)
+    reads = _answered if isinstance(network, EncoderDecoder) else _read
+    inputs, tokens = reads(place, found, options.texts)
+    with watching() as kept:
+        stack({name: tf.constant([ids], tf.int32) for name, ids in inputs.items()}, training=False)
+    if not kept:
+        blocks = ", ".join(found.config.blocks)
+        raise UserError(
+            f"{place} has only blocks of {blocks}, without attention or a SwishRNN: give a model "
+            "of other blocks"
+        )
+    _write(pathlib.Path(options.out), kept, tokens)
+
+
+def _read(
+    place: str, found: Pretrained, texts: Sequence[str]
+) -> tuple[dict[str, list[int]], dict[str, list[str]]]:
+    """The input of an encoder or a language model, and its tokens."""
+    vocabulary = found.vocabulary
+    if isinstance(found.network, LanguageModel):
+        if len(texts) > 1:
+            raise UserError(f"{place} is a language model: give one text")
+        inputs = {"token_ids": OpenedModel(**vars(found)).generator().row(texts[0])}
+    else:
+        columns = [[text] for text in texts]
+        most, causal = 2**30, isinstance(found.network, CausalReader)
+        rows = encode_pairs(vocabulary, columns[0], (columns + [None])[1], most, causal)
+        inputs = {name: ids[0].numpy().tolist() for name, ids in rows.items()}
+    ids = inputs["token_ids"]
+    _check_length(place, len(ids), found.config.longest)
+    return inputs, {"tokens": _names(vocabulary, ids)}
+
+
+def _answered(
+    place: str, found: Pretrained, texts: Sequence[str]
+) -> tuple[dict[str, list[int]], dict[str, list[str]]]:
+    """The input of an encoder-decoder with its answer, or the one given, and their tokens."""
+    vocabulary, longest = found.vocabulary, found.config.longest
+    if is_translator(found):
+        decoding, begin = _decoding(place), [BOS]
+        [source] = vocabulary.encode_lines(texts[:1])
+        _check_length(place, len(source), source_limit(found.network))
+        source = [*source, EOS]
+        if len(texts) > 1:
+            [target] = vocabulary.encode_lines(texts[1:], vocabulary.languages[1])
+            target = [*target, EOS]
+        else:
+            ids = tf.constant([source], tf.int32)
+            result = translate_ids(found.network, ids, decoding, vocabulary.pieces)
+            target = result["ids"][0, 0, : int(result["lengths"][0, 0])].numpy().tolist()
+    elif len(texts) > 1:
+        raise UserError(f"{place} is no translator: give one text")
+    else:
+        generator = OpenedModel(**vars(found)).generator()
+        source, begin = generator.row(texts[0]), [*generator.answer_start]
+        [[completion]] = generator.continue_rows([source], GenerationConfig(temperature=0.0))
+        target = [*completion.ids]
+    read = [*begin, *target]
+    _check_length(place, len(read) - 1, longest)
+    sides = (vocabulary, vocabulary)
+    if isinstance(vocabulary, PairVocabulary):
+        sides = (vocabulary.source, vocabulary.target)
+    tokens = {
+        "source_tokens": _names(sides[0], source),
+        "read_tokens": _names(sides[1], read[:-1]),
+        "target_tokens": _names(sides[1], read[1:]),
+    }
+    return {"source": source, "target": read[:-1]}, tokens
+
+
+def _decoding(place: str) -> BeamSearchConfig:
+    """A translator's search: the run's."""
+    location = locate(place)
+    if location.without_recipe:
+        return BeamSearchConfig()
+    return TranslationRun.open(location.folder).recipe.decoding
+
+
+def _check_length(place: str, length: int, longest: int | None) -> None:
+    if length < 1:
+        raise UserError("there is no text to look at: give some words")
+    if longest is not None and length > longest:
+        raise UserError(
+            f"the text has {length} tokens, more than the {longest} of {place}: shorten it"
+        )
+
+
+def _names(vocabulary: PieceVocabulary, ids: Iterable[int]) -> list[str]:
+    """The tokens' texts, ▁ for the space of a word; <n> of T5's sentinels."""
+    return [
+        vocabulary.piece_name(number).replace(" ", "▁")
+        if number < vocabulary.pieces
+        else f"<{number - vocabulary.size}>"
+        for number in ids
+    ]
+
+
+def _write(out: pathlib.Path, kept: list[tuple[Any, Any]], tokens: dict[str, list[str]]) -> None:
+    """Writes the pictures and DIR/look.npz, and prints the names of the files."""
+    arrays: dict[str, np.ndarray] = {name: np.array(names) for name, names in tokens.items()}
+    columns = tokens.get("tokens") or tokens["source_tokens"]
+    sides = {  # what stands at rows and columns
+        "encoder": (columns, columns),
+        "source_encoder": (columns, columns),
+        "decoder": (tokens.get("read_tokens", columns),) * 2,
+        "cross": (tokens.get("target_tokens"), columns),
+    }
+    files = []
+
+    def draw(name: str, figure: Figure) -> None:
+        files.append(out / f"{name}.png")
+        studies.write_figure(figure, files[-1])
+
+    groups: dict[str, list[tuple[Any, Any]]] = {}
+    for layer, tensor in kept:
+        groups.setdefault(_kind(layer), []).append((layer, tensor))
+    for kind, group in groups.items():
+        arrays[f"{kind}_layers"] = np.array([layer.path for layer, _ in group])
+        if kind.endswith("memory"):
+            arrays[kind] = np.stack([state_derivatives(*of_one) for of_one in group])
+            draw(kind, distance_figure(arrays[kind]))
+        else:
+            arrays[kind] = _stacked([np.asarray(weights[0], "float32") for _, weights in group])
+            draw(kind, heads_figure(arrays[kind]))
+            mean = np.nanmean(arrays[kind], axis=(0, 1))
+            draw(f"{kind}_mean", words_figure(mean, *sides[kind]))
+    content = io.BytesIO()
+    np.savez_compressed(content, **arrays)
+    files.append(out / "look.npz")
+    write_aside(files[-1], content.getvalue())
+    if "target_tokens" in tokens:
+        print(" ".join(tokens["target_tokens"]))
+    print("\n".join(map(str, files)))
+
+
+def _kind(layer) -> str:
+    """The name of the picture that a layer is in."""
+    parts = layer.path.split("/")
+    side = next((n for n in ("source_encoder", "decoder") if n in parts), "encoder")
+    if isinstance(layer, SwishRNN):
+        return "memory" if side == "encoder" else f"{side}_memory"
+    return "cross" if layer.cross else "decoder" if layer.causal else side
+
+
+def _stacked(weights: list[np.ndarray]) -> np.ndarray:
+    """Layers' weights `(H, T, S)` as `(N, H, T, S)`, NaN where a layer has fewer heads."""
+    heads = max(map(len, weights))
+    missing = [((0, heads - len(each)), (0, 0), (0, 0)) for each in weights]
+    pairs = zip(weights, missing, strict=True)
+    return np.stack([np.pad(each, pad, constant_values=np.nan) for each, pad in pairs])
+
+
+def state_derivatives(layer: SwishRNN, inner) -> np.ndarray:
+    """How much the recurrence's state at t changes with its input at s: `(T, T)` float64.
+
+    The derivative dc[t]/dx[s] has a number for each channel, for channels do not mix before the
+    state: (1 - J[s]) J[s+k] ... J[t], see `macaron_tf.kernels.recurrence`. Their root mean square
+    is given: 1 where a state is its input, 0 where nothing of that is left, and where s is after t
+    or on another chain.
+
+    Args:
+        inner: `(1, T, 2 R)`, the inputs of recurrence and gate, side by side.
+    """
+    step, width = layer.step_size, layer.inner_dim
+    x = tf.cast(inner[:, :, :width], tf.float32)
+    alpha, beta = (tf.convert_to_tensor(vector) for vector in (layer.alpha, layer.beta))
+    c = swish_recurrence(x, alpha, beta, step, implementation="stock")
+    before = tf.concat([tf.zeros((1, step, width)), c], axis=1)[:, : x.shape[1]]
+    passed = np.asarray(derivatives(before - x, None, alpha, beta)[0][0], "float64")  # J (T, R)
+    length = len(passed)
+    left, norms = np.zeros((length, width)), np.zeros((length, length))
+    for t in range(length):
+        chain = slice(t % step, t, step)
+        left[chain] *= passed[t]
+        left[t] = 1.0 - passed[t]
+        chain = slice(t % step, t + 1, step)
+        norms[t, chain] = np.sqrt(np.mean(np.square(left[chain]), axis=1))
+    return norms
+
+
+def heads_figure(weights: np.ndarray) -> Figure:
+    """A row of panels for each layer of `(N, H, T, S)`, a column for each head, and their mean.
+
+    Queries are rows and keys are columns of a panel, the darkest colour is its greatest weight.
+    """
+    layers, heads, *shape = weights.shape
+    size = (_PANEL * (heads + 1) + 0.5, _PANEL * layers * min(3.0, shape[0] / shape[1]) + 0.5)
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(layers, heads + 1, squeeze=False)
+    for layer, row in enumerate(axes):
+        panels = [*weights[layer], np.nanmean(weights[layer], axis=0)]
+        for head, (axis, panel) in enumerate(zip(row, panels, strict=True)):
+            axis.set(xticks=[], yticks=[])
+            if np.isnan(panel).any():
+                axis.set_axis_off()
+                continue
+            axis.imshow(panel, cmap="Blues", vmin=0.0, aspect="auto")
+            if layer == 0:
+                axis.set_title(f"head {head + 1}" if head < heads else "mean", fontsize=8)
+        row[0].set_ylabel(f"layer {layer + 1}", fontsize=8)
+    return figure
+
+
+def words_figure(weights: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> Figure:
+    """Weights `(T, S)` of tokens that attend, the rows, to the columns."""
+    size = [2.0 + min(0.24 * len(names), 12.0) for names in (columns, rows)]
+    figure = Figure(figsize=size, layout="constrained")
+    axis = figure.subplots()
+    figure.colorbar(axis.imshow(weights, cmap="Blues", vmin=0.0), shrink=0.6)
+    for names, place in ((columns, axis.set_xticks), (rows, axis.set_yticks)):
+        if len(names) <= _READABLE:
+            shown = [name.strip("▁") or name for name in names]
+            place(range(len(names)), shown, fontsize=8, parse_math=False)  # a $ is no formula
+    axis.tick_params("x", rotation=90, top=True, labeltop=True, bottom=False, labelbottom=False)
+    return figure
+
+
+def distance_figure(norms: np.ndarray) -> Figure:
+    """The mean of `state_derivatives` `(N, T, T)` by the distance t - s, a line for each layer."""
+    figure = Figure(figsize=(6.0, 3.6), layout="constrained")
+    axis = figure.subplots()
+    for number, layer in enumerate(norms):
+        means = [np.diagonal(layer, -distance).mean() for distance in range(len(layer))]
+        seen = [distance for distance, mean in enumerate(means) if mean > 0.0]  # of one chain
+        shown = [means[distance] for distance in seen]
+        axis.plot(seen, shown, ".-", label=f"layer {number + 1}", linewidth=1, markersize=3)
+    axis.set(xlabel="distance t - s", ylabel="|dc[t] / dx[s]|", yscale="log", ylim=(1e-3, 1.2))
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize=8)
+    return figure
+
+
+main = cli.single_program(
+    "experiments.look",
+    __doc__,
+    "experiments.look:run",
+    cli.argument("run", "a place of `macaron_tf.load`, such as a run's folder"),
+    cli.argument("texts TEXT", "a sentence, or two", nargs="+"),
+    cli.argument("--out DIR", "of the pictures (%(default)s)", default="look"),
+    cli.checkpoint("of a run: average, best, last or a step's number"),
+)
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,154 @@
+"""Pictures of attention and of a recurrence's memory, and the numbers beside them."""
+
+import numpy as np
+import pytest
+
+from experiments.look import main, state_derivatives
+from macaron_tf import models
+from macaron_tf.layers import SwishRNN
+from macaron_tf.layers.watching import watching
+from macaron_tf.models.pretrained import Pretrained
+from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
+from tests.conftest import number_pairs
+from tests.harness import built, normal, randomized, weights_of
+from tests.kernels.test_swish_recurrence import by_the_equations
+from tests.objectives.toy import tiny
+from tests.systems_toy import ELMO
+
+PNG = b"\x89PNG"
+
+
+def looked(ran, folder, place, *words):
+    """The numbers that are written, with their pictures checked, and the printed lines."""
+    lines = ran(main, place, *words, "--out", folder).out.splitlines()
+    numbers = dict(np.load(folder / "look.npz"))
+    drawn = {path.stem for path in folder.glob("*.png")}
+    assert {f"{name}.png" for name in drawn} | {"look.npz"} == {
+        line.rpartition("/")[2] for line in lines if line.startswith(str(folder))
+    }
+    assert all((folder / f"{name}.png").read_bytes().startswith(PNG) for name in drawn)
+    return numbers, drawn, lines
+
+
+def test_a_translation_s_words_attend_the_words_that_they_translate(number_run, tmp_path, ran):
+    diagonal = []
+    for number, (source, target) in enumerate(number_pairs(3, seed=5)):
+        folder, words = tmp_path / str(number), source.split()
+        found, drawn, lines = looked(ran, folder, number_run, source)
+        sides = ("encoder", "decoder", "cross")
+        assert drawn == {*sides, *(f"{name}_mean" for name in sides)}
+        assert lines[0] == " ".join(found["target_tokens"])
+        said = "".join(found["target_tokens"][:-1]).replace("▁", " ").split()
+        assert said == target.split()
+        weights = found["cross"].mean(axis=(0, 1))  # (T, S)
+        np.testing.assert_allclose(found["cross"].sum(axis=-1), 1.0, atol=1e-5)
+        # The pieces of a word, on both sides.
+        of_words = [
+            np.cumsum([name.startswith("▁") for name in found[f"{side}_tokens"][:-1]]) - 1
+            for side in ("source", "target")
+        ]
+        for word in range(len(words)):
+            mine = weights[:-1, :-1][of_words[1] == word].mean(axis=0)
+            share = np.bincount(of_words[0], mine, len(words))
+            diagonal.append(share.argmax() == word)
+        assert not np.triu(found["decoder"], 1).any()
+        assert list(found["read_tokens"][1:]) == list(found["target_tokens"][:-1])
+    assert np.mean(diagonal) > 0.8
+
+
+def test_a_given_translation_is_read_instead(number_run, tmp_path, ran, refused):
+    [(source, _), (_, other)] = number_pairs(2, seed=5)
+    found, *_ = looked(ran, tmp_path / "given", number_run, source, other)
+    assert "".join(found["target_tokens"][:-1]).replace("▁", " ").split() == other.split()
+    out = ["--out", tmp_path / "none"]
+    refused(main, [number_run, "a", "b", "c", *out], "3 texts: give one or two")
+    refused(main, [number_run, " ", *out], "no text to look at")
+    refused(main, [number_run, "one " * 300, *out], "tokens, more than the 256")
+    assert not (tmp_path / "none").exists()
+
+
+WORDS = WordPieceVocabulary((*SPECIAL_PIECES, "i", "paid", "$", "5", "##s"))
+SIZES = {"vocab_size": WORDS.size, "num_layers": 3, "max_length": 16}
+MEMORY = {"positions": "transformer_xl", "embedding_norm": False}
+
+
+def saved(folder, network, *arguments, **options) -> str:
+    """The folder of a network with its vocabulary."""
+    made = Pretrained(built(network, *arguments, **options), vocabulary=WORDS)
+    made.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("network", "arguments", "changes", "shapes"),
+    [
+        (models.Encoder, (), {"relative_bias": "shared"}, {"encoder": (3, 2, 10, 10)}),
+        (models.EncoderClassifier, (2,), {"block": "swish_rnn"}, {"encoder": (3, 2, 10, 10)}),
+        (models.PretrainingEncoder, (), {"sharing": "all"}, {"encoder": (3, 2, 10, 10)}),
+        (models.TwoStreamModel, (4,), MEMORY, {"encoder": (3, 2, 10, 10)}),
+        (
+            models.EncoderTagger,
+            (2,),
+            {"block": ("transformer", "amlp", "gmlp"), "tiny_attention_dim": 4},
+            {"encoder": (2, 2, 10, 10)},
+        ),
+    ],
+)
+def test_any_encoder_s_attention_over_two_texts(network, arguments, changes, shapes, tmp_path, ran):
+    place = saved(tmp_path / "model", network, tiny(**SIZES, **changes), *arguments)
+    found, drawn, _ = looked(ran, tmp_path / "out", place, "I paid $5s", "paid $")
+    shown = ["[CLS]", "▁i", "▁paid", "▁$", "▁5", "s", "[SEP]", "▁paid", "▁$", "[SEP]"]
+    assert list(found["tokens"]) == shown
+    assert {name: found[name].shape for name in shapes} == shapes
+    assert ("memory" in drawn) == (changes.get("block") == "swish_rnn")
+    np.testing.assert_allclose(np.nansum(found["encoder"], -1).max(), 1.0, atol=1e-5)
+    missing = np.isnan(found["encoder"]).all(axis=(2, 3))  # the second head of aMLP's layer
+    assert missing.sum() == np.isnan(found["encoder"]).any(axis=(2, 3)).sum()
+    assert missing.any() == (network is models.EncoderTagger)
+
+
+def test_a_language_model_s_and_an_answer_s(tmp_path, language_run, t5_run, ran, refused):
+    found, drawn, _ = looked(ran, tmp_path / "gpt", language_run, "c c c")
+    assert drawn == {"decoder", "decoder_mean"} and found["tokens"][0] == "[CLS]"
+    assert not np.triu(found["decoder"], 1).any()
+    refused(main, [language_run, "c", "c", "--out", tmp_path / "none"], "give one text")
+    found, *_ = looked(ran, tmp_path / "t5", t5_run, "c c [MASK] c")
+    assert "<0>" in found["source_tokens"]
+    layers, _, length, _ = found["cross"].shape
+    assert length == len(found["target_tokens"]) and layers == len(found["cross_layers"])
+
+
+def test_what_neither_attends_nor_remembers_is_refused(tmp_path, refused):
+    gated = saved(tmp_path / "gmlp", models.Encoder, tiny(**SIZES, block="gmlp"))
+    elmo = saved(tmp_path / "elmo", models.Elmo, ELMO)
+    alone = tmp_path / "alone.keras"
+    built(models.Encoder, tiny(**SIZES)).save(alone)
+    places = {
+        gated: "only blocks of gmlp",
+        elmo: "holds a network without attention or a SwishRNN, Elmo",
+        alone: "alone",
+    }
+    for place, words in places.items():
+        refused(main, [place, "i paid", "--out", tmp_path / "out"], words)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("step_size", [1, 2, 4])
+def test_the_memory_is_the_derivative_of_the_state(step_size):
+    length, width, change = 9, 6, 1e-5
+    x = normal(1, length, 5)
+    layer = randomized(SwishRNN(width, step_size=step_size), x.shape)
+    with watching() as kept:
+        layer(x)
+    [(_, inner)] = kept
+    w = weights_of(layer)
+    inputs, vectors = x @ w["inner/kernel"], [w["alpha"], w["beta"]]
+    numeric = np.zeros((length, length))
+    for s in range(length):
+        moved = [inputs + sign * change * np.eye(length)[s][:, None] for sign in (1, -1)]
+        up, down = (by_the_equations(one, vectors, step_size, None).numpy() for one in moved)
+        slope = (up - down)[0] / (2 * change)  # (T, R): no channel meets another
+        numeric[:, s] = np.sqrt(np.mean(slope**2, axis=1))
+    found = state_derivatives(layer, inner)
+    np.testing.assert_allclose(found, numeric, atol=1e-6)
+    assert found[step_size, 0] > 0.01
