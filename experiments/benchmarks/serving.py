@@ -66,7 +66,7 @@ command = Benchmark(
     count("--batch-sizes", "lines of a request", [1, 32], nargs="+"),
     count("--rows", "lines of a turn, or more", 32),
     count("--clients", "threads that ask a line each; 0 leaves it out", 4, least=0),
-    switch("--bfloat16", "also both classifiers in bfloat16"),
+    switch("--bfloat16", "also both classifiers in bfloat16, and ONNX Runtime's in int8"),
     argument(
         "--translator",
         "size of the translator that is exported",
@@ -135,9 +135,10 @@ class HuggingFaceClassifier(peers.HuggingFacePeer):
         cut = {"padding": True, "truncation": True, "max_length": MAX_LENGTH}
         return self._tokenizer(list(lines), return_tensors=kind, **cut)
 
-    def in_engines(self, path: pathlib.Path, threads: int) -> dict[str, Answer]:
+    def in_engines(self, path: pathlib.Path, threads: int, int8: bool) -> dict[str, Answer]:
         """The model in ONNX Runtime and in OpenVINO, from one ONNX file, with its tokenizer."""
         import onnxruntime
+        import onnxruntime.quantization
         import openvino
 
         ids = self._torch.ones((2, 7), dtype=self._torch.long)
@@ -152,7 +153,9 @@ class HuggingFaceClassifier(peers.HuggingFacePeer):
         )
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
-        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        open_session = functools.partial(
+            onnxruntime.InferenceSession, sess_options=options, providers=["CPUExecutionProvider"]
+        )
         settings = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"}
         settings["PERFORMANCE_HINT"] = "LATENCY"
         compiled = openvino.compile_model(path, "CPU", settings)
@@ -168,10 +171,21 @@ class HuggingFaceClassifier(peers.HuggingFacePeer):
             logits = run({name: rows[name] for name in ONNX_INPUTS})
             return scipy.special.softmax(logits, axis=-1)
 
-        return {
-            "ONNX Runtime": functools.partial(answer, lambda rows: session.run(None, rows)[0]),
+        def runtime(path: pathlib.Path) -> Answer:
+            session = open_session(path)
+            return functools.partial(answer, lambda rows: session.run(None, rows)[0])
+
+        answers = {
+            "ONNX Runtime": runtime(path),
             "OpenVINO": functools.partial(answer, lambda rows: own.infer(rows)[0]),
         }
+        if int8:
+            # Weights in int8 for each column; activations are scaled for each request.
+            onnxruntime.quantization.quantize_dynamic(
+                path, path.with_stem("int8"), per_channel=True
+            )
+            answers["ONNX Runtime, int8"] = runtime(path.with_stem("int8"))
+        return answers
 
     def ours(self, directory: pathlib.Path, dtype: str = "float32") -> EncoderClassifier:
         """Our classifier with the same weights, read from `save_pretrained`'s files."""
@@ -236,7 +250,7 @@ def classifiers(options: argparse.Namespace, folder: pathlib.Path) -> dict[str, 
     config = catalog.config(f"bert_{options.size}", vocab_size=vocabulary.size, **changes)
     theirs = HuggingFaceClassifier(config, vocabulary, options.seed)
     network = theirs.ours(folder / "peer")
-    engines = theirs.in_engines(folder / "peer" / "model.onnx", options.threads)
+    engines = theirs.in_engines(folder / "peer" / "model.onnx", options.threads, options.bfloat16)
     ours = our_answers(network, vocabulary, folder / "float32")
     answers = {REFERENCE: theirs, **engines, **ours}
     if options.bfloat16:
@@ -291,7 +305,7 @@ def check_agreement(answers: Mapping[str, Answer], requests: Sequence[Sequence[s
                     raise UserError(f"{name} says other things than {reference}: not timed.")
                 continue
             error = np.abs(found - expected).max()
-            if not error < (5e-2 if "bfloat16" in name else 1e-4):
+            if not error < (5e-2 if name.endswith(("bfloat16", "int8")) else 1e-4):
                 raise UserError(f"{name} differs from {reference} by {error:.1e}: not timed.")
 
 
