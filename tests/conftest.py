@@ -1,5 +1,6 @@
 """Fixtures shared by all tests."""
 
+import gc
 import os
 import pathlib
 import signal
@@ -67,6 +68,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return room not in LONG and not room.endswith(".py")
 
     items.sort(key=short)
+
+
+def pytest_collection_finish() -> None:
+    """Has the garbage collector look seldom: graphs are traced by millions of small objects."""
+    gc.collect()
+    gc.freeze()  # the imported modules stay
+    gc.set_threshold(100_000, 20, 100)
 
 
 def pytest_unconfigure() -> None:

@@ -40,7 +40,7 @@ def source(tmp_path_factory) -> str:
 def language_run(source, tmp_path_factory) -> str:
     """A GPT-2 of the letters' language; its corpus lies beside it."""
     folder = tmp_path_factory.mktemp("gpt2")
-    settings = [*toy_settings(source), "vocabulary.size=272"]
+    settings = [*toy_settings(source), "vocabulary.size=272", "model.num_layers=2"]
     corpus = prepare("gpt2_tiny", str(folder / "corpus"), settings)
     assert train("gpt2_tiny", folder / "run", corpus, settings) == 0
     return str(folder / "run")

@@ -35,7 +35,7 @@ def toy_settings(source: str, steps: int = 40, recipe: str = "") -> list[str]:
         "model.hidden_dim": 32,
         "model.feed_forward_dim": 96,
         "model.num_heads": 2,
-        "model.num_layers": 2,
+        "model.num_layers": 1,
         "model.dropout": 0.0,
         "model.attention_dropout": 0.0,
         "training.max_steps": steps,

@@ -43,7 +43,7 @@ def test_the_blocks_have_equal_matrices_and_the_mixers_are_theirs():
     assert attention == 2 * 4 * 64 * 64
 
 
-@pytest.mark.parametrize("mixer", scaling.MIXERS)
+@pytest.mark.parametrize("mixer", [*scaling.MIXERS, "gmlp", "tokens/2, channels, tokens/2 again"])
 def test_a_step_gives_the_gradient_of_every_weight(mixer):
     y, gradients = scaling.make_step(mixer, POINT)()
     weights = scaling.make_stack(mixer, POINT).trainable_variables

@@ -215,7 +215,7 @@ def test_encoders_are_compared_and_not_trained_twice(calls, toy, tmp_path, monke
 
 
 def test_decoders_are_compared_block_by_block(calls, toy, tmp_path, monkeypatch):
-    settings = [one for one in toy[0] if one != "model.num_layers=2"]  # encoder-decoders have two
+    settings = [one for one in toy[0] if one != "model.num_layers=1"]  # encoder-decoders have two
     shapes = corpus_settings(settings)
     few = ("--task", f"tsv:{tmp_path}/t.tsv", "--shots", "0", "1")
     (tmp_path / "t.tsv").write_text("question\tanswer\n" + "a a\ta\nb b\tb\n" * 4)

@@ -37,7 +37,7 @@ def long_run(steps: int = 90, sources: str = "text:/nowhere/*") -> list[str]:
     """Settings of a run with dropout, validated thrice; its corpus is prepared already."""
     changes = [f"training.validate_every={steps // 3}", f"training.save_every_steps={steps // 3}"]
     changes += ["training.schedule=inverse_sqrt", "model.dropout=0.1", "vocabulary.size=999"]
-    return [*toy_settings(sources, steps), *changes]
+    return [*toy_settings(sources, steps), *changes, "model.num_layers=2"]
 
 
 @pytest.fixture(scope="module")

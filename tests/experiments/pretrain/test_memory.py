@@ -27,6 +27,7 @@ def settings(source) -> list[str]:
     return [
         *toy_settings(source, steps=12),
         "batch_size=4",
+        "model.num_layers=2",
         "training.accumulation_steps=2",
         "memory_length=12",
         "corpus.validation_run=4",
