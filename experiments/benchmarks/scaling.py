@@ -3,12 +3,15 @@
     python -m experiments.benchmarks.scaling                                    # short: a minute
     python -m experiments.benchmarks.scaling --lengths 64 128 256 512 1024 2048 --batch 4 \\
         --width 256 --rounds 7 --out DIR
+    python -m experiments.benchmarks.scaling --axes L --lengths 128 512 1024 2048 4096 \\
+        --tokens 4096 --width 256 --mixers transformer macaron swish_rnn gmlp --rounds 5
 
 One size varies while the others stay; every point is forward and backward through a stack of
-BERT-rab's blocks, of SwishRNN's, and of attention and the recurrence alone (a sub-layer with its
-LayerNorm and dropout), on whole rows, with dropout, without embeddings, head and optimizer. Both
-blocks hold attention: only the last two separate its cost from the recurrence's. The mixers take
-turns within a round. A law cost = a size^p is fitted to the medians by least squares of logarithms:
+layers on whole rows, with dropout, without embeddings, head and optimizer. `--mixers` names them:
+the library's blocks, schemes of operators such as 'tokens, channels', BERT-rab's and SwishRNN's
+blocks with T5's bias as in the paper's comparison, or attention and the recurrence alone (a sub-layer
+with its LayerNorm and dropout): both blocks hold attention, and only the last two separate its cost
+from the recurrence's. All take turns within a round. A law cost = a size^p is fitted to the medians by least squares of logarithms:
 over all sizes, where what does not grow bends it, and over the upper half.
 """
 
@@ -36,7 +39,7 @@ from experiments.benchmarks.workers import (
     peak_of,
     thread_variables,
 )
-from experiments.command_line import count, switch
+from experiments.command_line import argument, count, switch
 from experiments.studies import table
 from macaron_tf.errors import UserError
 from macaron_tf.layers.block import Block
@@ -66,6 +69,7 @@ command = Benchmark(
     "tokens",
     ("tensorflow", "keras"),
     harness.several("--axes", AXES, "what varies"),
+    argument("--mixers", "see above", default=MIXERS, nargs="+", metavar="NAME"),
     *(
         count(f"--{flag}", f"values of {axis} where it varies", values, nargs="+")
         for axis, (_, flag, values) in AXES.items()
@@ -112,9 +116,10 @@ class _RecurrenceBlock(SwishRNNBlock):
 
 
 def make_stack(mixer: str, point: Point) -> keras.layers.Layer:
-    """The layers of one of `MIXERS`, built: `(B, L, D) -> (B, L, D)`.
+    """The layers of a mixer, built: `(B, L, D) -> (B, L, D)`; a UserError if there is none so named.
 
-    The feed-forward has 3 D inner units and the recurrence 2 D: equal parameters.
+    The feed-forward has 3 D inner units and the recurrence 2 D: equal parameters. gMLP, which has
+    no projections for attention, has 6 D, the paper's; it and aMLP have L^2 weights more.
     """
     keras.utils.set_random_seed(point.seed)
     options = {
@@ -123,14 +128,19 @@ def make_stack(mixer: str, point: Point) -> keras.layers.Layer:
         "dropout": point.dropout,
         "attention_dropout": point.dropout,
     }
-    if mixer in (BERT_RAB, SWISH_RNN):
+    if mixer not in (ATTENTION, RECURRENCE):
+        block = {BERT_RAB: "transformer", SWISH_RNN: "swish_rnn"}.get(mixer, mixer)
+        spelled = {"scheme": mixer} if "," in mixer else {"block": block}
+        if block in ("gmlp", "amlp"):
+            options["feed_forward_dim"] *= 2
         encoder = EncoderConfig(
             vocab_size=1,
             hidden_dim=point.width,
             num_layers=point.layers,
-            block="transformer" if mixer == BERT_RAB else "swish_rnn",
-            relative_bias="per_layer",
+            max_length=point.length,
+            relative_bias="per_layer" if mixer in (BERT_RAB, SWISH_RNN) else "none",
             epsilon=1e-5,
+            **spelled,
             **options,
         )
         stack = Stack(encoder, point.layers, dtype=point.dtype_policy)
@@ -232,7 +242,7 @@ def summary(tables: Mapping[str, list[dict]]) -> harness.Summary:
     laws, lines = {}, []
     for (setting, rows), places in zip(tables.items(), grid, strict=True):
         axis, sizes = rows[0]["axis"], sorted({row["at"] for row in rows})
-        laws[axis] = {mixer: {} for mixer in MIXERS}
+        laws[axis] = {row["mixer"]: {} for row in rows}
         for (cost, label), axes in zip(COSTS.items(), places, strict=True):
             for mixer, found in laws[axis].items():
                 mine = [row for row in rows if row["mixer"] == mixer and np.median(row[cost])]
@@ -285,8 +295,8 @@ def axis_points(options: argparse.Namespace) -> dict[str, list[Point]]:
 def measured(options: argparse.Namespace, axis: str, points: Sequence[Point]) -> list[dict]:
     """The rows of `timed` at all points of an axis.
 
-    A row also has its "axis" and "mixer", its size "at", "milliseconds" of a step, quartiles, and
-    "mebibytes", 0 where they are not measured.
+    A row also has its "axis" and "mixer", its size "at", "milliseconds" of a step, quartiles,
+    "parameters", and "mebibytes", 0 where they are not measured.
     """
 
     def repeat(step: Callable, steps: int) -> None:
@@ -299,21 +309,23 @@ def measured(options: argparse.Namespace, axis: str, points: Sequence[Point]) ->
         steps = max(1, TURN_TOKENS // point.tokens)
         turns = {
             mixer: harness.counted(steps * point.tokens, repeat, make_step(mixer, point), steps)
-            for mixer in MIXERS
+            for mixer in options.mixers
         }
         for row in harness.timed(turns, options):
             row |= {"axis": axis, "mixer": row["name"], "at": getattr(point, AXES[axis][0])}
             row["name"] = f"{axis} {row['at']}, {row['mixer']}"
             row["milliseconds"] = harness.quartiles(1e3 * np.array(row["seconds"]) / steps)
             row["mebibytes"] = 0.0
+            row["parameters"] = make_stack(row["mixer"], point).count_params()
             found.append(row)
     if not options.no_memory:
-        works = list(itertools.product(points, MIXERS))
+        works = list(itertools.product(points, options.mixers))
         for row, peak in zip(found, peaks(works, options.threads), strict=True):
             row["mebibytes"] = peak / 2**20
     for row in found:
         memory = f"{row['mebibytes']:.1f}" if row["mebibytes"] else "-"
-        row["more"] = {"ms a step": harness.cell(row["milliseconds"], 1), "peak MiB": memory}
+        more = {"ms a step": harness.cell(row["milliseconds"], 1), "peak MiB": memory}
+        row["more"] = {**more, "parameters": f"{row['parameters']:,}"}
     return found
 
 
