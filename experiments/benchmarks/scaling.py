@@ -116,7 +116,7 @@ class _RecurrenceBlock(SwishRNNBlock):
 
 
 def make_stack(mixer: str, point: Point) -> keras.layers.Layer:
-    """The layers of a mixer, built: `(B, L, D) -> (B, L, D)`; a UserError if there is none so named.
+    """The layers of a mixer, built: `(B, L, D) -> (B, L, D)`.
 
     The feed-forward has 3 D inner units and the recurrence 2 D: equal parameters. gMLP, which has
     no projections for attention, has 6 D, the paper's; it and aMLP have L^2 weights more.
