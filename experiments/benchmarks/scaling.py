@@ -8,11 +8,12 @@
 
 One size varies while the others stay; every point is forward and backward through a stack of
 layers on whole rows, with dropout, without embeddings, head and optimizer. `--mixers` names them:
-the library's blocks, schemes of operators such as 'tokens, channels', BERT-rab's and SwishRNN's
-blocks with T5's bias as in the paper's comparison, or attention and the recurrence alone (a sub-layer
-with its LayerNorm and dropout): both blocks hold attention, and only the last two separate its cost
-from the recurrence's. All take turns within a round. A law cost = a size^p is fitted to the medians by least squares of logarithms:
-over all sizes, where what does not grow bends it, and over the upper half.
+blocks of the library, schemes of operators such as 'tokens, channels', BERT-rab's and SwishRNN's
+blocks with T5's bias as in the paper's comparison, or attention and the recurrence alone (a
+sub-layer with its LayerNorm and dropout): both blocks hold attention, and only the last two
+separate its cost from the recurrence's. All take turns within a round. A law cost = a size^p is
+fitted to the medians by least squares of logarithms: over all sizes, where what does not grow
+bends it, and over the upper half.
 """
 
 import argparse
