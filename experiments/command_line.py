@@ -55,7 +55,7 @@ def program(
     def completed(words: list[str]) -> list[str]:
         return words if not default or not words or words[0] in known else [default, *words]
 
-    return _main(parser, completed)
+    return _main(lambda words: parser.parse_args(completed(words)))
 
 
 def single_program(
@@ -64,7 +64,7 @@ def single_program(
     """The `main` of `python -m MODULE`, which has no sub-commands; see `program`."""
     parser = _parser(module, text, forms)
     _fill(parser, run, parts)
-    return _main(parser)
+    return _main(parser.parse_intermixed_args)
 
 
 def _parser(module: str, text: str, forms: str) -> Parser:
@@ -76,9 +76,7 @@ def _fill(parser: argparse.ArgumentParser, run: str, parts: tuple[Part, ...]) ->
     together(*parts)(parser)
 
 
-def _main(
-    parser: argparse.ArgumentParser, completed: Callable[[list[str]], list[str]] = list
-) -> Callable[..., int]:
+def _main(parse: Callable[[list[str]], argparse.Namespace]) -> Callable[..., int]:
     @exit_on_user_error
     def main(arguments: list[str] | None = None) -> int | None:
         """Runs the command; see `--help`.
@@ -87,7 +85,7 @@ def _main(
         with `TFDS`, and `devices`, the `tf.distribute.Strategy` of a command with `DEVICES`.
         """
         words = sys.argv[1:] if arguments is None else arguments
-        options = parser.parse_args(completed(words))
+        options = parse(words)
         options.arguments = words
         if options.starts:
             _check_start(options)

@@ -115,22 +115,30 @@ class Recipe(Settings):
         self, before: "Recipe", where, may_change: Iterable[str] | None = None
     ) -> None:
         """Refuses to continue the run in the folder `where`, started by the recipe `before`."""
-        free = tuple(self.may_change if may_change is None else may_change)
-        parts = tuple(name for name in free if name.endswith("."))
-        old, new = ({path: value for path, value, _ in _leaves(one)} for one in (before, self))
-        for name in old | new:
-            allowed = name in free or name.startswith(parts)
+        free = self.may_change if may_change is None else may_change
+        for name, (old, new) in before.differences(self).items():
             slope = name == "training.max_steps" and self.training.schedule in ENDING_SCHEDULES
-            if old.get(name) != new.get(name) and (slope or not allowed):
+            if slope or not is_among(name, free):
                 raise UserError(
-                    f"{where} was trained with {name}={old.get(name)!r}, not {new.get(name)!r}: "
+                    f"{where} was trained with {name}={old!r}, not {new!r}: "
                     "choose another folder, or give the recipe and settings it was started with, "
                     "as --resume does"
                 )
 
+    def differences(self, other: "Recipe") -> dict[str, tuple[typing.Any, typing.Any]]:
+        """The settings in which two recipes differ, and both values, by path."""
+        mine, theirs = ({path: value for path, value, _ in _leaves(one)} for one in (self, other))
+        pairs = {path: (mine.get(path), theirs.get(path)) for path in mine | theirs}
+        return {path: (one, two) for path, (one, two) in pairs.items() if one != two}
+
     def to_json(self) -> str:
         """The recipe as JSON; `recipe_from_json` reads it back."""
         return json.dumps({"kind": self.kind, **dataclasses.asdict(self)}, indent=2) + "\n"
+
+
+def is_among(path: str, settings: Iterable[str]) -> bool:
+    """Whether a setting is one of some, given by path or by a beginning that ends in a dot."""
+    return any(path == one or (one.endswith(".") and path.startswith(one)) for one in settings)
 
 
 @contextlib.contextmanager

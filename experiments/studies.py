@@ -6,6 +6,7 @@ import argparse
 import concurrent.futures
 import contextlib
 import dataclasses
+import functools
 import io
 import itertools
 import json
@@ -29,6 +30,7 @@ from experiments.recipe import Recipe, recipe_from_json
 from experiments.run import write_json
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import write_aside
+from macaron_tf.io.progress import Progress
 from macaron_tf.training.progress import VALIDATION, read_lines
 
 _COLUMNS = 3  # panels of a figure beside each other
@@ -46,7 +48,8 @@ def recipe_in(run: pathlib.Path, recipe_class: type[Recipe]) -> Recipe | None:
 class Arm:
     """One side of a comparison: `[NAME=]RECIPE[:PATH=VALUE,...]` on a command line.
 
-    A value may hold commas, as a scheme does: a setting ends before `,PATH=`.
+    A value may hold commas, as a scheme does: a setting ends before `,PATH=`. A recipe may be a
+    place, `FILE.py[:NAME]` or `package.module:NAME`.
 
     Attributes:
         name: in tables and folders; the recipe's name where none is given.
@@ -59,7 +62,8 @@ class Arm:
 
     @classmethod
     def parse(cls, text: str) -> "Arm":
-        name, recipe, settings = re.fullmatch(r"(?:([^=:]+)=)?([^:]*):?(.*)", text, re.S).groups()
+        form = r"(?:([^=:]+)=)?([^:]*(?::[A-Za-z_]\w*(?=:|$))?):?(.*)"
+        name, recipe, settings = re.fullmatch(form, text, re.S).groups()
         parts = re.split(r",\s*(?=[a-z_]+(?:\.\w+)*=)", settings) if settings else []
         name = name or recipe
         if not re.fullmatch(r"[\w.+-]+", name):
@@ -79,6 +83,30 @@ def planned(
     if earlier := recipe_in(run, kind):
         recipe.check_continues(earlier, run, may_change)
     return recipe
+
+
+def by_seed(
+    arms: Sequence[Arm],
+    seeds: Sequence[int],
+    jobs: int,
+    out: pathlib.Path,
+    train: Callable[[Arm, int, pathlib.Path, pathlib.Path | None], Any],
+) -> dict[tuple[str, int], Any]:
+    """What `train` makes of each arm and seed, by the arm's name and the seed.
+
+    Seed by seed: an interrupted study has every arm with the first seeds.
+
+    Args:
+        train: gets the arm, the seed, the run's folder, OUT/ARM-SEED, and a `log` for `command`,
+            where several trainings at once would mix their output.
+    """
+    work = {}
+    for seed, arm in itertools.product(seeds, arms):
+        run, log = out / f"{arm.name}-{seed}", out / "logs" / f"{arm.name}-{seed}.log"
+        task = functools.partial(train, arm, seed, run, log if jobs > 1 else None)
+        work[arm.name, seed] = task
+    named = {f"{name}, seed {seed}": task for (name, seed), task in work.items()}
+    return dict(zip(work, at_once(jobs, named), strict=True))
 
 
 def pretrained(
@@ -204,7 +232,12 @@ def at_once(jobs: int, tasks: Mapping[str, Callable[[], Any]]) -> list:
         return task(), (time.monotonic() - began) / 60
 
     spent = []  # minutes of each task that had work to do
-    with concurrent.futures.ThreadPoolExecutor(jobs, initializer=take_share) as pool:
+    # A single task shows its own progress.
+    progress = Progress("", "done", len(tasks)) if jobs > 1 else contextlib.nullcontext()
+    with (
+        progress as shown,
+        concurrent.futures.ThreadPoolExecutor(jobs, initializer=take_share) as pool,
+    ):
         waiting = {pool.submit(timed, task): words for words, task in tasks.items()}
         try:
             for done, finished in enumerate(concurrent.futures.as_completed(waiting), 1):
@@ -215,6 +248,8 @@ def at_once(jobs: int, tasks: Mapping[str, Callable[[], Any]]) -> list:
                     minutes = (len(tasks) - done) / jobs * statistics.mean(spent)
                     left = f"; {minutes:.0f} min left at most"
                 print(f"[{done}/{len(tasks)}] {waiting[finished]}{left}", flush=True)
+                if shown:
+                    shown.advance()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise

@@ -24,7 +24,7 @@ COMMANDS = {
     "demo": ("experiments.demo", "train, score, export and serve a translator in ten minutes"),
     "look": ("experiments.look", "pictures of attention, and of how far a recurrence remembers"),
     "ode": ("experiments.ode", "local errors of splitting schemes and solvers"),
-    "compare_blocks": ("experiments.compare_blocks", "translators of equal size, block by block"),
+    "compare": ("experiments.compare", "blocks, schemes or recipes, seed by seed, with a verdict"),
     "swish_rnn": ("experiments.swish_rnn", "measurements of SwishRNN's paper"),
     "slides": ("experiments.slides", "measurements of encoders and decoders"),
     "benchmarks": ("experiments.benchmarks", "timings; each is benchmarks.NAME"),

@@ -105,6 +105,7 @@ class Cell:
         recipe, training = self.recipe, self.recipe.training
         return {
             "model": self.model,
+            "run": str(self.path),
             "task": recipe.task,
             "init": self.init.given,
             "learning_rate": training.learning_rate,

@@ -1,14 +1,13 @@
 """The figures and tables of the SwishRNN paper (Lei et al. 2022), at any scale.
 
     python -m experiments.pretrain prepare bert_tiny corpora/mini --data-dir DIR
-    python -m experiments.swish_rnn curves study/curves --corpus corpora/mini
-    python -m experiments.swish_rnn curves study/norms --corpus corpora/mini \\
-        --recipes post=bert_tiny pre=bert_tiny:model.norm=pre,training.warmup_steps=100
+    python -m experiments.compare study/curves --corpus corpora/mini \\
+        bert_tiny bert_rab_tiny swish_rnn_tiny macaron_bert_tiny
     python -m experiments.swish_rnn step-sizes study/steps --corpus corpora/mini --data-dir DIR
     python -m experiments.swish_rnn stability study/stability --data-dir DIR \\
         --init study/curves/bert_rab_tiny-1 study/curves/swish_rnn_tiny-1
 
-curves: figure 4, the loss of pre-training against the step, of several recipes and settings.
+compare: figure 4, the loss of pre-training against the step.
 stability: figure 3, the fine-tuned score against the learning rate, of several models.
 step-sizes: table 2, scores and time by the step size of the recurrence.
 
@@ -29,18 +28,6 @@ _FINETUNING = cli.finetuning("cola", "rte", "stsb")
 main = cli.program(
     "experiments.swish_rnn",
     __doc__,
-    cli.command(
-        "curves",
-        "figure 4: loss against step",
-        "experiments.swish_rnn.paper:curves",
-        _PRETRAINING,
-        cli.argument(
-            "--recipes [NAME=]RECIPE[:PATH=VALUE,...]",
-            "the compared ones, each with settings of its own (default: the four of size tiny)",
-            nargs="+",
-            default=["bert_tiny", "bert_rab_tiny", "swish_rnn_tiny", "macaron_bert_tiny"],
-        ),
-    ),
     cli.command(
         "step-sizes",
         "table 2: scores and time by step size",

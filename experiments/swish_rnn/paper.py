@@ -7,96 +7,16 @@ import itertools
 import pathlib
 import statistics
 
-import scipy.stats
-
 from experiments import studies
 from experiments.finetune.grid import metric_values
 from experiments.finetune.run import TABLE_METRICS
-from experiments.pretrain.run import PretrainingRun
 from macaron_tf.errors import UserError
 from macaron_tf.training.progress import TRAIN, read_lines
-
-
-def curves(options: argparse.Namespace) -> None:
-    """`swish_rnn curves`: the loss of pre-training against the step (figure 4)."""
-    out, rows = pathlib.Path(options.out), []
-    arms = [studies.Arm.parse(text) for text in options.recipes]
-    if len({arm.name for arm in arms}) < len(arms):
-        raise UserError("--recipes: two have one name: give NAME=RECIPE:PATH=VALUE")
-    trained = _trained(arms, options)
-    for arm, seed in itertools.product(arms, options.seeds):
-        path, curve = trained[arm.name, seed]
-        row = {"recipe": arm.name, "seed": seed, "run": str(path), "settings": arm.settings}
-        row |= {"parameters": _parameters(path), "seconds": _timing(path)[-1]["seconds"]}
-        rows.append({**row, **curve[-1], "curve": curve})
-    by_arm = studies.grouped(rows, "recipe")
-    first = studies.values(by_arm[arms[0].name], "loss")
-    lines = []
-    for name, mine in by_arm.items():
-        losses = studies.values(mine, "loss")
-        lines.append(
-            (
-                name,
-                f"{mine[0]['parameters']:,}",
-                f"{statistics.median(studies.values(mine, 'seconds')) / 60:.1f}",
-                f"**{studies.cell(losses, 3)}**",
-                studies.mean_of(mine, "perplexity", 1),
-                studies.mean_of(mine, "accuracy", 1, 100),
-                *_paired(losses, first),
-            )
-        )
-    against = f"- {arms[0].name}"
-    head = ("recipe", "parameters", "minutes", "validation loss", "perplexity", "accuracy %")
-    table = studies.table((*head, against, "p"), lines)
-    settings = [f"- {arm.name}: {arm.recipe}, {', '.join(arm.settings)}" for arm in arms]
-    table += [
-        "",
-        f"{len(options.seeds)} seeds, mean ± the sample's deviation; minutes are the median, "
-        f"{options.jobs} at once. "
-        f"{against}: the difference of losses, seed by seed, with the p of a paired t-test.",
-        "",
-        *settings,
-    ]
-    losses = studies.curves(rows, "recipe", "step", "loss")
-    label = "validation loss, nats a token"
-    studies.mean_curves({"": losses}, out / "curves.png", "updates", label)
-    title = f"Loss of pre-training after {max(row['step'] for row in rows):,} updates"
-    studies.write(out, "curves", "swish_rnn", options, title, table, rows=rows)
-
-
-def _trained(
-    arms: list[studies.Arm], options: argparse.Namespace
-) -> dict[tuple[str, int], tuple[pathlib.Path, list[dict]]]:
-    """The folder and the validations of each arm's run with each seed, pre-trained if need be."""
-    out, tasks = pathlib.Path(options.out), {}
-    # Seed by seed: an interrupted study has every arm with the first seeds.
-    for seed, arm in itertools.product(options.seeds, arms):
-        path, log = out / f"{arm.name}-{seed}", out / "logs" / f"{arm.name}-{seed}.log"
-        settings = [*options.set, *arm.settings, f"training.seed={seed}"]
-        work = (arm.recipe, path, options.corpus, settings, log if options.jobs > 1 else None)
-        tasks[arm.name, seed] = functools.partial(studies.pretrained, *work)
-    named = {f"{name}, seed {seed}": task for (name, seed), task in tasks.items()}
-    curves = dict(zip(tasks, studies.at_once(options.jobs, named), strict=True))
-    return {key: (out / f"{key[0]}-{key[1]}", curve) for key, curve in curves.items()}
 
 
 def _timing(run: pathlib.Path) -> list[dict]:
     """The speeds of a run's spans of updates."""
     return [line for line in read_lines(run / "timing.jsonl") if line["kind"] == TRAIN]
-
-
-def _parameters(run: pathlib.Path) -> int:
-    """The number of a run's weights."""
-    return PretrainingRun.open(run).build_network().count_params()
-
-
-def _paired(losses: list[float], others: list[float]) -> tuple[str, str]:
-    """The mean difference from the first arm's losses of the same seeds, and its p."""
-    if losses == others or len(losses) < 2:  # the first arm itself, or a single seed
-        return "", ""
-    differences = [a - b for a, b in zip(losses, others, strict=True)]
-    p = scipy.stats.ttest_rel(losses, others).pvalue
-    return f"{statistics.mean(differences):+.3f}", f"{p:.3f}"
 
 
 def step_sizes(options: argparse.Namespace) -> None:
@@ -109,7 +29,14 @@ def step_sizes(options: argparse.Namespace) -> None:
         settings = (f"model.rnn_step_sizes=({sizes},)",)
         name = f"k{sizes.replace(',', '-')}"
         arms[f"k={sizes}"] = studies.Arm(name, options.recipe, settings)
-    trained = _trained(list(arms.values()), options)
+
+    def train(
+        arm: studies.Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None
+    ) -> tuple[pathlib.Path, list[dict]]:
+        settings = [*options.set, *arm.settings, f"training.seed={seed}"]
+        return run, studies.pretrained(arm.recipe, run, options.corpus, settings, log)
+
+    trained = studies.by_seed(list(arms.values()), options.seeds, options.jobs, out, train)
     tuned = {
         f"{path.name} fine-tuned": functools.partial(_best_scores, path, options)
         for path, _ in trained.values()

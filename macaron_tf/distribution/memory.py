@@ -26,6 +26,15 @@ def device_memory() -> int | None:
     return _machine_memory("MemTotal")
 
 
+def peak_memory() -> int | None:
+    """Bytes that this process has held at most; None where the system does not say, off Linux.
+
+    `getrusage` would count what the parent process held at the start.
+    """
+    found = re.search(r"VmHWM:\s*(\d+) kB", _read("/proc/self/status"))
+    return int(found[1]) * 1024 if found else None
+
+
 def limit_memory() -> None:
     """Lets allocations beyond this machine's memory fail, where a process computes on its CPU.
 

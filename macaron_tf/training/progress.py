@@ -34,7 +34,8 @@ class Reporter:
 
         Args:
             metrics: by name; the same in every repetition of the run.
-            timing: `"seconds"` since the run began and `"tokens_per_second"`; never the same.
+            timing: `"seconds"` since the run began, `"tokens_per_second"` and, on Linux,
+                `"memory_mib"`, the most that this process has held; never the same.
         """
 
     def validation(self, step: int, metrics: Numbers, samples: list[str], is_best: bool) -> None:

@@ -16,6 +16,7 @@ import keras
 import tensorflow as tf
 
 from macaron_tf.distribution import Workers, spread_seeds
+from macaron_tf.distribution.memory import peak_memory
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import only_writer
@@ -269,6 +270,8 @@ class TrainingSession(keras.callbacks.Callback):
         tokens = metrics.get("input_tokens", metrics["tokens"]) * (step - last_step)
         speed = tokens / max(seconds, 1e-9)
         timing = {"seconds": self.elapsed_seconds(), "tokens_per_second": speed}
+        if (memory := peak_memory()) is not None:
+            timing["memory_mib"] = memory / 2**20
         for reporter in self.reporters:
             reporter.train(step, metrics, timing)
 

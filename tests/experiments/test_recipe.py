@@ -381,13 +381,13 @@ def test_settings_of_settings_may_be_wrong_too():
         ("generate sample RUN --temperature nan", "--temperature nan: give a number of 0 or more"),
         ("generate sample RUN --top-k -1", "--top-k -1: give a whole number of 0 or more"),
         ("pretrain evaluate RUN --corpus C --memory 0", "--memory 0: give a whole number of 1 or"),
-        ("compare_blocks --steps 0", "--steps 0: give a whole number of 1 or more"),
+        ("compare OUT --jobs 0", "--jobs 0: give a whole number of 1 or more"),
     ],
 )
 def test_numbers_out_of_range_are_one_sentence(words, error, refused):
     command, *arguments = words.split()
-    module = f"experiments.{command}{'' if command == 'compare_blocks' else '.__main__'}"
-    refused(importlib.import_module(module).main, arguments, error)
+    main = importlib.import_module(f"experiments.{command}.__main__").main
+    refused(main, arguments, error)
 
 
 @pytest.mark.parametrize(

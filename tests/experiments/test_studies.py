@@ -1,4 +1,4 @@
-"""The studies: slides, the SwishRNN paper, two blocks. In seconds with commands that only write
+"""The studies: comparisons, slides, the SwishRNN paper. In seconds with commands that only write
 their files, and in earnest, on toy languages, where tests are slow.
 """
 
@@ -13,20 +13,21 @@ import shutil
 import pytest
 
 from experiments import command_line, registry, studies
-from experiments.compare_blocks import _compared
-from experiments.compare_blocks import main as compare_blocks
+from experiments.compare.__main__ import main as compare
+from experiments.compare.run import _arms, _paired
+from experiments.finetune.run import preset
 from experiments.slides import decoders, encoders
 from experiments.slides.__main__ import main as slides
 from experiments.slides.frame import Corpus, Study, System
 from experiments.swish_rnn import paper
 from experiments.swish_rnn.__main__ import main as swish_rnn
+from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.errors import UserError
-from macaron_tf.models import EncoderDecoder
+from macaron_tf.text import SentencePieceVocabulary
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
 from tests.conftest import number_settings
-from tests.experiments.pretraining_toy import flags, toy_settings, write_documents
+from tests.experiments.pretraining_toy import flags, prepare, toy_settings, write_documents
 from tests.experiments.task_toys import write_toy
-from tests.harness import refuses
 
 TUNE = ("training.max_steps=10", "training.validate_every=10", "max_length=16")
 TUNE += ("training.schedule=constant",)
@@ -51,7 +52,13 @@ def pretrain(options) -> None:
     write(run / "metrics.jsonl", *lines)
     write(
         run / "timing.jsonl",
-        {"step": last, "kind": "train", "seconds": 60.0, "tokens_per_second": 100.0},
+        {
+            "step": last,
+            "kind": "train",
+            "seconds": 60.0,
+            "tokens_per_second": 100.0,
+            "memory_mib": 9.0,
+        },
     )
     WordPieceVocabulary((*SPECIAL_PIECES, "a")).save(run / "vocabulary")
     (run / "recipe.json").write_text(recipe.to_json())
@@ -63,6 +70,16 @@ def evaluate(options) -> None:
     write(options.output, memories or record)
 
 
+def tuned_run(options, task: str) -> str:
+    recipe = preset("macaron", get_task(task, own=True)).changed(model="bert_tiny")
+    run = pathlib.Path(options.out) / task
+    write(run / "timing.jsonl", {"step": 10, "kind": "train", "seconds": 60.0})
+    write(run / "metrics.jsonl", {"step": 10, "kind": "validation", "score": 0.5})
+    WordPieceVocabulary((*SPECIAL_PIECES, "a")).save(run / "vocabulary")
+    (run / "recipe.json").write_text(recipe.to_json())
+    return str(run)
+
+
 def grid(options) -> None:
     cells = [
         {
@@ -70,7 +87,10 @@ def grid(options) -> None:
             "task": task,
             "learning_rate": rate,
             "mean": 0.5,
-            "runs": [{"score": 0.5, "metrics": {}} for _ in options.seeds or [1]],
+            "runs": [
+                {"score": 0.5, "metrics": {}, "run": tuned_run(options, task)}
+                for _ in options.seeds or [1]
+            ],
         }
         for init, task in itertools.product(options.init, options.tasks)
         for rate in options.learning_rates or [1e-3]
@@ -91,6 +111,7 @@ def train_translator(options) -> None:
     (run / "recipe.json").write_text(recipe.to_json())
     write(run / "timing.jsonl", {"step": 1, "kind": "train", "seconds": 60.0})
     write(run / "metrics.jsonl", {"step": 1, "kind": "validation", "loss": 1.0, "bleu": 9.0})
+    SentencePieceVocabulary.train(["ein hund rennt schnell"], 30).save(run / "vocabulary")
 
 
 def evaluate_translator(options) -> None:
@@ -283,21 +304,28 @@ def test_every_run_has_a_folder_and_a_corpus_of_its_own_words(study):
     assert {corpus.vocabulary for corpus in study.corpora.values()} <= {None, *study.corpora}
 
 
-def test_the_papers_figures_are_means_over_seeds_and_are_not_trained_twice(calls, toy, tmp_path):
-    settings, task = toy
-    corpus, curves = str(tmp_path / "corpus"), tmp_path / "curves"
-    studies.command("pretrain", "prepare", "bert_tiny", corpus, *flags(settings))
-    arguments = ["curves", str(curves), "--corpus", corpus, "--seeds", "1", "2"]
-    scheme = "strang=bert_rab_tiny:model.scheme=channels/2, tokens, channels/2,model.norm=pre"
-    arguments += ["--recipes", "bert_rab_tiny", scheme, *flags(settings)]
-    assert swish_rnn(arguments) == 0
-    rows = json.loads((curves / "curves.json").read_text())["rows"]
+@pytest.fixture(scope="module")
+def corpus(toy, tmp_path_factory) -> str:
+    """A prepared corpus of the documents."""
+    return prepare("bert_tiny", str(tmp_path_factory.mktemp("corpus") / "letters"), toy[0])
+
+
+STRANG = "strang=bert_rab_tiny:model.scheme=channels/2, tokens, channels/2,model.norm=pre"
+
+
+def test_arms_are_compared_seed_by_seed_and_are_not_trained_twice(calls, toy, corpus, tmp_path):
+    arguments = [str(tmp_path), "--corpus", corpus, "--seeds", "1", "2", "--jobs", "1"]
+    arguments += ["bert_rab_tiny", STRANG, *flags(toy[0])]
+    assert compare(arguments) == 0
+    record = json.loads((tmp_path / "compare.json").read_text())
+    rows = record["rows"]
     both = itertools.product(("bert_rab_tiny", "strang"), (1, 2))
-    assert [(row["recipe"], row["seed"]) for row in rows] == list(both)
+    assert [(row["arm"], row["seed"]) for row in rows] == list(both)
     assert [line["step"] for line in rows[0]["curve"]] == [2, 4]
+    assert all(row["parameters"] > 1000 and row["memory_mib"] > 1 for row in rows)
     losses = [row["loss"] for row in rows[:2]]
     assert losses[0] != losses[1]
-    text = (curves / "curves.md").read_text()
+    text = (tmp_path / "compare.md").read_text()
     assert f"{sum(losses) / 2:.3f} ± {abs(losses[0] - losses[1]) / 2**0.5:.3f}" in text
     difference = sum(row["loss"] for row in rows[2:]) / 2 - sum(losses) / 2
     assert f"| {difference:+.3f} |" in text
@@ -305,16 +333,106 @@ def test_the_papers_figures_are_means_over_seeds_and_are_not_trained_twice(calls
         "- strang: bert_rab_tiny, model.scheme=channels/2, tokens, channels/2, model.norm=pre"
         in text
     )
-    assert (curves / "curves.png").read_bytes().startswith(b"\x89PNG")
-    assert len(calls) == 5
-    assert swish_rnn(arguments) == 0
-    assert len(calls) == 5
+    # Ten letters and a full stop, a sentence of which has 3 to 8 letters.
+    assert 1.5 < record["baseline"] < 2.7
+    assert f"| guessing by frequency |  |  |  | {record['baseline']:.3f} |" in text
+    assert is_figure(tmp_path / "compare.png")
+    assert len(calls) == 4
+    assert compare(arguments) == 0 and len(calls) == 4
+    # An interrupted comparison goes on with the run that is missing.
+    shutil.rmtree(tmp_path / "strang-2")
+    assert compare(arguments) == 0
+    assert [call[3] for call in calls[4:]] == [str(tmp_path / "strang-2")]
 
+
+@pytest.mark.parametrize("calls", ["pretended"], indirect=True)
+def test_a_comparison_makes_its_corpus_and_says_who_learnt_little(calls, toy, tmp_path):
+    arguments = [str(tmp_path), "bert_tiny", "b=bert_tiny:model.norm=pre", "--seeds", "1"]
+    arguments += flags(toy[0])
+    assert compare(arguments) == 0
+    assert {call[5] for call in calls} == {str(tmp_path / "corpus")}
+    text = (tmp_path / "compare.md").read_text()
+    assert "**bert_tiny, b learnt little else: raise training.max_steps" in text
+    assert "| b |" in text and "| +0.000 | equal in 1 of 1 seeds: not decided |" in text
+    # Other corpora are what is compared.
+    calls_before, arms = len(calls), ["bert_tiny", "b=bert_tiny:corpus.validation_every=10"]
+    words = ["--differ", "corpus.validation_every", "--seeds", "1"]
+    assert compare([str(tmp_path / "sizes"), *arms, *words, *flags(toy[0])]) == 0
+    assert {pathlib.Path(call[5]).name for call in calls[calls_before:]} == {"corpus", "corpus-b"}
+
+
+def test_a_verdict_needs_every_seed_and_a_small_p():
+    first = [5.0, 5.1, 5.2]
+
+    def verdict(differences, sign=-1):
+        return _paired([a + b for a, b in zip(first, differences, strict=True)], first, sign)
+
+    found = verdict([-0.1, -0.11, -0.12])
+    assert found["verdict"] == f"lower in 3 of 3 seeds, p = {found['p']:.3f}: **better**"
+    assert found["p"] < 0.05 and found["difference"] == pytest.approx(-0.11)
+    assert verdict([0.1, 0.11, 0.12])["verdict"].endswith(": **worse**")
+    assert verdict([0.1, 0.11, 0.12], sign=1)["verdict"].endswith(": **better**")
+    unclear = verdict([-0.1, -0.5, -0.01])
+    assert unclear["verdict"] == f"lower in 3 of 3 seeds, p = {unclear['p']:.3f}: not decided"
+    assert verdict([-0.1, 0.05, -0.1])["verdict"].startswith("lower in 2 of 3 seeds, p = ")
+    assert _paired([4.0], [5.0], -1)["verdict"] == "lower in 1 of 1 seeds: not decided"
+    assert _paired(first, first, -1)["verdict"] == "equal in 3 of 3 seeds: not decided"
+
+
+def test_arms_are_named_recipes_with_settings():
+    scheme = "channels/2, tokens, channels/2"
+    own, place = _arms([f"a-1=demo:model.scheme={scheme},training.max_steps=5", "demo"])
+    assert own == studies.Arm("a-1", "demo", (f"model.scheme={scheme}", "training.max_steps=5"))
+    assert place == studies.Arm("demo", "demo", ())
+    parse = studies.Arm.parse
+    assert parse("x=./mine.py:gpt:model.block=macaron") == studies.Arm(
+        "x", "./mine.py:gpt", ("model.block=macaron",)
+    )
+    assert parse("x=./mine.py").recipe == "./mine.py"
+    assert parse("x=package.module:NAME").recipe == "package.module:NAME"
+    assert parse("sst2:init=runs/a").settings == ("init=runs/a",)
+
+
+@pytest.mark.parametrize("calls", ["pretended"], indirect=True)
+def test_fine_tunings_are_compared_by_the_grid(calls, tmp_path):
+    arms = ["bert=sst2:init=runs/a", "swish=sst2:init=runs/b,training.learning_rate=1e-3,epochs=2"]
+    arguments = [str(tmp_path), *arms, "--seeds", "1", "--set", "max_length=64", "--data-dir", "D"]
+    assert compare([*arguments, "--set", "preset=bert"]) == 0
+    last = calls[-1]
+    assert last[:4] == ("finetune", "grid", "sst2", str(tmp_path / "swish-1"))
+    words = " ".join(last[4:])
+    for given in ("--init swish=runs/b", "--learning-rates 1e-3", "--epochs 2", "--seeds 1"):
+        assert given in words
+    assert "--preset bert" in words and "--data-dir D" in words and "--set max_length=64" in words
+    assert "| bert | " in (tmp_path / "compare.md").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("calls", ["real"], indirect=True)
+def test_fine_tunings_are_compared_in_earnest(calls, toy, corpus, tmp_path):
+    run = str(tmp_path / "bert")
+    settings = [*toy[0], "training.seed=1"]
+    studies.command("pretrain", "train", "bert_tiny", run, "--corpus", corpus, *flags(settings))
+    source = toy[1][toy[1].index("--source") + 1]
+    arms = [f"low=sst2:init={run},training.learning_rate=1e-5", f"high=sst2:init={run}"]
+    arguments = [str(tmp_path / "out"), *arms, "--seeds", "1", "2", "--jobs", "1"]
+    assert compare([*arguments, *flags([*TUNE, f"source={source}"])]) == 0
+    rows = json.loads((tmp_path / "out" / "compare.json").read_text())["rows"]
+    assert all(0 <= row["score"] <= 1 and row["curve"] for row in rows) and len(rows) == 4
+
+
+def test_the_papers_figures_are_means_over_seeds_and_are_not_trained_twice(
+    calls, toy, corpus, tmp_path
+):
+    settings, task = toy
     # Table 2 and figure 3.
     out = tmp_path / "steps"
     arguments = ["step-sizes", str(out), "--corpus", corpus, "--seeds", "1", "--sizes", "1", "1,2"]
-    arguments += ["--learning-rates", "1e-3", "1e-2"]
-    assert swish_rnn([*arguments, *task, *flags(settings)]) == 0
+    arguments += ["--learning-rates", "1e-3", "1e-2", *task, *flags(settings)]
+    assert swish_rnn(arguments) == 0
+    trained = [call[3] for call in calls if call[0] == "pretrain"]
+    assert swish_rnn(arguments) == 0
+    assert [call[3] for call in calls if call[0] == "pretrain"] == trained and len(trained) == 3
     assert rows_of(out / "step_sizes.json", "name") == [("bert_rab_tiny",), ("k=1",), ("k=1,2",)]
     rows = json.loads((out / "step_sizes.json").read_text())["rows"]
     for row, name in zip(rows, ("bert_rab_tiny-1", "k1-1", "k1-2-1"), strict=True):
@@ -361,67 +479,68 @@ def test_the_swish_rnn_papers_tables_have_its_metrics_beside_the_scores(monkeypa
 
 
 def test_two_blocks_are_compared(calls, number_text, tmp_path, capsys):
-    arguments = ["--seeds", "1", "--steps", "40", "--warmup", "10", "--name", "numbers"]
-    arguments += ["--runs", str(tmp_path / "runs"), "--results", str(tmp_path)]
-    settings = number_settings(number_text) + ["training.validate_every=20"]
-    settings += ["training.save_every_steps=10"]
-    own = ("training.max_steps", "training.warmup_steps")
-    arguments += flags([setting for setting in settings if not setting.startswith(own)])
-    assert compare_blocks(arguments) == 0
-    assert rows_of(tmp_path / "numbers.json", "block") == [("macaron",), ("transformer",)]
+    settings = number_settings(number_text, 40) + ["training.validate_every=20"]
+    settings += ["training.save_every_steps=10", "training.warmup_steps=10"]
+    arguments = [str(tmp_path), "--seeds", "1", "--jobs", "1", *flags(settings)]
+    arguments += [f"{one}=multi30k_{one}_tiny" for one in ("macaron", "transformer")]
+    assert compare(arguments) == 0
+    assert rows_of(tmp_path / "compare.json", "arm") == [("macaron",), ("transformer",)]
+    [test] = json.loads((tmp_path / "compare.json").read_text())["bootstrap"]
+    assert test["arm"] == "transformer" and 0 < test["p_value"] <= 1
     table = capsys.readouterr().out
-    assert "| macaron | mean |" in table and "| 1 | " in table
-    assert (tmp_path / "numbers.png").stat().st_size > 10_000
+    assert "| macaron |" in table and "| transformer | 1 | " in table and "Signatures: " in table
+    assert (tmp_path / "compare.png").stat().st_size > 10_000
     assert [call[1] for call in calls] == ["train", "average", "evaluate"] * 2
-    assert compare_blocks(arguments) == 0 and len(calls) == 6
-
-
-def test_two_schemes_have_equal_parameters():
-    recipe, first = "multi30k_macaron_tiny", "channels/2, tokens, channels/2"
-
-    def compared(second: str, **options):
-        given = {"recipe": recipe, "set": [], "blocks": None, "schemes": [first, second]}
-        return _compared(argparse.Namespace(**{**given, **options}))
-
-    def count(settings) -> int:
-        network = EncoderDecoder(registry.load(recipe, settings=settings).model_config())
-        network.build()
-        return network.count_params()
-
-    for second in (
-        "tokens, channels width 1/3",
-        "channels width 1, tokens, channels width 1",
-    ):
-        one, other = map(count, compared(second).values())
-        assert abs(one - other) < 0.003 * one
-    same = [s[-1] for s in compared("channels width 1/2, tokens, channels width 1/2").values()]
-    assert same[0] == same[1] and same[0].startswith("model.feed_forward_dim=")
-    refuses("no feed_forward_dim gives 'tokens' as many", compared, "tokens")
-    refuses(
-        "spells the same operators", compared, "channels step 1/2 width 1/2, tokens, channels/2"
-    )
-    refuses("--blocks and --schemes: give one", compared, "tokens", blocks=["macaron"])
-    refuses("give two different blocks", compared, "", schemes=None, blocks=["macaron"] * 2)
-
-
-@pytest.fixture
-def blocks(tmp_path):
-    """Runs the comparison of blocks."""
-    arguments = ["--seeds", "1", "--steps", "500", "--name", "table", "--recipe"]
-    arguments += ["multi30k_macaron_tiny", "--runs", str(tmp_path / "runs"), "--results"]
-    return lambda *more: compare_blocks([*arguments, str(tmp_path), *more])
+    assert compare(arguments) == 0 and len(calls) == 6
 
 
 pretended = pytest.mark.parametrize("calls", ["pretended"], indirect=True)
 
 
 @pretended
+def test_arms_have_equal_parameters(calls, tmp_path, capsys):
+    out = tmp_path / "out"
+
+    def compared(*arms: str) -> int:
+        words = [str(out), "--seeds", "1", "--equal-parameters", *arms]
+        return compare([*words, "--set", "training.max_steps=500"])
+
+    one = "one=multi30k_macaron_tiny"
+    for number, scheme in enumerate(
+        ("tokens, channels width 1/3", "channels width 1, tokens, channels width 1")
+    ):
+        out = tmp_path / str(number)
+        assert compared(one, f"other=multi30k_macaron_tiny:model.scheme={scheme}") == 0
+        [[a], [b]] = rows_of(out / "compare.json", "parameters")
+        assert abs(a - b) < 0.003 * a
+        assert "other: multi30k_macaron_tiny, model.scheme=" in capsys.readouterr().out
+    out, calls[:] = tmp_path / "refused", []
+    tokens, same = "tokens", "channels step 1/2 width 1/2, tokens, channels/2"
+    for arm, message in (
+        (f"model.scheme={tokens}", "no feed_forward_dim gives other as many parameters as one"),
+        (f"model.scheme={same}", "other spells the same training as one"),
+        ("model.feed_forward_dim=9", "--equal-parameters chooses model.feed_forward_dim: leave it"),
+    ):
+        assert compared(one, f"other=multi30k_macaron_tiny:{arm}") == 2 and not calls
+        error = capsys.readouterr().err
+        assert error.startswith("error: ") and error.count("\n") == 1 and message in error
+
+
+@pytest.fixture
+def blocks(tmp_path):
+    """Compares two translators."""
+    arguments = [str(tmp_path), "--seeds", "1", "--set", "training.max_steps=500"]
+    arms = ["macaron=multi30k_macaron_tiny", "transformer=multi30k_transformer_tiny"]
+    return lambda *more: compare([*arguments, *(more or arms)])
+
+
+@pretended
 def test_the_comparison_takes_its_own_evaluations_alone(calls, blocks, tmp_path, capsys):
     # A person's evaluations from before the comparison are left out.
-    write_scores(tmp_path / "runs" / "macaron-1" / "scores" / "0.json", "average", [500], 99.0)
+    write_scores(tmp_path / "macaron-1" / "scores" / "0.json", "average", [500], 99.0)
     assert blocks() == 0
-    assert rows_of(tmp_path / "table.json", "bleu") == [(30.0,), (30.0,)]
-    own = tmp_path / "runs" / "macaron-1" / "comparison"
+    assert rows_of(tmp_path / "compare.json", "bleu") == [(30.0,), (30.0,)]
+    own = tmp_path / "macaron-1" / "comparison"
     write_scores(own / "best.json", "step-00000500", [500])
     write_scores(own / "older.json", "average", [250])
     calls.clear()
@@ -438,15 +557,38 @@ def test_the_comparison_takes_its_own_evaluations_alone(calls, blocks, tmp_path,
 def test_the_comparison_refuses_a_run_of_other_settings(calls, blocks, capsys):
     assert blocks() == 0
     calls.clear()
+    arms = ["macaron=multi30k_macaron_tiny", "transformer=multi30k_transformer_tiny"]
     for words, message in (
-        (["--steps", "1000"], "was trained with training.max_steps=500, not 1000"),
+        (["--set", "training.max_steps=1000"], "with training.max_steps=500, not 1000"),
         (["--set", "label_smoothing=0.2"], "was trained with label_smoothing=0.1, not 0.2"),
-        (["--recipe", "demo"], "macaron-1 was trained with"),
-        (["--set", "training.seed=7"], "--set training.seed=7: give --blocks, --schemes, --seeds"),
+        (["--set", "training.seed=7"], "--set training.seed=7: give --seeds instead"),
+        (["--corpus", "DIR"], "--corpus DIR: only pre-trainings read one"),
     ):
-        assert blocks(*words) == 2 and not calls
+        assert blocks(*arms, *words) == 2 and not calls
         error = capsys.readouterr().err
         assert error.startswith("error: ") and error.count("\n") == 1 and message in error
+
+
+def test_bad_arms_are_one_sentence(corpus, tmp_path, refused):
+    pair = ["bert_tiny", "b=bert_tiny"]
+    for words, message in (
+        (["a/b=demo"], "'a/b=demo': name it by letters"),
+        (["demo"], "'demo' is one arm: give two or more"),
+        (["demo", "demo:a=b"], "two arms are called demo: give NAME=demo:PATH=VALUE"),
+        (["demo", "b=bert_tiny"], "demo and b are of two kinds, translation and pretraining"),
+        (["elmo_tiny", "b=elmo_tiny"], "elmo_tiny is a recipe of kind"),
+        ([*pair, "--set", "model.block=rnn"], "block='rnn' must be one of"),
+        ([*pair, "--set", "trainin.seed=1"], "there is no 'trainin' here"),
+        ([*pair, "--seeds", "1", "1"], "--seeds 1 1: give each seed once"),
+        (["bert_tiny", "b=bert_tiny:training.seed=2"], "b: leave out training.seed"),
+        (["bert_tiny", "b=bert_tiny:init=runs/a"], "b: leave out init=runs/a"),
+        (["bert_tiny", "b=bert_tiny:masking.rate=0.3"], "b has masking.rate=0.3, bert_tiny 0.15"),
+        (["bert_tiny", "gpt_tiny"], "arms read equal text; give both the same, or --differ"),
+        (["a=sst2", "b=sst2:init=runs/a"], "a: give the weights to start with, as in"),
+        (["a=sst2:init=r", "b=rte:init=r"], "b has task='rte', a 'sst2'"),
+    ):
+        refused(compare, [str(tmp_path / "out"), *words], message, tmp_path)
+    refused(compare, [str(tmp_path / "out"), *pair, "--corpus", corpus], "length", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -454,11 +596,6 @@ def test_the_comparison_refuses_a_run_of_other_settings(calls, blocks, capsys):
     [
         (slides, ["encoders", "--systems", "GPT"], "--systems 'GPT': there are BERT; ELECTRA"),
         (slides, ["encoders", "--jobs", "0"], "--jobs 0: give a whole number"),
-        (swish_rnn, ["curves", "--recipes", "a/b=demo"], "'a/b=demo': name it by letters"),
-        (swish_rnn, ["curves", "--recipes", "demo", "demo:a=b"], "two have one name"),
-        (swish_rnn, ["curves", "--recipes", "demo"], "demo is a recipe of kind 'translation'"),
-        (swish_rnn, ["curves", "--set", "model.block=rnn"], "block='rnn' must be one of"),
-        (swish_rnn, ["curves", "--set", "trainin.seed=1"], "there is no 'trainin' here"),
         (swish_rnn, ["step-sizes", "--sizes", "1,0"], "--sizes 1,0: give whole numbers"),
     ],
 )

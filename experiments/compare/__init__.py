@@ -1,0 +1,1 @@
+"""`python -m experiments.compare`: arms trained seed by seed on equal data, and a verdict."""

@@ -1,0 +1,60 @@
+"""Blocks, splitting schemes, recipes or pre-trained weights compared: one table with a verdict.
+
+    python -m experiments.compare runs/compare --data-dir DIR
+    python -m experiments.compare runs/norms --corpus corpora/mini \\
+        post=bert_tiny pre=bert_tiny:model.norm=pre,training.warmup_steps=100
+    python -m experiments.compare runs/schemes --equal-parameters --data-dir DIR \\
+        'half=multi30k_macaron_tiny' 'full=multi30k_macaron_tiny:model.scheme=channels, tokens'
+    python -m experiments.compare runs/sst2 --data-dir DIR \\
+        bert=sst2:init=runs/bert swish=sst2:init=runs/swish,training.learning_rate=1e-3
+
+An arm is [NAME=]RECIPE[:PATH=VALUE,...], a recipe with settings as of --set. All are of one kind:
+
+  pre-training   the loss on validation text after the last update
+  translation    BLEU of the averaged checkpoints by the recipe's beam search, on the validation
+                 split, with a paired bootstrap for each seed
+  fine-tuning    the development score of a task, the arm's recipe; init=FROM as of `finetune`,
+                 and preset=NAME or source=FORM where wanted
+
+Without arms: a GPT of 0.8 million weights with Transformer's and Macaron's blocks, and with
+Macaron's layer by full steps (recipe gpt_quick), in ten minutes on two cores.
+
+Arms read equal text: others are refused. Writes OUT/compare.md, .json and .png. Complete runs are
+not trained again: an interrupted command goes on when it is given again.
+"""
+
+from experiments import command_line as cli
+
+main = cli.single_program(
+    "experiments.compare",
+    __doc__,
+    "experiments.compare.run:run",
+    cli.STUDY,
+    cli.argument(
+        "arms [NAME=]RECIPE[:PATH=VALUE,...]",
+        "two or more, of which the others are compared with the first",
+        nargs="*",
+    ),
+    cli.argument(
+        "--corpus DIR", "of `pretrain prepare`, for pre-trainings (default: made in OUT/corpus)"
+    ),
+    cli.TFDS,
+    cli.count(
+        "--jobs N",
+        "trainings at once, each on its share of the CPUs (default: 2; with a GPU 1)",
+    ),
+    cli.switch(
+        "--equal-parameters",
+        "choose model.feed_forward_dim so that every arm has the first one's parameters",
+    ),
+    cli.argument(
+        "--differ PATH",
+        "settings of the text in which arms may differ, for they are what is compared",
+        nargs="+",
+        default=[],
+    ),
+    cli.settings("training.max_steps=500, of every arm"),
+)
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,301 @@
+"""The kinds of trainings that are compared: how an arm of each is trained and scored."""
+
+import abc
+import argparse
+import dataclasses
+import json
+import pathlib
+from collections.abc import Collection
+from typing import Any, ClassVar
+
+import keras
+import numpy as np
+
+from experiments import registry, studies
+from experiments.finetune.run import FinetuningRecipe, FinetuningRun, preset
+from experiments.pretrain.corpus import prepare_corpus
+from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
+from experiments.pretrain.train import check_corpus
+from experiments.recipe import Recipe, override
+from experiments.run import Run
+from experiments.studies import Arm
+from experiments.translate.run import TranslationRecipe, TranslationRun
+from macaron_tf.data.corpus.reading import PretrainingCorpus
+from macaron_tf.data.tasks.definitions import OWN_TASKS, TASKS, get_task
+from macaron_tf.errors import UserError
+from macaron_tf.evaluation.translation import TranslationMetric, paired_bootstrap
+from macaron_tf.models import EncoderDecoder
+from macaron_tf.training.checkpoints import CheckpointDirectory
+from macaron_tf.training.progress import read_lines
+
+_ROWS = 16_384  # of a corpus, in which pieces are counted
+
+
+class Kind(abc.ABC):
+    """A kind of training.
+
+    Attributes:
+        run_class: of its runs.
+        data: settings in which arms that read equal text agree, or beginnings of their paths.
+        score: key of the score that decides; `sign` is 1 where more of it is better, else -1.
+        columns: head, digits and factor of a column of the table, by the score's key.
+        curves: title of a panel of the figure, by the metric of a validation.
+    """
+
+    run_class: ClassVar[type[Run]]
+    data: ClassVar[tuple[str, ...]]
+    score: ClassVar[str]
+    sign: ClassVar[int]
+    columns: ClassVar[dict[str, tuple[str, int, float]]]
+    curves: ClassVar[dict[str, str]]
+
+    def __init__(self, options: argparse.Namespace):
+        self.options = options
+
+    def settings(self, arm: Arm, seed: int | None = None) -> list[str]:
+        """The settings of an arm's run."""
+        own = [] if seed is None else [f"training.seed={seed}"]
+        return [*self.options.set, *arm.settings, *own]
+
+    def recipe(self, arm: Arm) -> Recipe:
+        """An arm's recipe; refuses settings that make no model."""
+        for setting in arm.settings:
+            if setting.startswith("init"):
+                raise UserError(f"{arm.name}: leave out {setting}: weights are drawn by the seed")
+        recipe = registry.load(arm.recipe, self.run_class.recipe_class, self.settings(arm))
+        recipe.model_config()
+        return recipe
+
+    def prepare(self, recipes: dict[str, Recipe], out: pathlib.Path) -> None:
+        """Prepares what the arms read, where trainings do not do so themselves."""
+        if self.options.corpus:
+            raise UserError(f"--corpus {self.options.corpus}: only pre-trainings read one")
+
+    def network(self, name: str, recipe: Recipe) -> keras.Model:
+        """The network of an arm, not built."""
+        raise UserError("--equal-parameters: fine-tuned arms have the weights of their init")
+
+    def check(self, arm: Arm, seed: int, run: pathlib.Path) -> None:
+        """Refuses the run in a folder if it is of other settings."""
+        kind = self.run_class.recipe_class
+        studies.planned(arm.recipe, run, self.settings(arm, seed), kind, *self.may_change)
+
+    may_change: ClassVar[tuple[str, ...]] = ()
+
+    @abc.abstractmethod
+    def train(self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None) -> dict:
+        """Trains an arm's run unless it is complete; its `row`."""
+
+    def row(self, run: pathlib.Path, scores: dict) -> dict:
+        """The scores of a run with its cost and its curve."""
+        timing = read_lines(run / "timing.jsonl")
+        memory = studies.values(timing, "memory_mib")
+        return {
+            **scores,
+            "run": str(run),
+            "updates": timing[-1]["step"],
+            "seconds": round(timing[-1]["seconds"], 1),
+            "memory_mib": round(max(memory)) if memory else None,
+            "curve": studies.validations(run),
+        }
+
+    def baseline(self) -> float | None:
+        """The score of a model that has learnt nothing but frequencies; None = unknown."""
+        return None
+
+    def tests(self, first: list[dict], others: list[dict]) -> list[dict]:
+        """Tests of each seed by the outputs of two arms; none by default."""
+        return []
+
+
+class Pretraining(Kind):
+    run_class = PretrainingRun
+    data = ("objective", "masking.", "corruption.", "denoising.", "validation_batches", "corpus.")
+    data += ("vocabulary.",)
+    # The settings of the text follow from the corpus.
+    may_change = ("corpus.", "vocabulary.")
+    score, sign = "loss", -1
+    columns: ClassVar = {
+        "loss": ("validation loss", 3, 1.0),
+        "perplexity": ("perplexity", 1, 1.0),
+        "accuracy": ("accuracy %", 1, 100.0),
+    }
+    curves: ClassVar = {"loss": "validation loss, nats a token"}
+
+    def prepare(self, recipes: dict[str, Recipe], out: pathlib.Path) -> None:
+        """Opens or makes the corpora: one, but for arms that differ in it."""
+        self.corpora: dict[str, PretrainingCorpus] = {}
+        made: dict[Any, PretrainingCorpus] = {}
+        for name, recipe in recipes.items():
+            key = None if self.options.corpus else (recipe.corpus, recipe.vocabulary)
+            if key not in made:
+                folder = self.options.corpus or str(out / f"corpus{f'-{name}' if made else ''}")
+                if self.options.corpus:
+                    made[key] = PretrainingCorpus.open(folder)
+                else:
+                    made[key] = prepare_corpus(recipe, folder, None, self.options.tfds)
+                print(f"{folder}: {made[key].summary()}", flush=True)
+            check_corpus(recipe, made[key])
+            self.corpora[name] = made[key]
+        self.learns = {recipe.learns for recipe in recipes.values()}
+
+    def network(self, name: str, recipe: PretrainingRecipe) -> keras.Model:
+        vocabulary = self.corpora[name].vocabulary
+        return PretrainingRun(pathlib.Path(name), recipe, vocabulary).make_network()
+
+    def train(self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None) -> dict:
+        folder = str(self.corpora[arm.name].folder)
+        settings = self.settings(arm, seed)
+        curve = studies.pretrained(arm.recipe, run, folder, settings, log)
+        return self.row(run, curve[-1])
+
+    def baseline(self) -> float | None:
+        """The loss of giving every token its frequency in the training text."""
+        (corpus, *others), masked = set(self.corpora.values()), self.learns == {"masked_language"}
+        if others or corpus.config.paired or not (masked or self.learns == {"causal_language"}):
+            return None
+        special = np.array(corpus.vocabulary.special_ids if masked else [corpus.vocabulary.pad_id])
+
+        def counts(split: str) -> np.ndarray:
+            found = np.zeros(corpus.vocabulary.size)
+            rows = corpus.dataset(split, 1024, None, repeat=False, drop_remainder=False)
+            for batch in rows.take(_ROWS // 1024):
+                # The first token of a row is given.
+                ids = batch["token_ids"].numpy()[:, 1:].ravel()
+                found += np.bincount(ids, minlength=len(found))
+            found[special] = 0
+            return found
+
+        seen, asked = counts("train") + 1, counts("validation")
+        return float(-(asked @ np.log(seen / seen.sum())) / asked.sum())
+
+
+class Translation(Kind):
+    run_class = TranslationRun
+    data = ("data.", "metric.")
+    score, sign = "tokenized_bleu", 1
+    columns: ClassVar = {
+        "tokenized_bleu": ("tokenized BLEU", 2, 1.0),
+        "bleu": ("sacreBLEU", 2, 1.0),
+        "chrf": ("chrF", 2, 1.0),
+    }
+    curves: ClassVar = {
+        "loss": "validation loss (smoothed, nats a token)",
+        "bleu": "greedy BLEU in training",
+    }
+
+    def network(self, name: str, recipe: TranslationRecipe) -> keras.Model:
+        return EncoderDecoder(recipe.model_config(recipe.data.vocabulary_size))
+
+    def train(self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None) -> dict:
+        """By the commands that a person would type."""
+        settings = self.settings(arm, seed)
+        data = studies.flags("--data-dir", self.options.data_dir)
+        recipe = registry.load(arm.recipe, TranslationRecipe, settings)
+        # A folder of its own: RUN/scores may hold a person's evaluations of other text.
+        output = run / "comparison"
+        found = _own_scores(run, output, recipe)
+        if not found:
+            train = [*data, *(["--download"] if self.options.download else [])]
+            train += studies.flags("--set", *settings)
+            scored = ["--checkpoint", "average", "--output", str(output)]
+            studies.command("translate", "train", arm.recipe, str(run), *train, log=log)
+            studies.command("translate", "average", str(run), log=log)
+            studies.command("translate", "evaluate", str(run), *scored, *data, log=log)
+            found = _own_scores(run, output, recipe)
+        if len(found) != 1:
+            raise UserError(
+                f"{output} holds {len(found)} evaluations of the run's last average, not 1: "
+                "remove that folder to evaluate again"
+            )
+        return self.row(run, found[0])
+
+    def tests(self, first: list[dict], others: list[dict]) -> list[dict]:
+        """A paired bootstrap of each seed's translations."""
+        found = []
+        for one, other in zip(first, others, strict=True):
+            metric = TranslationMetric(**one["metric"])
+            texts = one["hypotheses"], other["hypotheses"], one["references"]
+            test = dataclasses.asdict(paired_bootstrap(*texts, metric))
+            found.append({"arm": other["arm"], "seed": one["seed"], **test})
+        return found
+
+
+def _own_scores(run: pathlib.Path, output: pathlib.Path, recipe: TranslationRecipe) -> list[dict]:
+    """The evaluations in a folder of the average of the run's last regular checkpoints."""
+    regular = CheckpointDirectory(run).steps(recipe.training.save_every_steps)
+    records = []
+    for path in sorted(output.glob("*.json")):
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+            about = (record["checkpoint"], record["steps"][-1], record["split"])
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise UserError(f"{path} cannot be read as scores: remove it") from error
+        if regular and about == ("average", regular[-1], recipe.data.validation_split):
+            records.append(record)
+    return records
+
+
+# Settings of a fine-tuned arm that are flags of `finetune grid`.
+_FLAGS = {
+    "init": "--init",
+    "preset": "--preset",
+    "source": "--source",
+    "training.learning_rate": "--learning-rates",
+    "batch_size": "--batch-sizes",
+    "epochs": "--epochs",
+}
+
+
+class Finetuning(Kind):
+    run_class = FinetuningRun
+    data = ("task", "source", "table.")
+    score, sign = "score", 1
+    columns: ClassVar = {"score": ("score", 1, 100.0)}
+    curves: ClassVar = {"score": "development score"}
+
+    def _parts(self, arm: Arm, named: Collection[str]) -> tuple[dict[str, str], list[str]]:
+        """The values of the settings that are `named`, the last of each, and all others."""
+        pairs = [setting.partition("=") for setting in self.settings(arm)]
+        found = {path: value for path, _, value in pairs if path in named}
+        return found, ["".join(pair) for pair in pairs if pair[0] not in named]
+
+    def recipe(self, arm: Arm) -> FinetuningRecipe:
+        """The recipe before weights give it a model."""
+        places, settings = self._parts(arm, ("init", "preset", "source"))
+        if "init" not in places:
+            start = f"{arm.name}={arm.recipe}:init=RUN"
+            raise UserError(f"{arm.name}: give the weights to start with, as in {start}")
+        recipe = preset(places.pop("preset", "macaron"), get_task(arm.recipe, own=True))
+        return override(recipe.changed(**places), settings)
+
+    def check(self, arm: Arm, seed: int, run: pathlib.Path) -> None:
+        """Left to `finetune grid`, which knows the number of updates."""
+
+    def train(self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None) -> dict:
+        flags, settings = self._parts(arm, _FLAGS)
+        flags["init"] = f"{arm.name}={flags['init']}"
+        words = [word for path, value in flags.items() for word in (_FLAGS[path], value)]
+        options = argparse.Namespace(
+            data_dir=self.options.data_dir, source=None, finetune_set=settings
+        )
+        [cell] = studies.grid([arm.recipe], options, run, *words, "--seeds", str(seed), log=log)
+        [tuned] = cell["runs"]
+        if tuned["score"] is None:
+            raise UserError(f"{tuned['run']} diverged: lower training.learning_rate")
+        scores = {"score": tuned["score"], **tuned["metrics"]}
+        return self.row(pathlib.Path(tuned["run"]), scores)
+
+
+def kind_of(arm: Arm) -> type[Kind]:
+    """The kind of an arm's recipe."""
+    if arm.recipe in (*TASKS, *OWN_TASKS):
+        return Finetuning
+    kinds = {kind.run_class.recipe_class: kind for kind in (Pretraining, Translation)}
+    found = kinds.get(type(recipe := registry.load(arm.recipe)))
+    if found is None:
+        raise UserError(
+            f"{arm.name}: {arm.recipe} is a recipe of kind {recipe.kind!r}: compare pre-trainings, "
+            "translations or tasks of fine-tuning"
+        )
+    return found
