@@ -7,7 +7,7 @@ RUN/vocabulary/          the vocabulary and its settings
 RUN/checkpoints/         step-00001000/ ..., best.json
 RUN/average/             averaged weights, once `translate average` has made them
 RUN/metrics.jsonl        one line a log point; RUN/tensorboard/ the same as curves
-RUN/scores/              evaluations; comparison/ for compare_blocks
+RUN/scores/              evaluations; comparison/ for `compare`
 RUN/result.json          the end of a fine-tuning: step, reason, scores
 """
 

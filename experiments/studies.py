@@ -156,22 +156,21 @@ def validations(run: pathlib.Path | str) -> list[dict]:
 
 
 def grid(
-    tasks: Sequence[str],
-    options: argparse.Namespace,
-    out: pathlib.Path,
-    *more: str,
-    log: pathlib.Path | None = None,
+    tasks: Sequence[str], out: pathlib.Path, *more: str, log: pathlib.Path | None = None
 ) -> list[dict]:
     """`finetune grid` of some tasks; its `experiments.finetune.grid.combinations`.
 
     Args:
-        options: with `data_dir`, `source`, `finetune_set`.
         more: further words of its command line.
     """
-    more += (*flags("--data-dir", options.data_dir), *flags("--source", options.source))
-    more += (*flags("--set", *options.finetune_set),)
     command("finetune", "grid", *tasks, str(out), *more, log=log)
     return read_json(out / "grid.json")["combinations"]
+
+
+def tuning(options: argparse.Namespace) -> list[str]:
+    """The words for `finetune grid` of the arguments of `cli.finetuning`, but for the tasks."""
+    words = [*flags("--data-dir", options.data_dir), *flags("--source", options.source)]
+    return [*words, *flags("--set", *options.finetune_set)]
 
 
 def command(script: str, *words: str, log: pathlib.Path | None = None) -> None:
@@ -186,9 +185,13 @@ def command(script: str, *words: str, log: pathlib.Path | None = None) -> None:
     with open(log, "ab") if log else contextlib.nullcontext() as output:
         status = subprocess.run(line, check=False, stdout=output, stderr=output).returncode
     if status:
-        where = f"in {log}" if log else "above"
+        where, said = f"in {log}" if log else "above", ""
+        if log:
+            said = log.read_text(errors="replace").strip().rpartition("\n")[2]
+        said = f", {said.removeprefix('error: ')}" if said.startswith("error: ") else ""
         raise UserError(
-            f"`python -m experiments.{script} {shlex.join(words)}` failed: read its message {where}"
+            f"`python -m experiments.{script} {shlex.join(words)}` failed: read its message "
+            f"{where}{said}"
         )
 
 
@@ -233,9 +236,9 @@ def at_once(jobs: int, tasks: Mapping[str, Callable[[], Any]]) -> list:
 
     spent = []  # minutes of each task that had work to do
     # A single task shows its own progress.
-    progress = Progress("", "done", len(tasks)) if jobs > 1 else contextlib.nullcontext()
+    several = Progress(f"{len(tasks)} tasks, {jobs} at once") if jobs > 1 else None
     with (
-        progress as shown,
+        several or contextlib.nullcontext(),
         concurrent.futures.ThreadPoolExecutor(jobs, initializer=take_share) as pool,
     ):
         waiting = {pool.submit(timed, task): words for words, task in tasks.items()}
@@ -248,8 +251,6 @@ def at_once(jobs: int, tasks: Mapping[str, Callable[[], Any]]) -> list:
                     minutes = (len(tasks) - done) / jobs * statistics.mean(spent)
                     left = f"; {minutes:.0f} min left at most"
                 print(f"[{done}/{len(tasks)}] {waiting[finished]}{left}", flush=True)
-                if shown:
-                    shown.advance()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise

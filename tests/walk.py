@@ -94,6 +94,15 @@ def commands(data: str, out: pathlib.Path) -> list[tuple[str, str, int]]:
             for name in ("m30k", "rte", "squad", "conll", "gpt2", "t5-sst2", "elmo", "sts")
         ),
         ("", f"experiments.finetune train rte {r}/bad --init {r}/nowhere {d}", 2),
+        ("", f"experiments.compare {out}/compare {d} --seeds 1 {short}", 0),
+        ("", f"experiments.compare {out}/norms bert_tiny swish_rnn_tiny --corpus {out}/corpus "
+         f"--seeds 1 {short}", 0),
+        ("", f"experiments.compare {out}/schemes macaron=multi30k_macaron_tiny "
+         "'both=multi30k_macaron_tiny:model.scheme=channels/2 width 1, tokens, channels/2 width 1' "
+         f"--equal-parameters --seeds 1 {d} {short} --set average_last=2", 0),
+        ("", f"experiments.compare {out}/tuned bert=rte:init={r}/bert swish=rte:init={r}/swish "
+         f"--seeds 1 {d} {tune}", 0),
+        ("", f"experiments.compare {out}/compare {d} gpt_quick bert_tiny", 2),
         ("", f"experiments.translate train multi30k_macaron_tiny {r}/bad {d} "
          "--set training.clip_norm=abc", 2),
         ("", f"experiments.pretrain train bert_tiny {r}/bad {d} --set model.hidden_dim=x", 2),

@@ -3,8 +3,8 @@
     python -m experiments.compare runs/compare --data-dir DIR
     python -m experiments.compare runs/norms --corpus corpora/mini \\
         post=bert_tiny pre=bert_tiny:model.norm=pre,training.warmup_steps=100
-    python -m experiments.compare runs/schemes --equal-parameters --data-dir DIR \\
-        'half=multi30k_macaron_tiny' 'full=multi30k_macaron_tiny:model.scheme=channels, tokens'
+    python -m experiments.compare runs/blocks --equal-parameters --data-dir DIR \\
+        multi30k_macaron_tiny 'lean=multi30k_macaron_tiny:model.scheme=tokens, channels width 1/2'
     python -m experiments.compare runs/sst2 --data-dir DIR \\
         bert=sst2:init=runs/bert swish=sst2:init=runs/swish,training.learning_rate=1e-3
 

@@ -51,6 +51,8 @@ class Kind(abc.ABC):
 
     def __init__(self, options: argparse.Namespace):
         self.options = options
+        self.sets = studies.flags("--data-dir", options.data_dir)
+        self.sets += ["--download"] if options.download else []
 
     def settings(self, arm: Arm, seed: int | None = None) -> list[str]:
         """The settings of an arm's run."""
@@ -190,18 +192,16 @@ class Translation(Kind):
     def train(self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None) -> dict:
         """By the commands that a person would type."""
         settings = self.settings(arm, seed)
-        data = studies.flags("--data-dir", self.options.data_dir)
         recipe = registry.load(arm.recipe, TranslationRecipe, settings)
         # A folder of its own: RUN/scores may hold a person's evaluations of other text.
         output = run / "comparison"
         found = _own_scores(run, output, recipe)
         if not found:
-            train = [*data, *(["--download"] if self.options.download else [])]
-            train += studies.flags("--set", *settings)
-            scored = ["--checkpoint", "average", "--output", str(output)]
-            studies.command("translate", "train", arm.recipe, str(run), *train, log=log)
+            train = [arm.recipe, str(run), *self.sets, *studies.flags("--set", *settings)]
+            scored = [str(run), *self.sets, "--checkpoint", "average", "--output", str(output)]
+            studies.command("translate", "train", *train, log=log)
             studies.command("translate", "average", str(run), log=log)
-            studies.command("translate", "evaluate", str(run), *scored, *data, log=log)
+            studies.command("translate", "evaluate", *scored, log=log)
             found = _own_scores(run, output, recipe)
         if len(found) != 1:
             raise UserError(
@@ -276,10 +276,8 @@ class Finetuning(Kind):
         flags, settings = self._parts(arm, _FLAGS)
         flags["init"] = f"{arm.name}={flags['init']}"
         words = [word for path, value in flags.items() for word in (_FLAGS[path], value)]
-        options = argparse.Namespace(
-            data_dir=self.options.data_dir, source=None, finetune_set=settings
-        )
-        [cell] = studies.grid([arm.recipe], options, run, *words, "--seeds", str(seed), log=log)
+        words += ["--seeds", str(seed), *self.sets, *studies.flags("--set", *settings)]
+        [cell] = studies.grid([arm.recipe], run, *words, log=log)
         [tuned] = cell["runs"]
         if tuned["score"] is None:
             raise UserError(f"{tuned['run']} diverged: lower training.learning_rate")

@@ -186,9 +186,6 @@ def _write(kind: Kind, arms: list[Arm], rows: list[dict], options: argparse.Name
         text: studies.curves(rows, "arm", "step", metric, "curve")
         for metric, text in kind.curves.items()
     }
-    if baseline is not None:
-        steps = next(iter(panels[kind.curves[kind.score]].values()))
-        panels[kind.curves[kind.score]][BASELINE] = {step: [baseline] for step in steps}
     studies.mean_curves(panels, out / "compare.png", "updates", "validation")
     updates = max(row["updates"] for row in rows)
     title = f"{' against '.join([', '.join(others), first])}: {label} after {updates:,} updates"
@@ -251,14 +248,14 @@ def _bootstraps(first: str, tests: list[dict]) -> list[str]:
 def _rule(kind: Kind, first: str, options: argparse.Namespace) -> str:
     """The sentences below the table."""
     jobs, more = options.jobs, "higher" if kind.sign > 0 else "lower"
-    beside = f"{jobs} trainings at once" if jobs > 1 else "one training at a time"
+    beside = f"{jobs} at once" if jobs > 1 else "one at a time"
     return (
-        "Mean over the seeds ± the sample's deviation; arms of a seed read the same batches; "
-        f"{more} is better. - {first}: the mean difference, seed by seed. Verdict: "
-        f"better or worse where all seeds agree and a paired t-test over them has p < {_SURE}, "
-        "else not decided; nothing is corrected for the number of tests. Seconds: a training from "
-        f"start to end, validations included, {beside}; MiB: the most memory that its process "
-        "held; both medians."
+        f"Mean ± the sample's deviation over the seeds; {more} is better. Arms of one seed read "
+        f"the same batches, and are compared seed by seed: `- {first}` is the mean difference. "
+        f"Verdict: better or worse where all seeds agree and a paired t-test over them has p < "
+        f"{_SURE}, else not decided; p is not corrected for the number of arms. Seconds are of a "
+        f"training from start to end, validations included, {beside}; MiB is the most memory that "
+        "its process held; both are medians."
     )
 
 

@@ -110,9 +110,9 @@ def _finetuned(options: argparse.Namespace, names: list[str], out: pathlib.Path)
         inits = [f"{name}={out / 'runs' / name}" for name in names[part :: options.jobs]]
         folder = out / "finetuned" / f"{task}-{part}"
         log = out / "logs" / f"finetune-{task}-{part}.log"
-        words = ("--init", *inits, *FINETUNING)
+        words = ("--init", *inits, *FINETUNING, *studies.tuning(options))
         cells[f"{task}, part {part + 1}: {len(inits)} fine-tuned"] = functools.partial(
-            studies.grid, [task], options, folder, *words, log=log
+            studies.grid, [task], folder, *words, log=log
         )
     found = itertools.chain.from_iterable(studies.at_once(options.jobs, cells))
     return {(cell["model"], cell["task"]): cell["mean"] for cell in found}

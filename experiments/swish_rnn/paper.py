@@ -98,11 +98,11 @@ def _columns(tasks: list[str]) -> dict[str, tuple[str, str]]:
 def _best_scores(run: pathlib.Path, options: argparse.Namespace) -> dict[str, float]:
     """The `_columns` of the tasks fine-tuned from a run, at the learning rate of the best score."""
     out = pathlib.Path(options.out)
-    words = ["--init", f"model={run}"]
+    words = ["--init", f"model={run}", *studies.tuning(options)]
     if options.learning_rates:
         words += ["--learning-rates", *map(repr, options.learning_rates)]
     log = out / "logs" / f"{run.name}.log" if options.jobs > 1 else None
-    cells = studies.grid(options.tasks, options, out / "grid" / run.name, *words, log=log)
+    cells = studies.grid(options.tasks, out / "grid" / run.name, *words, log=log)
     best = {
         task: max(mine, key=lambda cell: cell["mean"] or 0.0)["runs"]
         for task, mine in studies.grouped(cells, "task").items()
@@ -118,7 +118,8 @@ def stability(options: argparse.Namespace) -> None:
     out, tasks = pathlib.Path(options.out), options.tasks
     rates = {rate: repr(rate) for rate in options.learning_rates}
     choices = ["--learning-rates", *rates.values(), "--seeds", *map(str, options.seeds)]
-    cells = studies.grid(tasks, options, out / "grid", "--init", *options.init, *choices)
+    choices += studies.tuning(options)
+    cells = studies.grid(tasks, out / "grid", "--init", *options.init, *choices)
     panels = {name: collections.defaultdict(dict) for name in [*_columns(tasks), "mean"]}
     for cell, (name, (task, metric)) in itertools.product(cells, _columns(tasks).items()):
         if task == cell["task"]:

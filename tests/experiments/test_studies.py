@@ -466,6 +466,7 @@ def test_the_swish_rnn_papers_tables_have_its_metrics_beside_the_scores(monkeypa
     found = [dict(zip(keys, cell, strict=True), model="bert") for cell in cells]
     monkeypatch.setattr(studies, "grid", lambda *words, **options: found)
     options = {"out": tmp_path, "tasks": ["cola", "rte"], "learning_rates": None, "jobs": 1}
+    options |= {"data_dir": None, "source": None, "finetune_set": []}
     scores = paper._best_scores(tmp_path, argparse.Namespace(**options))
     assert scores == pytest.approx({"cola": 0.4, "rte": 0.6, "cola accuracy": 0.7})
 
