@@ -17,7 +17,7 @@ An arm is [NAME=]RECIPE[:PATH=VALUE,...], a recipe with settings as of --set. Al
                  and preset=NAME or source=FORM where wanted
 
 Without arms: a GPT of 0.8 million weights with Transformer's and Macaron's blocks, and with
-Macaron's layer by full steps (recipe gpt_quick), in ten minutes on two cores.
+Macaron's layer by full steps (recipe gpt_quick), in five minutes on two cores.
 
 Arms read equal text: others are refused. Writes OUT/compare.md, .json and .png. Complete runs are
 not trained again: an interrupted command goes on when it is given again.

@@ -28,6 +28,8 @@ BASELINE = "guessing by frequency"
 _SURE = 0.05  # the p from which on nothing is decided
 _NEAR = 0.1  # of the baseline: nothing but frequencies is learnt
 _EQUAL = 0.01  # of the parameters
+# Settings by which arms read other batches of the same text, or more of them.
+_BUDGET = ("batch_size", "epochs", "training.max_steps", "training.accumulation_steps")
 _TEXT = ("hypotheses", "references", "metric", "decoding", "precisions")
 
 
@@ -173,6 +175,7 @@ def _write(kind: Kind, arms: list[Arm], rows: list[dict], options: argparse.Name
         "",
         *_bootstraps(first, tests),
         _rule(kind, first, options),
+        *_about_budgets({arm.name: kind.recipe(arm) for arm in arms}),
     ]
     if baseline is not None:
         lines += ["", _about_baseline(scores, baseline)]
@@ -250,13 +253,27 @@ def _rule(kind: Kind, first: str, options: argparse.Namespace) -> str:
     jobs, more = options.jobs, "higher" if kind.sign > 0 else "lower"
     beside = f"{jobs} at once" if jobs > 1 else "one at a time"
     return (
-        f"Mean ± the sample's deviation over the seeds; {more} is better. Arms of one seed read "
-        f"the same batches, and are compared seed by seed: `- {first}` is the mean difference. "
+        f"Mean ± the sample's deviation over the seeds; {more} is better. Arms are compared "
+        f"seed by seed: `- {first}` is the mean difference. "
         f"Verdict: better or worse where all seeds agree and a paired t-test over them has p < "
         f"{_SURE}, else not decided; p is not corrected for the number of arms. Seconds are of a "
         f"training from start to end, validations included, {beside}; MiB is the most memory that "
         "its process held; both are medians."
     )
+
+
+def _about_budgets(recipes: dict[str, Recipe]) -> list[str]:
+    """A sentence about the batches that the arms read."""
+    (first, one), *others = recipes.items()
+    unequal = [
+        f"{name} has {path}={theirs}, {first} {mine}"
+        for name, other in others
+        for path, (mine, theirs) in one.differences(other).items()
+        if path in _BUDGET
+    ]
+    if unequal:
+        return ["", f"**Budgets differ**: {'; '.join(unequal)}."]
+    return ["", "Arms of one seed read the same batches."]
 
 
 def _about_baseline(scores: dict[str, list[float]], baseline: float) -> str:

@@ -33,11 +33,17 @@ def gpt_tiny() -> PretrainingRecipe:
 
 
 def gpt_quick() -> PretrainingRecipe:
-    """GPT of the quick start: `experiments.compare` with three seeds in minutes on two cores.
+    """GPT of the quick start: trained in less than a minute on a core, and off the plateau.
 
         python -m experiments.compare runs/compare --data-dir DIR
 
-    `gpt_tiny` pre-norm with 2,000 pieces. Chosen here.
+    `gpt_tiny` pre-norm with 2,000 pieces, 0.82 million weights, which read 0.6 million tokens of
+    600 articles of Wikipedia once. All is chosen here so that differences between layers exceed the
+    spread over seeds; the learning rate is that of `experiments/results/splitting`.
+
+    Measured (`experiments/results/compare`): 4.708 ± 0.016 nats, Macaron 4.736 ± 0.008, its layer
+    with full steps 4.651 ± 0.009, three seeds; guessing by frequency 6.234. The order and both
+    verdicts are those of the larger study. A training takes 48 s, nine and the corpus 4 min 45 s.
     """
     return gpt_tiny().changed(
         model_options=(*gpt_tiny().model_options, ("norm", "pre")),

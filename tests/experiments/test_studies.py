@@ -353,12 +353,16 @@ def test_a_comparison_makes_its_corpus_and_says_who_learnt_little(calls, toy, tm
     assert {call[5] for call in calls} == {str(tmp_path / "corpus")}
     text = (tmp_path / "compare.md").read_text()
     assert "**bert_tiny, b learnt little else: raise training.max_steps" in text
+    assert "Arms of one seed read the same batches" in text
     assert "| b |" in text and "| +0.000 | equal in 1 of 1 seeds: not decided |" in text
     # Other corpora are what is compared.
     calls_before, arms = len(calls), ["bert_tiny", "b=bert_tiny:corpus.validation_every=10"]
+    arms[1] += ",training.max_steps=6"
     words = ["--differ", "corpus.validation_every", "--seeds", "1"]
     assert compare([str(tmp_path / "sizes"), *arms, *words, *flags(toy[0])]) == 0
     assert {pathlib.Path(call[5]).name for call in calls[calls_before:]} == {"corpus", "corpus-b"}
+    budgets = "**Budgets differ**: b has training.max_steps=6, bert_tiny 4."
+    assert budgets in (tmp_path / "sizes" / "compare.md").read_text()
 
 
 def test_a_verdict_needs_every_seed_and_a_small_p():
