@@ -185,14 +185,11 @@ def command(script: str, *words: str, log: pathlib.Path | None = None) -> None:
     with open(log, "ab") if log else contextlib.nullcontext() as output:
         status = subprocess.run(line, check=False, stdout=output, stderr=output).returncode
     if status:
-        where, said = f"in {log}" if log else "above", ""
-        if log:
-            said = log.read_text(errors="replace").strip().rpartition("\n")[2]
-        said = f", {said.removeprefix('error: ')}" if said.startswith("error: ") else ""
-        raise UserError(
-            f"`python -m experiments.{script} {shlex.join(words)}` failed: read its message "
-            f"{where}{said}"
-        )
+        last = log.read_text(errors="replace").strip().rpartition("\n")[2] if log else ""
+        why = f"read its message {f'in {log}' if log else 'above'}"
+        if last.startswith("error: "):
+            why = f"{last.removeprefix('error: ')}; see {log}"
+        raise UserError(f"`python -m experiments.{script} {shlex.join(words)}` failed: {why}")
 
 
 def flags(name: str, *values: str | None) -> list[str]:

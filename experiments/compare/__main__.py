@@ -4,7 +4,8 @@
     python -m experiments.compare runs/norms --corpus corpora/mini \\
         post=bert_tiny pre=bert_tiny:model.norm=pre,training.warmup_steps=100
     python -m experiments.compare runs/blocks --equal-parameters --data-dir DIR \\
-        multi30k_macaron_tiny 'lean=multi30k_macaron_tiny:model.scheme=tokens, channels width 1/2'
+        'outside=multi30k_macaron_tiny:model.scheme=tokens/2, channels, tokens/2' \\
+        macaron=multi30k_macaron_tiny
     python -m experiments.compare runs/sst2 --data-dir DIR \\
         bert=sst2:init=runs/bert swish=sst2:init=runs/swish,training.learning_rate=1e-3
 

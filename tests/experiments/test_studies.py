@@ -365,6 +365,11 @@ def test_a_comparison_makes_its_corpus_and_says_who_learnt_little(calls, toy, tm
     assert budgets in (tmp_path / "sizes" / "compare.md").read_text()
 
 
+def test_a_failed_command_s_last_words_are_in_the_error(tmp_path):
+    with pytest.raises(UserError, match="failed: --jobs 0: give .* or more; see .*1.log"):
+        studies.command("compare", "OUT", "--jobs", "0", log=tmp_path / "logs" / "1.log")
+
+
 def test_a_verdict_needs_every_seed_and_a_small_p():
     first = [5.0, 5.1, 5.2]
 

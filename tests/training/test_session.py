@@ -6,6 +6,7 @@ import os
 import resource
 import shutil
 import signal
+import sys
 import time
 
 import keras
@@ -95,6 +96,9 @@ def test_a_whole_run(uninterrupted):
     assert named <= set(lines[0])
     timing = read_lines(run_dir / "timing.jsonl")
     assert all(line["tokens_per_second"] > 0 for line in timing)
+    if sys.platform == "linux":
+        # A process with TensorFlow, and no more than this machine has.
+        assert all(100 < line["memory_mib"] < 10**6 for line in timing)
 
 
 @pytest.mark.parametrize(
