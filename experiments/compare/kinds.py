@@ -37,6 +37,7 @@ class Kind(abc.ABC):
     Attributes:
         run_class: of its runs.
         data: settings in which arms that read equal text agree, or beginnings of their paths.
+        may_change: settings that may differ in a run that is there, as in `studies.planned`.
         score: key of the score that decides; `sign` is 1 where more of it is better, else -1.
         columns: head, digits and factor of a column of the table, by the score's key.
         curves: title of a panel of the figure, by the metric of a validation.
@@ -44,6 +45,7 @@ class Kind(abc.ABC):
 
     run_class: ClassVar[type[Run]]
     data: ClassVar[tuple[str, ...]]
+    may_change: ClassVar[tuple[str, ...]] = ()
     score: ClassVar[str]
     sign: ClassVar[int]
     columns: ClassVar[dict[str, tuple[str, int, float]]]
@@ -78,11 +80,9 @@ class Kind(abc.ABC):
         raise UserError("--equal-parameters: fine-tuned arms have the weights of their init")
 
     def check(self, arm: Arm, seed: int, run: pathlib.Path) -> None:
-        """Refuses the run in a folder if it is of other settings."""
+        """Refuses the run in a folder if it is of other settings or another text."""
         kind = self.run_class.recipe_class
         studies.planned(arm.recipe, run, self.settings(arm, seed), kind, *self.may_change)
-
-    may_change: ClassVar[tuple[str, ...]] = ()
 
     @abc.abstractmethod
     def train(self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None) -> dict:
@@ -112,10 +112,9 @@ class Kind(abc.ABC):
 
 class Pretraining(Kind):
     run_class = PretrainingRun
-    data = ("objective", "masking.", "corruption.", "denoising.", "validation_batches", "corpus.")
-    data += ("vocabulary.",)
     # The settings of the text follow from the corpus.
     may_change = ("corpus.", "vocabulary.")
+    data = ("objective", "masking.", "corruption.", "denoising.", "validation_batches", *may_change)
     score, sign = "loss", -1
     columns: ClassVar = {
         "loss": ("validation loss", 3, 1.0),
@@ -144,6 +143,11 @@ class Pretraining(Kind):
     def network(self, name: str, recipe: PretrainingRecipe) -> keras.Model:
         vocabulary = self.corpora[name].vocabulary
         return PretrainingRun(pathlib.Path(name), recipe, vocabulary).make_network()
+
+    def check(self, arm: Arm, seed: int, run: pathlib.Path) -> None:
+        super().check(arm, seed, run)
+        if PretrainingRun.begun(run):
+            PretrainingRun.open(run).check_data(self.corpora[arm.name].fingerprint)
 
     def train(self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None) -> dict:
         folder = str(self.corpora[arm.name].folder)

@@ -16,11 +16,13 @@ from experiments import command_line, registry, studies
 from experiments.compare.__main__ import main as compare
 from experiments.compare.run import _arms, _paired
 from experiments.finetune.run import preset
+from experiments.pretrain.corpus import prepare_corpus
 from experiments.slides import decoders, encoders
 from experiments.slides.__main__ import main as slides
 from experiments.slides.frame import Corpus, Study, System
 from experiments.swish_rnn import paper
 from experiments.swish_rnn.__main__ import main as swish_rnn
+from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.errors import UserError
 from macaron_tf.text import SentencePieceVocabulary
@@ -62,6 +64,8 @@ def pretrain(options) -> None:
     )
     WordPieceVocabulary((*SPECIAL_PIECES, "a")).save(run / "vocabulary")
     (run / "recipe.json").write_text(recipe.to_json())
+    if (pathlib.Path(options.corpus) / "corpus.json").exists():
+        write(run / "data.json", {"sha256": PretrainingCorpus.open(options.corpus).fingerprint})
 
 
 def evaluate(options) -> None:
@@ -346,7 +350,7 @@ def test_arms_are_compared_seed_by_seed_and_are_not_trained_twice(calls, toy, co
 
 
 @pytest.mark.parametrize("calls", ["pretended"], indirect=True)
-def test_a_comparison_makes_its_corpus_and_says_who_learnt_little(calls, toy, tmp_path):
+def test_a_comparison_makes_its_corpus_and_says_who_learnt_little(calls, toy, tmp_path, capsys):
     arguments = [str(tmp_path), "bert_tiny", "b=bert_tiny:model.norm=pre", "--seeds", "1"]
     arguments += flags(toy[0])
     assert compare(arguments) == 0
@@ -355,6 +359,10 @@ def test_a_comparison_makes_its_corpus_and_says_who_learnt_little(calls, toy, tm
     assert "**bert_tiny, b learnt little else: raise training.max_steps" in text
     assert "Arms of one seed read the same batches" in text
     assert "| b |" in text and "| +0.000 | equal in 1 of 1 seeds: not decided |" in text
+    settings = [*toy[0], "corpus.validation_every=9"]
+    prepare_corpus(registry.load("bert_tiny", settings=settings), str(tmp_path / "other"), None)
+    assert compare([*arguments, "--corpus", str(tmp_path / "other")]) == 2
+    assert "bert_tiny-1 was trained on: restore the text" in capsys.readouterr().err
     # Other corpora are what is compared.
     calls_before, arms = len(calls), ["bert_tiny", "b=bert_tiny:corpus.validation_every=10"]
     arms[1] += ",training.max_steps=6"
