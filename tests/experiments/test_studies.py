@@ -62,10 +62,12 @@ def pretrain(options) -> None:
             "memory_mib": 9.0,
         },
     )
-    WordPieceVocabulary((*SPECIAL_PIECES, "a")).save(run / "vocabulary")
+    vocabulary = WordPieceVocabulary((*SPECIAL_PIECES, "a"))
+    vocabulary.save(run / "vocabulary")
     (run / "recipe.json").write_text(recipe.to_json())
     if (pathlib.Path(options.corpus) / "corpus.json").exists():
-        write(run / "data.json", {"sha256": PretrainingCorpus.open(options.corpus).fingerprint})
+        text = PretrainingCorpus.open(options.corpus).fingerprint
+        write(run / "data.json", {"sha256": text, "vocabulary": vocabulary.hash})
 
 
 def evaluate(options) -> None:
