@@ -523,7 +523,9 @@ def test_arms_have_equal_parameters(calls, tmp_path, capsys):
 
     def compared(*arms: str) -> int:
         words = [str(out), "--seeds", "1", "--equal-parameters", *arms]
-        return compare([*words, "--set", "training.max_steps=500"])
+        small = ["data.vocabulary_size=40", "model.hidden_dim=64", "training.max_steps=500"]
+        small += ["model.num_encoder_layers=1", "model.num_decoder_layers=1"]
+        return compare([*words, *flags(small)])
 
     one = "one=multi30k_macaron_tiny"
     for number, scheme in enumerate(
@@ -532,7 +534,7 @@ def test_arms_have_equal_parameters(calls, tmp_path, capsys):
         out = tmp_path / str(number)
         assert compared(one, f"other=multi30k_macaron_tiny:model.scheme={scheme}") == 0
         [[a], [b]] = rows_of(out / "compare.json", "parameters")
-        assert abs(a - b) < 0.003 * a
+        assert abs(a - b) < 0.005 * a
         assert "other: multi30k_macaron_tiny, model.scheme=" in capsys.readouterr().out
     out, calls[:] = tmp_path / "refused", []
     tokens, same = "tokens", "channels step 1/2 width 1/2, tokens, channels/2"
