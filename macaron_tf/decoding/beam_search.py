@@ -108,7 +108,7 @@ class _State(NamedTuple):
 
 def beam_search(
     step_fn: StepFunction,
-    context: Any,
+    context: dict[str, Any],
     cache: Any,
     batch_size: int | tf.Tensor,
     config: BeamSearchConfig,
@@ -137,8 +137,8 @@ def beam_search(
         step_fn: `(tokens (B, K) int32, index scalar int32, context, cache) ->
             (logits (B, K, V), cache)`; `tokens` are at position `index` of the decoder's input,
             BOS at index 0.
-        context: nested structure passed to `step_fn`, never reordered; tensors (B, ...) where T is
-            a tensor.
+        context: a dictionary passed to `step_fn`, never reordered; nested tensors (B, ...) are
+            under "rows", the others are common to all sentences.
         cache: nested structure of tensors (B, K, ...); each step keeps their shapes, except that
             axes of size 0 at first may grow.
         max_length: T, the positions of the output; a Python int under XLA.
@@ -237,7 +237,7 @@ def _until_few_live(
 
 
 def _dropping_final(
-    step: Callable, state: _State, context: Any, limits: tf.Tensor, max_length, empty: _State
+    step: Callable, state: _State, context: dict, limits: tf.Tensor, max_length, empty: _State
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Steps until all sentences are final; drops the final ones whenever they are a quarter.
 
@@ -247,21 +247,21 @@ def _dropping_final(
         ended ids (B, K, T) and scores (B, K) of all sentences.
     """
 
-    def part(rows, state, context, limits, ended_ids, ended_scores):
+    def part(rows, state, own, limits, ended_ids, ended_scores):
         few = 3 * tf.size(rows) // 4
-        state = _State(*state)
-        state = _until_few_live(step, state, context, limits, max_length, few, state)
+        state, now = _State(*state), {**context, "rows": own}
+        state = _until_few_live(step, state, now, limits, max_length, few, state)
         ended_ids = tf.tensor_scatter_nd_update(ended_ids, rows[:, None], state.ended_ids)
         ended_scores = tf.tensor_scatter_nd_update(ended_scores, rows[:, None], state.ended_scores)
         live = tf.where(~state.final)[:, 0]
-        rows, others, context, limits = tf.nest.map_structure(
-            lambda x: tf.gather(x, live), (rows, tuple(state)[1:], context, limits)
+        rows, others, own, limits = tf.nest.map_structure(
+            lambda x: tf.gather(x, live), (rows, tuple(state)[1:], own, limits)
         )
-        return rows, (state.index, *others), context, limits, ended_ids, ended_scores
+        return rows, (state.index, *others), own, limits, ended_ids, ended_scores
 
     rows = tf.range(tf.size(state.final))
     values, shapes = (
-        (rows, tuple(one), context, limits, state.ended_ids, state.ended_scores)
+        (rows, tuple(one), context["rows"], limits, state.ended_ids, state.ended_scores)
         for one in (state, empty)
     )
     *_, ended_ids, ended_scores = tf.while_loop(

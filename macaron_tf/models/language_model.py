@@ -77,8 +77,8 @@ class LanguageModel(TokenModel):
         """Begins cached decoding of B rows, K texts each: see `EncoderDecoder.init_decode`."""
         self.config.check_room(max_length)
         context = {}
-        if max_length is not None and not self.config.adaptive_cutoffs:
-            # Transposed once for XLA, as in `EncoderDecoder.init_decode`.
+        if not self.config.adaptive_cutoffs:
+            # Transposed once, as in `EncoderDecoder.init_decode`.
             context["table"] = ops.transpose(self.table("float32"))
         cache = self.encoder.stack.init_cache(batch_size, beams, max_length)
         return context, {"growing" if max_length is None else "fixed": cache}

@@ -158,7 +158,7 @@ def test_saved_model_with_unknown_shapes(tmp_path):
         )
         def translate(self, sources, limits):
             batch, config = tf.shape(sources)[0], BeamSearchConfig(n_best=2)
-            given = (toy.decode_step, sources, toy.empty_cache(batch, 4), batch, config)
+            given = (toy.decode_step, {"rows": sources}, toy.empty_cache(batch, 4), batch, config)
             options = {"limits": limits, "vocabulary_size": REAL_SIZE}
             return beam_search(*given, tf.reduce_max(limits), **options)
 

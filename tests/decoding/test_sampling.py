@@ -286,13 +286,13 @@ class ReadingToy(Toy):
 def test_all_but_the_last_token_of_the_shortest_prompt_is_read_once_for_all_samples(monkeypatch):
     monkeypatch.setattr(sampling, "_CHUNK", 2)
     toy, prompts = ReadingToy(), asked([[2, 4, 5, 4], [2, 5, 5, 4, 4]], samples=3)
-    source = tf.constant(toy.sources(2))
+    context = {"rows": tf.constant(toy.sources(2))}
     empty = toy.empty_cache(2, 3)
-    state = sampling.first_state(prompts, source, empty, toy.prefill)
+    state = sampling.first_state(prompts, context, empty, toy.prefill)
     assert toy.pieces == [(0, [[2, 4], [2, 5]]), (2, [[5], [5]])]
     assert int(state.index) == 3 and state.cache["state"].shape == (2, 3, toy.width)
     assert (state.cache["steps"].numpy() == 3).all()
-    assert sampling.first_state(prompts, source, empty).cache is empty
+    assert sampling.first_state(prompts, context, empty).cache is empty
 
 
 def test_a_row_depends_on_its_own_prompt_and_seed_alone():
@@ -318,9 +318,9 @@ def test_a_row_depends_on_its_own_prompt_and_seed_alone():
 def toy_run(prompts, rules, max_tokens, toy=None):
     toy = toy or Toy(4)
     rows, samples = prompts.seeds.shape
-    source = tf.constant(toy.sources(1)).numpy().repeat(rows, axis=0)
+    context = {"rows": toy.sources(1).repeat(rows, axis=0)}
     cache = toy.empty_cache(rows, samples)
-    return generate(toy.decode_step, tf.constant(source), cache, prompts, rules, max_tokens)
+    return generate(toy.decode_step, context, cache, prompts, rules, max_tokens)
 
 
 def words_alone(ids):

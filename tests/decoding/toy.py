@@ -32,7 +32,7 @@ class Toy:
     def decode_step(self, tokens, index, context, cache):
         self.calls += 1
         state = cache["state"] @ self.mix + tf.gather(self.embedding, tokens)
-        state = tf.tanh(state + context[:, None, :])
+        state = tf.tanh(state + context["rows"][:, None, :])
         return state @ self.output, {"state": state, "steps": cache["steps"] + 1}
 
     def log_probs(self, source: np.ndarray, ids) -> np.ndarray:
@@ -92,7 +92,7 @@ def searched(method, toy: Toy, sources, config, rows: int, limit, jit=None, **op
     or with `jit` False or True as a graph."""
 
     def run(**options):
-        context, cache = tf.constant(sources), toy.empty_cache(len(sources), rows)
+        context, cache = {"rows": tf.constant(sources)}, toy.empty_cache(len(sources), rows)
         given = (toy.decode_step, context, cache, len(sources), config, limit)
         return method(*given, vocabulary_size=REAL_SIZE, **options)
 
