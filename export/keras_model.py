@@ -11,6 +11,7 @@ import argparse
 import json
 
 from experiments.command_line import Parser, count
+from export.saved_model import COMPILE
 from macaron_tf.errors import UserError
 from macaron_tf.program import exit_on_user_error
 
@@ -35,6 +36,8 @@ def run(options: argparse.Namespace) -> None:
         raise UserError(f"--decoding {options.decoding}: {error}") from error
     found, labels = load(options.model, vocabulary=options.vocabulary), tuple(options.labels or ())
     network = found.network
+    if options.compile and not isinstance(network, EncoderDecoder):
+        raise UserError(f"--compile: {options.model} is no translator, and searches nothing")
     if isinstance(network, CLASSIFIERS):
         found = dataclasses.replace(found, labels=labels, max_length=options.max_length)
         module = classifier_module(options.model, found)
@@ -42,7 +45,8 @@ def run(options: argparse.Namespace) -> None:
         asked = "a classifier, which takes --labels" if labels else "a classifier or a translator"
         raise UserError(f"{options.model} is a {type(network).__name__}, not {asked}")
     else:
-        module = TranslationModule(network, found.vocabulary, config, source_limit(network))
+        given = (network, found.vocabulary, config, source_limit(network), options.compile)
+        module = TranslationModule(*given)
     print(write_version(module, {}, options.out))
 
 
@@ -56,6 +60,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--labels", nargs="+", help="a classifier's classes")
     count("--max-length N", "a classifier's longest row (%(default)s)", 128)(parser)
     parser.add_argument("--decoding", default="{}", help="a translator's search settings in JSON")
+    COMPILE(parser)
     run(parser.parse_args(arguments))
 
 

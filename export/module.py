@@ -2,13 +2,14 @@
 
 import contextlib
 import fcntl
+import functools
 import json
 import os
 import pathlib
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -16,7 +17,7 @@ import tensorflow as tf
 from etils import epath
 
 from export.server.config import MAX_VERSION, MODEL_FILE, version_of
-from export.warm_up import write_warm_up
+from export.warm_up import TEXT, write_warm_up
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths
 from macaron_tf.io.progress import Progress
@@ -54,6 +55,10 @@ class ExportedModule(tf.Module):
         """Functions and the dtypes of their inputs by the names of the signatures."""
         return {"serving_default": (self.serve, self.inputs)}
 
+    def typical_texts(self) -> Sequence[str]:
+        """Texts whose requests make a server ready, one for each function that is compiled."""
+        return (TEXT,)
+
     def signatures(self) -> dict[str, tf.types.experimental.ConcreteFunction]:
         """The concrete functions by signature name."""
         return {
@@ -63,6 +68,33 @@ class ExportedModule(tf.Module):
             )
             for name, (function, inputs) in self.functions().items()
         }
+
+
+# Greatest numbers of ids in a row that have functions of their own, compiled by XLA.
+COMPILED_LENGTHS = (16, 32, 64, 128)
+
+
+def compiled_for_one(function: Callable, ids: tf.Tensor) -> Any:
+    """`function(ids)`, compiled by XLA where ids `(B, L)` are one row of at most 128.
+
+    One row makes operations so small that calling them costs as much as their work, and XLA fuses
+    them. The row is padded with zeros to the next of `COMPILED_LENGTHS`, and each of them is
+    compiled when a request first needs it.
+    """
+
+    @functools.partial(tf.function, jit_compile=True, autograph=False)
+    def compiled(row):
+        with implementation_scope("xla"):
+            return function(row)
+
+    def padded(length: int) -> Any:
+        row = tf.pad(ids, [[0, 0], [0, length - tf.shape(ids)[1]]])
+        return compiled(tf.reshape(row, (1, length)))  # (1, length), static as XLA needs it
+
+    branches = [functools.partial(padded, length) for length in COMPILED_LENGTHS]
+    shorter = tf.reduce_sum(tf.cast(tf.shape(ids)[1] > COMPILED_LENGTHS, tf.int32))
+    number = tf.where(tf.shape(ids)[0] == 1, shorter, len(branches))
+    return tf.switch_case(number, [*branches, lambda: function(ids)])
 
 
 def _checked(function: Callable) -> Callable:
@@ -165,7 +197,7 @@ def write_version(
             module.vocabulary.save(extra)
             record = {**record, "vocabulary": module.vocabulary.hash}
             (extra / "export.json").write_text(json.dumps(record, indent=2) + "\n")
-            write_warm_up(aside, signatures)
+            write_warm_up(aside, signatures, module.typical_texts())
             if remote:
                 paths.upload(aside, out / str(version), last=MODEL_FILE)
             else:

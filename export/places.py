@@ -21,7 +21,7 @@ from macaron_tf.training.checkpoints import weights_record
 
 
 def open_module(
-    place: str, checkpoint: str | None = None, **decoding
+    place: str, checkpoint: str | None = None, compiled: bool = False, **decoding
 ) -> tuple[ExportedModule, dict[str, Any]]:
     """The model that a place holds, ready to be written, and the record of its export.
 
@@ -29,6 +29,7 @@ def open_module(
         place: of `macaron_tf.load`.
         checkpoint: the weights of a run: "average", "best", "last" or a step; by default as its
             command chooses.
+        compiled: see `TranslationModule`; of translators alone.
         decoding: fields of a translator's beam search to replace, such as `n_best=4`.
 
     Raises:
@@ -36,6 +37,7 @@ def open_module(
     """
     location = locate(place)
     foreign = location.without_recipe
+    asked = {**decoding, "compile": True} if compiled else decoding  # flags of translators
     if foreign and checkpoint:
         raise UserError(f"--checkpoint: {place} is no run and has one set of weights")
     if foreign:
@@ -46,13 +48,13 @@ def open_module(
         if is_translator(found):
             config = BeamSearchConfig(**decoding)
             given = (found.network, found.vocabulary, config, source_limit(found.network))
-            return TranslationModule(*given), record
+            return TranslationModule(*given, compiled), record
         kind = "pretraining" if found.objective in (*CAUSAL, *CORRUPTING) else "embedding"
     else:
         place, checkpoint = str(location.folder), checkpoint or location.checkpoint
         kind = read_kind(place)
-    if decoding and kind != "translation":
-        flag = next(iter(decoding)).replace("_", "-")
+    if asked and kind != "translation":
+        flag = next(iter(asked)).replace("_", "-")
         raise UserError(f"--{flag}: {place} is no translator, and searches nothing")
     if kind == "embedding":
         return sentence_module(place, checkpoint)
@@ -67,5 +69,6 @@ def open_module(
     else:
         config = dataclasses.replace(run.recipe.decoding, **decoding)
         network, facts = run.load_network(weights), {"decoding": dataclasses.asdict(config)}
-        module = TranslationModule(network, run.vocabulary, config, source_limit(network))
+        limit = source_limit(network)
+        module = TranslationModule(network, run.vocabulary, config, limit, compiled)
     return module, {"run": run.path.name, **weights_record(weights), **facts}

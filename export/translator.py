@@ -2,7 +2,8 @@
 
 import tensorflow as tf
 
-from export.module import ExportedModule
+from export.module import COMPILED_LENGTHS, ExportedModule, compiled_for_one
+from export.warm_up import TEXT
 from macaron_tf.decoding import BeamSearchConfig, score_ids, translate_ids
 from macaron_tf.special_ids import EOS, PAD
 from macaron_tf.text import PieceVocabulary
@@ -24,18 +25,39 @@ class TranslationModule(ExportedModule):
         vocabulary: the network's own.
         decoding: beam search settings, `n_best` included.
         max_tokens: greatest number of pieces in a line.
+        compiled: requests of one line are searched in graphs that XLA compiles.
     """
 
     def __init__(
-        self, network, vocabulary: PieceVocabulary, decoding: BeamSearchConfig, max_tokens: int
+        self,
+        network,
+        vocabulary: PieceVocabulary,
+        decoding: BeamSearchConfig,
+        max_tokens: int,
+        compiled: bool = False,
     ):
         super().__init__(network, vocabulary)
         self.decoding = decoding
         self.max_tokens = max_tokens
+        self.compiled = compiled
 
     def functions(self):
         score = {"source": tf.string, "target": tf.string}
         return {**super().functions(), "score": (self.score, score)}
+
+    def typical_texts(self):
+        if not self.compiled:
+            return super().typical_texts()
+        language = self.vocabulary.languages[0]
+        words = TEXT.split() * COMPILED_LENGTHS[-1]
+        texts = [" ".join(words[:count]) for count in range(1, COMPILED_LENGTHS[-1])]
+        sizes = [len(ids) for ids in self.vocabulary.encode_lines(texts, language)]
+        found = []
+        for length in COMPILED_LENGTHS:
+            # The longest that fits, with its EOS.
+            most = min(length - 1, self.max_tokens)
+            found += [text for text, size in zip(texts, sizes, strict=True) if size <= most][-1:]
+        return list(dict.fromkeys(found))
 
     def ids(self, lines: tf.Tensor, language: str) -> tf.Tensor:
         """Lines `(B,)` to ids `(B, L)`, each row ending in EOS, PAD after."""
@@ -53,7 +75,7 @@ class TranslationModule(ExportedModule):
 
     def serve(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
         source = self.ids(text, self.vocabulary.languages[0])
-        found = translate_ids(self.network, source, self.decoding, self.vocabulary.pieces)
+        found = compiled_for_one(self.search, source) if self.compiled else self.search(source)
         n_best = self.decoding.n_best
         # (B, N, T) -> (B N, T)
         ids = tf.reshape(found["ids"], (-1, tf.shape(found["ids"])[2]))
@@ -64,6 +86,10 @@ class TranslationModule(ExportedModule):
             "translations": tf.where(empty, "", translations),
             "scores": tf.where(empty, 0.0, found["scores"]),
         }
+
+    def search(self, source: tf.Tensor) -> dict[str, tf.Tensor]:
+        """The n best outputs of ids `(B, L)`: see `translate_ids`."""
+        return translate_ids(self.network, source, self.decoding, self.vocabulary.pieces)
 
     def score(self, source: tf.Tensor, target: tf.Tensor) -> dict[str, tf.Tensor]:
         """The `score` signature."""

@@ -1,9 +1,10 @@
 """Typical requests of a model: a server's example, and those that warm a version up."""
 
+import itertools
 import logging
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -17,9 +18,11 @@ _LOG = logging.getLogger(__name__)
 
 
 def write_warm_up(
-    folder: pathlib.Path, functions: Mapping[str, tf.types.experimental.ConcreteFunction]
+    folder: pathlib.Path,
+    functions: Mapping[str, tf.types.experimental.ConcreteFunction],
+    texts: Sequence[str] = (TEXT,),
 ) -> None:
-    """Records one request of each signature, as a TFRecord file of `PredictionLog`.
+    """Records requests of each signature, as a TFRecord file of `PredictionLog`.
 
     TensorFlow Serving loads no version that fails such a request, so each is tried here first and
     left out where the model refuses it. Without tensorflow-serving-api, which defines the record,
@@ -28,6 +31,7 @@ def write_warm_up(
     Args:
         folder: the version's.
         functions: by signature name, their inputs named by their `TensorSpec`.
+        texts: the texts of one request each.
     """
     try:
         from tensorflow_serving.apis import prediction_log_pb2
@@ -38,9 +42,9 @@ def write_warm_up(
         )
         return
     logs = []
-    for name, function in functions.items():
+    for (name, function), text in itertools.product(functions.items(), texts):
         specs = tf.nest.flatten(function.structured_input_signature)
-        inputs = {spec.name: _typical(spec) for spec in specs}
+        inputs = {spec.name: _typical(spec, text) for spec in specs}
         try:
             function(*map(tf.constant, inputs.values()))
         except tf.errors.OpError:
@@ -57,9 +61,9 @@ def write_warm_up(
                 writer.write(log.SerializeToString())
 
 
-def _typical(spec: tf.TensorSpec) -> np.ndarray:
+def _typical(spec: tf.TensorSpec, text: str) -> np.ndarray:
     """A typical value of an input, one row."""
     shape = [size or 1 for size in spec.shape]
     if spec.dtype == tf.string:
-        return np.full(shape, TEXT.encode(), dtype=np.object_)
+        return np.full(shape, text.encode(), dtype=np.object_)
     return np.full(shape, CONTROLS.get(spec.name, 0), dtype=spec.dtype.as_numpy_dtype)

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 from keras import ops
 
+from macaron_tf.kernels import compiled_by_xla
+
 _packs: contextvars.ContextVar[bool] = contextvars.ContextVar("packs", default=False)
 
 
@@ -17,7 +19,8 @@ def packing_scope() -> Iterator[None]:
     attention, whose scores stay padded; other mixers are given padded rows. Of a batch whose rows
     have a third of the longest one's length on average, that is nearly a third of the products.
     The matrices of activations have rank 2, which TensorFlow fuses with bias and GELU.
-    Hidden states of padding are zeros. The shapes depend on the data: not for XLA.
+    Hidden states of padding are zeros. The shapes depend on the data, so graphs that XLA compiles
+    keep their padding.
     """
     token = _packs.set(True)
     try:
@@ -27,8 +30,8 @@ def packing_scope() -> Iterator[None]:
 
 
 def packs() -> bool:
-    """Whether the caller is within a `packing_scope`."""
-    return _packs.get()
+    """Whether the caller is within a `packing_scope`, and not compiled by XLA."""
+    return _packs.get() and not compiled_by_xla()
 
 
 class Packing:

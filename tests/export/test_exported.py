@@ -28,12 +28,13 @@ from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
 from experiments.recipe import override
 from experiments.text_to_text.run import TaskGenerator, TextRun, framed, recipe_for
 from experiments.translate.run import TranslationRun
-from export import client, keras_model
+from export import client, keras_model, module, translator
 from export.client import GrpcClient, RestClient
 from export.places import open_module
-from export.saved_model import main
+from export.saved_model import export, main
 from export.server.config import ServerConfig
 from export.server.model_server import ModelServer
+from export.warm_up import WARMUP_REQUESTS
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.tags import at_spaces
 from macaron_tf.decoding import GenerationConfig
@@ -364,6 +365,30 @@ def test_the_server_and_the_command_say_the_same(folder, capsys):
     assert generate(["complete", str(folder / "bart"), PAIRS[1][0], *words]) == 0
     said = capsys.readouterr().out.removesuffix("\n")
     assert answer["outputs"]["completion"] == [said, said]
+
+
+def test_a_compiled_translator_says_of_one_line_what_the_run_says(
+    folder, number_hypotheses, tmp_path, monkeypatch
+):
+    for room in (module, translator):
+        monkeypatch.setattr(room, "COMPILED_LENGTHS", (8,))
+    path = export(folder / "numbers", tmp_path / "served", n_best=2, compiled=True)
+    # A text of at most 7 pieces, for each signature.
+    assert len(list(tf.data.TFRecordDataset(str(path / WARMUP_REQUESTS)))) == 2
+    # One row that is compiled, a longer one, and two rows.
+    lines = [NUMBERS[:1], [" ".join(NUMBERS[:3])], NUMBERS[:2]]
+    asked = [
+        (str(place), "serving_default", {"text": each})
+        for place in (path, served(folder, "numbers"))
+        for each in lines
+    ]
+    found = ask_elsewhere(tmp_path, *asked)
+    for one, other in zip(found[:3], found[3:], strict=True):
+        assert one["translations"] == other["translations"]
+        np.testing.assert_allclose(one["scores"], other["scores"], atol=1e-5)
+    assert found[0]["translations"][0][0] == number_hypotheses[0][0].text
+    graph = tf.saved_model.load(str(path)).signatures["serving_default"].graph.as_graph_def()
+    assert any(f.attr["_XlaMustCompile"].b for f in graph.library.function)
 
 
 def test_translations_are_the_runs(number_hypotheses, answers):
