@@ -9,7 +9,8 @@ Runtime and in OpenVINO behind the same tokenizer, our SavedModel loaded by Tens
 our Keras model in memory. Answers are compared before they are timed.
 TensorFlow Serving's container needs Docker's engine and is not part of this: the signature that its
 server calls is timed, in this process, also by several clients at once; its network and its
-batching come on top. A translator's SavedModel is timed beside its own graph in memory.
+batching come on top. A translator's SavedModel is timed beside its own graph in memory, also with
+requests of one line compiled by XLA (`--compile`).
 """
 
 import argparse
@@ -66,7 +67,7 @@ command = Benchmark(
     count("--batch-sizes", "lines of a request", [1, 32], nargs="+"),
     count("--rows", "lines of a turn, or more", 32),
     count("--clients", "threads that ask a line each; 0 leaves it out", 4, least=0),
-    switch("--bfloat16", "also both classifiers in bfloat16, and ONNX Runtime's in int8"),
+    switch("--bfloat16", "also both classifiers in bfloat16, and the engines' in int8"),
     argument(
         "--translator",
         "size of the translator that is exported",
@@ -158,13 +159,10 @@ class HuggingFaceClassifier(peers.HuggingFacePeer):
         )
         settings = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"}
         settings["PERFORMANCE_HINT"] = "LATENCY"
-        compiled = openvino.compile_model(path, "CPU", settings)
 
         class Own(threading.local):  # a request of OpenVINO's serves one thread at a time
-            def __init__(self):
+            def __init__(self, compiled: openvino.CompiledModel):
                 self.infer = compiled.create_infer_request().infer
-
-        own = Own()
 
         def answer(run: Callable[[dict], np.ndarray], lines: Sequence[str]) -> np.ndarray:
             rows = self.inputs(lines, "np")
@@ -175,16 +173,18 @@ class HuggingFaceClassifier(peers.HuggingFacePeer):
             session = open_session(path)
             return functools.partial(answer, lambda rows: session.run(None, rows)[0])
 
-        answers = {
-            "ONNX Runtime": runtime(path),
-            "OpenVINO": functools.partial(answer, lambda rows: own.infer(rows)[0]),
-        }
+        def open_vino(path: pathlib.Path) -> Answer:
+            own = Own(openvino.compile_model(path, "CPU", settings))
+            return functools.partial(answer, lambda rows: own.infer(rows)[0])
+
+        answers = {"ONNX Runtime": runtime(path), "OpenVINO": open_vino(path)}
         if int8:
             # Weights in int8 for each column; activations are scaled for each request.
             onnxruntime.quantization.quantize_dynamic(
                 path, path.with_stem("int8"), per_channel=True
             )
             answers["ONNX Runtime, int8"] = runtime(path.with_stem("int8"))
+            answers["OpenVINO, int8"] = open_vino(path.with_stem("int8"))
         return answers
 
     def ours(self, directory: pathlib.Path, dtype: str = "float32") -> EncoderClassifier:
@@ -265,7 +265,7 @@ def classifiers(options: argparse.Namespace, folder: pathlib.Path) -> dict[str, 
 def translators(
     size: str, lines: Sequence[str], new_tokens: int, folder: pathlib.Path
 ) -> dict[str, Answer]:
-    """A random translator with beam search, text to text: its graph in memory, its SavedModel.
+    """A random translator with beam search, text to text: its graph in memory, its SavedModels.
 
     All translations have `new_tokens`, so that all take as many steps.
 
@@ -286,10 +286,12 @@ def translators(
         found = translate_ids(network, source, config, vocabulary.pieces)["ids"][:, 0]
         return vocabulary.decode(found)
 
-    decoding = json.dumps(dataclasses.asdict(config))
+    words = ("translations", "--decoding", json.dumps(dataclasses.asdict(config)))
+    compiled = (folder / "compiled", *words, "--compile")
     return {
         IN_MEMORY: lambda lines: graph(tf.constant(lines)).numpy()[:, None],
-        SAVED_MODEL: _exported(network, vocabulary, folder, "translations", "--decoding", decoding),
+        SAVED_MODEL: _exported(network, vocabulary, folder / "plain", *words),
+        f"{SAVED_MODEL}, compiled": _exported(network, vocabulary, *compiled),
     }
 
 

@@ -109,7 +109,9 @@ def test_hugging_faces_classifier_answers_as_ours(tmp_path):
     pytest.importorskip("transformers")
     options = serving.command.parse_args(["--size", "tiny", "--layers", "1", "--bfloat16"])
     answers = serving.classifiers(options, tmp_path)
-    assert list(answers)[:2] == [serving.REFERENCE, serving.SAVED_MODEL] and len(answers) == 6
+    engines = ["ONNX Runtime", "OpenVINO", "ONNX Runtime, int8", "OpenVINO, int8"]
+    assert list(answers)[:6] == [serving.REFERENCE, *engines, serving.SAVED_MODEL]
+    assert len(answers) == 10
     requests = serving.requests_of(16, options)[:2]
     serving.check_agreement(answers, requests)
     assert np.ptp(answers[serving.REFERENCE](requests[0])[:, 0]) > 0.02
