@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 RUN := env TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python
 
-.PHONY: help setup demo test fuzz test-slow test-peers test-tpu test-notebooks notebooks tpu-check lint bench walk wheel clean
+.PHONY: help setup demo test fuzz test-slow test-peers test-tpu test-notebooks notebooks tpu-check lint bench walk wheel docs clean
 
 help:
 	@echo "make demo       train a small Macaron translator, score, export and serve it (10 minutes)"
@@ -24,6 +24,7 @@ help:
 	@echo "make notebooks  the examples as notebooks, in notebooks/ (Jupytext, into .venv-docs)"
 	@echo "make test-notebooks  runs them at tiny size"
 	@echo "make walk       every command of the pages on real data, a few updates each (an hour; DATA=DIR)"
+	@echo "make docs       the site, in site/: guides, systems, settings, API (MkDocs, into .venv-docs)"
 	@echo "make wheel      the package, in dist/"
 	@echo "make clean      remove .venv and runs/"
 
@@ -116,13 +117,25 @@ $(DOCS)/installed: $(STAMP) docs/requirements.txt
 	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check -r docs/requirements.txt
 	@touch $@
 
+# Strict: a broken link or a name that cannot be documented ends the build. No network is used.
+docs: $(DOCS)/installed
+	@env TF_CPP_MIN_LOG_LEVEL=3 NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --strict --quiet
+	@env TF_CPP_MIN_LOG_LEVEL=3 $(DOCS)/bin/python -m pytest tests/test_site.py
+	@echo "site/index.html; with its search: python3 -m http.server --directory site"
+
 notebooks: $(DOCS)/installed
 	@mkdir -p notebooks
 	@for script in experiments/examples/[a-z]*.py; do \
 	  $(DOCS)/bin/python -m jupytext --quiet --set-kernel python3 --to ipynb $$script \
 	    --output notebooks/$$(basename $$script .py).ipynb || exit 1; done
 
-test-notebooks: $(DOCS)/installed
+test-# Strict: a broken link or a name that cannot be documented ends the build. No network is used.
+docs: $(DOCS)/installed
+	@env TF_CPP_MIN_LOG_LEVEL=3 NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --strict --quiet
+	@env TF_CPP_MIN_LOG_LEVEL=3 $(DOCS)/bin/python -m pytest tests/test_site.py
+	@echo "site/index.html; with its search: python3 -m http.server --directory site"
+
+notebooks: $(DOCS)/installed
 	env TF_CPP_MIN_LOG_LEVEL=3 $(DOCS)/bin/python -m pytest -m slow tests/experiments/test_examples.py
 
 DATA ?= ../shared/data/tfds
@@ -133,4 +146,4 @@ wheel: $(STAMP)
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
 
 clean:
-	rm -rf $(VENV) $(PEERS) $(JOEY) $(TPU) $(DOCS) runs notebooks build dist
+	rm -rf $(VENV) $(PEERS) $(JOEY) $(TPU) $(DOCS) runs notebooks site build dist
