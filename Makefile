@@ -129,13 +129,7 @@ notebooks: $(DOCS)/installed
 	  $(DOCS)/bin/python -m jupytext --quiet --set-kernel python3 --to ipynb $$script \
 	    --output notebooks/$$(basename $$script .py).ipynb || exit 1; done
 
-test-# Strict: a broken link or a name that cannot be documented ends the build. No network is used.
-docs: $(DOCS)/installed
-	@env TF_CPP_MIN_LOG_LEVEL=3 NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --strict --quiet
-	@env TF_CPP_MIN_LOG_LEVEL=3 $(DOCS)/bin/python -m pytest tests/test_site.py
-	@echo "site/index.html; with its search: python3 -m http.server --directory site"
-
-notebooks: $(DOCS)/installed
+test-notebooks: $(DOCS)/installed
 	env TF_CPP_MIN_LOG_LEVEL=3 $(DOCS)/bin/python -m pytest -m slow tests/experiments/test_examples.py
 
 DATA ?= ../shared/data/tfds

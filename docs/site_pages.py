@@ -1,13 +1,14 @@
-"""MkDocs' hook: the site has the repository's own layout, so that links work there and on a git host.
+"""MkDocs' hook: the site has the repository's paths, so that links work there and on a git host.
 
-Pages are README.md, docs/, the results and two guides that lie beside their code. Python files that
-a page links are pages too. Made from the code: a system's layer, models and recipes, below its text
-in docs/systems/; every setting; every command's help; the API of every name that a room exports.
+Pages are README.md, docs/, the results, two guides that lie beside their code, and the Python files
+that a page links. Made from the code: a system's layer, models and recipes, below its text in
+docs/systems/; every setting; every command's help; the API of every name that a room exports.
 """
 
-import ast
 import contextlib
+import dataclasses
 import fnmatch
+import fractions
 import functools
 import importlib
 import inspect
@@ -33,6 +34,7 @@ PAGES = (
 )
 ROOMS = ("", "layers", "models", "objectives", "training", "decoding", "text", "kernels")
 ROOMS += ("distribution", "interop", "keras_hub", "layers.mixer", "layers.watching")
+ROOMS += ("models.catalog", "objectives.base")
 LINK = re.compile(r"\]\(([^)#\s]+\.py)\)")
 
 
@@ -70,7 +72,9 @@ def on_files(files: Files, config) -> Files:
         kind = SourcePage if name.endswith(".py") else File
         kept.append(kind(name, str(ROOT), config.site_dir, config.use_directory_urls))
     kept += [File.generated(config, name, content=make()) for name, make in made.items()]
-    systems = ["docs/systems.md", *(name for name in names if name.startswith("docs/systems/"))]
+    overview = "docs/systems.md"
+    systems = re.findall(r"\((systems/\w+\.md)\)", (ROOT / overview).read_text(encoding="utf-8"))
+    systems = [overview, *(f"docs/{name}" for name in dict.fromkeys(systems))]
     fill(config.nav, {"SYSTEMS": systems, "API": list(made)[2:]})
     return Files(kept)
 
@@ -113,8 +117,9 @@ def system(meta: dict) -> str:
         parts.append("## A layer\n\n" + layers(catalog.config(meta["layer"])))
     if models:
         parts.append(
-            "## Models\n\n`macaron_tf.build(NAME)` makes one, and `--set model=NAME` takes it into a "
-            "recipe. Sources of the sizes stand in [catalog.py](../../macaron_tf/models/catalog.py).\n\n"
+            "## Models\n\n`macaron_tf.build(NAME)` makes one, and `--set model=NAME` takes it into "
+            "a recipe. D is the width, F the inner width of a layer's feed-forwards; sources of "
+            "the sizes stand in [catalog.py](../../macaron_tf/models/catalog.py).\n\n"
             + table(("name", "parameters", "D", "F", "heads", "layers"), map(model_row, models))
         )
     if recipes:
@@ -156,141 +161,140 @@ def recipe_text(name: str) -> str:
     return f"### {name}\n\n{first}\n{rest}\n" + (f"\n    {command}\n" if command else "")
 
 
-COLOURS = {"tokens": "#f4c78e", "memory": "#f7dfa5", "channels": "#a9cce3"}
-
-
 def layers(config) -> str:
-    """The equations and pictures of a configuration's layers, from their schemes."""
-    from macaron_tf.models.config import EncoderDecoderConfig
+    """The pictures and equations of a configuration's layers, from their schemes."""
+    from macaron_tf.layers import Mix
+    from macaron_tf.models import EncoderDecoderConfig
 
-    scheme = list(config.splittings[0])
+    scheme = config.splittings[0]
     if not isinstance(config, EncoderDecoderConfig):
         return layer(config, scheme, "causal " * config.causal)
-    decoder = []
+    decoder = []  # attends the encoder's output after each look at its own tokens
     for mix in scheme:
-        decoder.append((mix, "causal " if mix.operator == "tokens" else ""))
-    both = "**Encoder**\n\n" + layer(config, scheme, "")
-    return both + "\n**Decoder**\n\n" + layer(config, with_memory(scheme), "causal ")
+        decoder += [mix, Mix("memory", mix.step_size)] if mix.operator == "tokens" else [mix]
+    first = "**Encoder**\n\n" + layer(config, scheme, "")
+    return first + "\n**Decoder**\n\n" + layer(config, decoder, "causal ")
 
 
-def with_memory(scheme: list) -> list:
-    """The operators of a decoder: it attends the encoder's output after each look at its own."""
-    from macaron_tf.layers import Mix
-
-    pairs = ((mix, Mix("memory", mix.step_size)) for mix in scheme)
-    return [
-        one
-        for mix, memory in pairs
-        for one in ((mix, memory) if mix.operator == "tokens" else (mix,))
-    ]
-
-
-def layer(config, scheme: list, causal: str) -> str:
-    token = {"gmlp": "gated MLP", "amlp": "gated MLP with a tiny attention"}
-    names = {
-        "tokens": causal
-        + token.get(config.blocks[0], "relative attention" if config.relative else "attention"),
-        "memory": "attention to the source",
-        "channels": "SwishRNN" if config.blocks[0] == "swish_rnn" else "feed-forward",
+def layer(config, scheme, causal: str) -> str:
+    """A picture of the operators, the first one at the bottom, and a line of code for each."""
+    attention = "relative attention" if config.relative else "attention"
+    gated = ("gated MLP", "#d9c5e8")
+    named = {
+        "tokens": {"gmlp": gated, "amlp": gated}.get(config.block, (causal + attention, "#f4c78e")),
+        "memory": ("attention to the source", "#f7dfa5"),
+        "channels": {"swish_rnn": ("SwishRNN", "#b5dfb1")}.get(
+            config.block, ("feed-forward", "#a9cce3")
+        ),
     }
-    lines, boxes, y = [], [], 10
+    lines, boxes, y = [], [], 10.0
     for mix in scheme:
+        name, _ = named[mix.operator]
         step = "" if mix.step_size == 1 else f"{mix.step_size:g} * "
-        called = names[mix.operator].replace(" ", "_").replace("-", "_")
-        inner, end = ("norm(x)", "") if config.norm == "pre" else ("x", ")")
-        lines.append(f"x = {'norm(' * bool(end)}x + {step}{called}({inner}){end}")
-    height = {id(mix): 16 + 28 * abs(mix.step_size) for mix in scheme}
+        sublayer = f"{step}{re.sub('[ -]', '_', name)}"
+        pre, post = f"x + {sublayer}(norm(x))", f"norm(x + {sublayer}(x))"
+        lines.append(f"x = {pre if config.norm == 'pre' else post}")
     for mix in reversed(scheme):
-        h, text = (
-            height[id(mix)],
-            f"{mix.step_size:g} × " * (mix.step_size != 1) + names[mix.operator],
-        )
+        (name, colour), height = named[mix.operator], 16 + 28 * abs(mix.step_size)
+        step = "" if mix.step_size == 1 else f"{fractions.Fraction(mix.step_size)} "
         boxes.append(
-            f'<path d="M120 {y}v12" stroke="#777"/><rect x="1" y="{y + 12}" width="238" height="{h:g}" '
-            f'rx="6" fill="{COLOURS[mix.operator]}" stroke="#555"/><text x="120" y="{y + 17 + h / 2:g}" '
-            f'text-anchor="middle" font-size="14" fill="#222">{text}</text>'
+            f'<path d="M120 {y}v12"/><rect x="1" y="{y + 12}" width="238" height="{height}" '
+            f'rx="6" fill="{colour}"/><text x="120" y="{y + 17 + height / 2}">{step}{name}</text>'
         )
-        y += 12 + h
-    svg = f'<svg viewBox="0 0 240 {y + 12:g}" width="240" role="img">{"".join(boxes)}'
-    svg += f'<path d="M120 {y:g}v12" stroke="#777"/></svg>'
-    return (
-        f'<div class="layer" markdown>\n{svg}\n\n```python\n'
-        + "\n".join(lines)
-        + "\n```\n\n</div>\n"
-    )
+        y += 12 + height
+    boxes.append(f'<path d="M120 {y}v12"/>')
+    svg = f'<svg viewBox="0 0 240 {y + 12}" width="240" role="img">{"".join(boxes)}</svg>'
+    code = "\n".join(lines)
+    return f'<div class="layer" markdown>\n{svg}\n\n```python\n{code}\n```\n\n</div>\n'
 
 
 # References.
 
 
+# Parts of a module's name, and the title of the settings under it.
+GROUPS = {
+    "experiments": "Recipes",
+    "macaron_tf.models macaron_tf.layers": "Models",
+    "macaron_tf.training": "Training",
+    "macaron_tf.data macaron_tf.text": "Text, tables and batches",
+    "macaron_tf.decoding macaron_tf.evaluation": "Decoding and scores",
+    "macaron_tf.objectives": "Objectives",
+    "export": "Server",
+}
+SETTINGS = ("experiments.registry", "experiments.finetune.run", "experiments.embed.run")
+SETTINGS += ("experiments.text_to_text.run", "experiments.translate.evaluate")
+SETTINGS += ("macaron_tf.data.tasks.own_tables", "export.server.config")
+
+
+def settings_classes() -> list[type]:
+    """Every class of settings; bases before what extends them."""
+    from macaron_tf.settings import Settings
+
+    for name in SETTINGS:
+        importlib.import_module(name)
+    importlib.import_module("experiments.registry").names()  # imports the recipes
+
+    def below(cls) -> list[type]:
+        found = [one for child in cls.__subclasses__() for one in (child, *below(child))]
+        return [one for one in found if re.match("macaron_tf|experiments|export", one.__module__)]
+
+    return list(dict.fromkeys(below(Settings)))
+
+
 def settings_page() -> str:
-    """Every settings class: its paths on the command line, and each field."""
-    from experiments.registry import names  # imports every command's recipe
-    from macaron_tf.settings import Settings, describe, hints_of
+    """Every setting, with its path on the command line where it has one path."""
+    from experiments.recipe import Recipe
+    from macaron_tf.models import EncoderConfig, EncoderDecoderConfig
+    from macaron_tf.settings import describe
 
-    names()
-    importlib.import_module("export.server.config")
-
-    def below(cls):
-        return {cls} | {one for child in cls.__subclasses__() for one in below(child)}
-
-    rooms = ("macaron_tf", "experiments", "export")
-    known = [
-        cls
-        for cls in below(Settings)
-        if cls is not Settings and cls.__module__.split(".")[0] in rooms
-    ]
-    places: dict[type, set[str]] = {}
-    for recipe in (cls for cls in known if "kind" in vars(cls) and hasattr(cls, "may_change")):
-        note_places(recipe, "", places, hints_of)
+    known, paths = settings_classes(), {}
+    for cls in known:
+        if issubclass(cls, Recipe):
+            note_paths(cls, "", paths)
+    for cls in (EncoderConfig, EncoderDecoderConfig):
+        note_paths(cls, "model.", paths)
     text = [
-        "# Every setting\n\nMade from the `Settings` classes. `--set PATH=VALUE` replaces one, and "
-        "`python -m experiments.pretrain settings RECIPE [WORD]` prints a recipe's with their values. "
-        "A class has the settings of its bases too. [Recipes and settings](../settings.md) explains the forms.\n"
+        "# Every setting\n\n`--set PATH=VALUE` replaces a setting, and `python -m "
+        "experiments.pretrain settings RECIPE [WORD]` prints a recipe's with their values. This "
+        "page is made from the classes that hold them; a class has the settings of its bases too. "
+        "[Recipes, settings, runs](../settings.md) is the guide.\n"
     ]
-    for cls in sorted(
-        known,
-        key=lambda cls: (
-            cls.__module__.replace("macaron_tf", "").count("server"),
-            cls.__module__,
-            cls.__name__,
-        ),
-    ):
-        own = [item for item in describe(cls) if item.name in vars(cls).get("__annotations__", {})]
-        bases = [
-            f"[{base.__name__}](#{base.__name__.lower()})"
-            for base in cls.__bases__
-            if base in known
-        ]
-        first = inspect.getdoc(cls).splitlines()[0] if cls.__doc__ else ""
-        text.append(f"## {cls.__name__}\n\n{first}\n")
-        if bases:
-            text.append(f"Also the settings of {', '.join(bases)}.\n")
-        if places.get(cls):
-            text.append(f"Path: {', '.join(f'`{place}NAME`' for place in sorted(places[cls]))}.\n")
-        rows = (
-            (
-                f"`{item.name}`",
-                cell(item.range),
-                cell(item.default and f"`{item.default}`"),
-                cell(item.text),
-            )
-            for item in own
-        )
-        text.append(table(("setting", "value", "default", "meaning"), rows))
+    for modules, title in GROUPS.items():
+        text.append(f"## {title}\n")
+        for cls in (one for one in known if one.__module__.startswith(tuple(modules.split()))):
+            bases = [f"[{b.__name__}](#{b.__name__.lower()})" for b in cls.__bases__ if b in known]
+            also = f" Also the settings of {', '.join(bases)}." if bases else ""
+            text.append(f"### {cls.__name__}\n\n{inspect.getdoc(cls).splitlines()[0]}{also}\n")
+            places = sorted(paths.get(cls, ()))
+            if len(places) > 1:
+                text.append(f"Under {' and '.join(f'`{place}`' for place in places)}.\n")
+            path = places[0] if len(places) == 1 else ""
+            own = vars(cls).get("__annotations__", {})
+            rows = [
+                (
+                    f"`{path}{item.name}`",
+                    item.range,
+                    item.default and f"`{item.default}`",
+                    item.text,
+                )
+                for item in describe(cls)
+                if item.name in own
+            ]
+            if rows:
+                cells = (map(cell, row) for row in rows)
+                text.append(table(("setting", "value", "default", "meaning"), cells))
     return "\n".join(text)
 
 
-def note_places(cls, path: str, places: dict, hints_of) -> None:
-    """Notes the paths under which a class's fields are set."""
-    import dataclasses
+def note_paths(cls: type, path: str, paths: dict[type, set[str]]) -> None:
+    """Notes the paths under which a class's fields are set, its bases' and its parts' included."""
+    from macaron_tf.settings import hints_of
 
     for base in cls.__mro__:
-        if dataclasses.is_dataclass(base):
-            places.setdefault(base, set()).add(path)
+        paths.setdefault(base, set()).add(path)
     for name, hint in hints_of(cls).items():
         if dataclasses.is_dataclass(hint):
-            note_places(hint, f"{path}{name}.", places, hints_of)
+            note_paths(hint, f"{path}{name}.", paths)
 
 
 def cell(text: str) -> str:
@@ -302,7 +306,7 @@ def commands_page() -> str:
     from macaron_tf.command_names import COMMANDS
 
     parts = [
-        "# Every command\n\nMade from `--help`. In an installed package `macaron NAME` is short for the module.\n"
+        "# Every command\n\nMade from `--help`. An installed package has `macaron NAME` for each.\n"
     ]
     for name, (module, text) in COMMANDS.items():
         with contextlib.suppress(ModuleNotFoundError):
@@ -327,30 +331,23 @@ def fenced(text: str) -> str:
     return f"````text\n{text.rstrip()}\n````\n"
 
 
-def exported(room: str) -> list[str]:
-    """The names that a room exports: imported by its package, or defined by its module."""
-    path = ROOT / "macaron_tf" / room.replace(".", "/")
-    package = path / "__init__.py"
-    tree = ast.parse(
-        (package if package.exists() else path.with_suffix(".py")).read_text(encoding="utf-8")
-    )
-    if not room:
-        return ["build", "load"]
-    names = []
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            names.append(node.name)
-        elif (
-            isinstance(node, ast.ImportFrom)
-            and package.exists()
-            and node.module.startswith("macaron_tf.")
-        ):
-            names += [alias.asname or alias.name for alias in node.names]
-    return [name for name in names if not name.startswith("_")]
+def exported(place: str) -> list[str]:
+    """The names of a room: its `__all__`, those that its package imports, or its module defines."""
+    module = importlib.import_module(place)
+    names = {name: getattr(module, name) for name in getattr(module, "__all__", vars(module))}
+
+    def of_room(value) -> bool:
+        home = getattr(value, "__module__", None) or ""
+        if hasattr(module, "__path__"):
+            return home.startswith("macaron_tf") or type(value) in (dict, tuple)
+        return home == place
+
+    return [name for name, value in names.items() if name[0] != "_" and of_room(value)]
 
 
 def api_page(room: str) -> str:
     """The reference of a room."""
     place = f"macaron_tf.{room}".rstrip(".")
-    module = f"# {place}\n\n::: {place}\n    options: {{members: false, show_root_heading: false, show_root_toc_entry: false}}\n"
-    return module + "".join(f"\n::: {place}.{name}\n" for name in exported(room))
+    options = "{members: false, show_root_heading: false, show_root_toc_entry: false}"
+    whole = f"# {place}\n\n::: {place}\n    options: {options}\n"
+    return whole + "".join(f"\n::: {place}.{name}\n" for name in exported(place))

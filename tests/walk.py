@@ -1,4 +1,4 @@
-"""Runs every command of README.md and docs/systems.md on real data, a few updates each.
+"""Runs the commands of the pages on real data, a few updates each; tests/test_docs.py compares.
 
     python -m tests.walk DATA_DIR OUT [--only WORD ...]
 
@@ -9,7 +9,9 @@ ended as expected. Last, a run that was killed and continued must have the bits 
 
 import argparse
 import hashlib
+import os
 import pathlib
+import re
 import shlex
 import signal
 import subprocess
@@ -18,6 +20,7 @@ import time
 
 import numpy as np
 
+ROOT = pathlib.Path(__file__).parents[1]
 SHORT = {
     "training.max_steps": 20,
     "training.warmup_steps": 5,
@@ -31,6 +34,14 @@ def flags(**more) -> str:
     """`--set` for a short training, and for `more`, two underscores being a dot."""
     settings = SHORT | {name.replace("__", "."): value for name, value in more.items()}
     return " ".join(f"--set {name}={value}" for name, value in settings.items())
+
+
+def write_modules(out: pathlib.Path, text: str) -> list[str]:
+    """Writes a page's Python files, whose code begins with `# NAME.py`; their names."""
+    found = re.findall(r"```python\n(# (\w+)\.py\n.*?)```", text, re.S)
+    for code, name in found:
+        (out / f"{name}.py").write_text(code, encoding="utf-8")
+    return [name for _, name in found]
 
 
 def commands(data: str, out: pathlib.Path) -> list[tuple[str, str, int]]:
@@ -48,6 +59,7 @@ def commands(data: str, out: pathlib.Path) -> list[tuple[str, str, int]]:
         ("", f"experiments.translate evaluate {r}/m30k {d} --split validation[:64]", 0),
         ("A man is riding a bike.\n", f"experiments.translate translate {r}/m30k", 0),
         ("", "experiments.pretrain recipes", 0),
+        ("", "experiments.pretrain settings bert_tiny warm", 0),
         ("", f"experiments.pretrain prepare bert_tiny {out}/corpus {d}", 0),
         ("", f"experiments.pretrain train swish_rnn_tiny {r}/swish --corpus {out}/corpus {short}",
          0),
@@ -62,6 +74,20 @@ def commands(data: str, out: pathlib.Path) -> list[tuple[str, str, int]]:
         ("", f"experiments.translate train multi30k_xlm_tiny {r}/x --init {r}/xlm {d} {short}", 0),
         ("", f"experiments.translate train multi30k_bart_tiny {r}/b --init {r}/bart {d} {short} "
          "--set first_stage_steps=5", 0),
+        *(
+            ("", f"experiments.pretrain train {recipe} {r}/{name} {d} {short} --set {part}", 0)
+            for recipe, name, part in (
+                ("bert_tiny", "own", "model.block=my_parts:ChannelsFirst"),
+                ("gpt_tiny", "gate", "model.block=my_operator:GateBlock"),
+                ("bert_tiny", "z", "objective=my_objective:WithZLoss"),
+            )
+        ),
+        ("", f"experiments.translate train multi30k_transformer_tiny {r}/splitting {d} {short} "
+         "--set 'model.scheme=channels/2 width 1, tokens, channels/2 width 1'", 0),
+        ("", f"experiments.look {r}/swish 'a man sleeps' --out {out}/look", 0),
+        ("", "experiments.finetune settings classify table", 0),
+        ("", f"experiments.finetune train classify {r}/mine --source tsv:{out}/mine.tsv "
+         f"--init {r}/swish {tune}", 0),
         ("", f"experiments.finetune train rte {r}/rte --init {r}/swish {d} {tune}", 0),
         ("", f"experiments.finetune evaluate {r}/rte {d}", 0),
         ("Two men sleep.\tMen sleep.\n", f"experiments.finetune predict {r}/rte", 0),
@@ -71,6 +97,7 @@ def commands(data: str, out: pathlib.Path) -> list[tuple[str, str, int]]:
          "--set spans.max_question=16", 0),
         ("", f"experiments.finetune train conll2003 {r}/conll --init {r}/bert {d} {tune}", 0),
         ("", f"experiments.finetune baseline rte {d}", 0),
+        ("", f"experiments.finetune submit {r}/rte {out}/glue {d}", 0),
         ("", f"experiments.generate complete {r}/gpt2 'The story of' --top-p 0.9 --seed 7 "
          "--max-tokens 8", 0),
         (text, f"experiments.generate score {r}/gpt2 {out}/lines.txt", 0),
@@ -115,7 +142,8 @@ def run(line: str, given: str, log) -> int:
     log.write(f"\n$ python -m {line}\n")
     log.flush()
     words = [sys.executable, "-m", *shlex.split(line)]
-    return subprocess.run(words, input=given, text=True, stdout=log, stderr=log).returncode
+    env = os.environ | {"PYTHONPATH": str(pathlib.Path(log.name).parent)}  # `write_modules`
+    return subprocess.run(words, input=given, text=True, stdout=log, stderr=log, env=env).returncode
 
 
 def digest(folder: pathlib.Path) -> str:
@@ -170,6 +198,9 @@ def main() -> int:
     out = pathlib.Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
     (out / "lines.txt").write_text("the story of a man\na woman in the house\n")
+    (out / "mine.tsv").write_text("sentence\tlabel\n" + "a fine film\tfilm\nno page\tweb\n" * 50)
+    for page in (ROOT / "docs").glob("own_*.md"):
+        write_modules(out, page.read_text(encoding="utf-8"))
     done_file, failed = out / "done.txt", []
     done = set(done_file.read_text().splitlines()) if done_file.exists() else set()
     with (out / "log.txt").open("a") as log:

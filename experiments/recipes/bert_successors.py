@@ -181,7 +181,7 @@ def xlm_tiny() -> PretrainingRecipe:
     language's share p_i is of the rows, not of the sentences. English, German and French out of the
     embedded corpus: screen texts, which are read over and over. Captions instead:
 
-        python -m experiments.pretrain train xlm_tiny runs/xlm --data-dir DIR --set
+        python -m experiments.pretrain train xlm_tiny runs/xlm --data-dir DIR --set \\
             'corpus.sources=(("tfds:multi30k/de-en", "train", None, "en"), ("tfds:multi30k/de-en",
             "train", None, "de"), ("tfds:multi30k/fr-en", "train", None, "fr"),
             ("tfds:multi30k/de-en", "train", None, ("de", "en")), ("tfds:multi30k/fr-en", "train",
@@ -214,7 +214,7 @@ def xlm_clm_tiny() -> PretrainingRecipe:
     given its embedding; the rest as `xlm_tiny`. MLM alone: `--set objective=masked_language --set
     model.causal=False`. On captions, which `generate complete runs/clm` goes on with:
 
-        python -m experiments.pretrain train xlm_clm_tiny runs/clm --data-dir DIR --set
+        python -m experiments.pretrain train xlm_clm_tiny runs/clm --data-dir DIR --set \\
             'corpus.sources=(("tfds:multi30k/de-en", "train", None, "en"), ("tfds:multi30k/de-en",
             "train", None, "de"), ("tfds:multi30k/fr-en", "train", None, "fr"))'
 

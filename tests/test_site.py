@@ -1,0 +1,155 @@
+"""The site that `make docs` has built: complete, closed in itself, and found by its search."""
+
+import ast
+import dataclasses
+import html.parser
+import importlib
+import json
+import pathlib
+import re
+import sys
+import urllib.parse
+
+import pytest
+
+lunr = pytest.importorskip("lunr", reason="the tools of docs/requirements.txt: see `make docs`")
+
+ROOT = pathlib.Path(__file__).parents[1]
+SITE = ROOT / "site"
+if not SITE.is_dir():
+    pytest.skip("no site/: `make docs` builds it", allow_module_level=True)
+PACKAGES = ("layers", "models", "objectives", "training", "decoding", "text", "kernels")
+PACKAGES += ("distribution", "interop")
+
+
+class Page(html.parser.HTMLParser):
+    """The ids of a page, its links, and the files that a browser fetches for it."""
+
+    def __init__(self, path: pathlib.Path):
+        super().__init__()
+        self.path, self.ids, self.links, self.assets = path, set(), [], []
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attrs):
+        given = dict(attrs)
+        self.ids |= {given[name] for name in ("id", "name") if given.get(name)}
+        if tag == "a" and given.get("href"):
+            self.links.append(given["href"])
+        elif tag == "link" and given.get("rel") not in ("next", "prev", "canonical"):
+            self.assets.append(given["href"])
+        elif tag in ("script", "img", "iframe", "source", "audio", "video") and given.get("src"):
+            self.assets.append(given["src"])
+
+
+@pytest.fixture(scope="module")
+def pages() -> dict[pathlib.Path, Page]:
+    return {path: Page(path) for path in sorted(SITE.rglob("*.html"))}
+
+
+@pytest.fixture(scope="module")
+def hook():
+    sys.path.insert(0, str(ROOT / "docs"))
+    return importlib.import_module("site_pages")
+
+
+def test_pages_ask_no_other_host(pages):
+    outside = {
+        asset for page in pages.values() for asset in page.assets if re.match(r"(\w+:)?//", asset)
+    }
+    assert outside <= {asset for asset in outside if asset.startswith("data:")}
+    for sheet in SITE.rglob("*.css"):
+        found = re.findall(r"url\(\s*['\"]?(?:https?:)?//[^)]*\)", sheet.read_text("utf-8"))
+        assert not found, (sheet, found)
+
+
+def test_links_within_the_site_lead_somewhere(pages):
+    broken = []
+    for path, page in pages.items():
+        for link in (*page.links, *page.assets):
+            parts = urllib.parse.urlsplit(link)
+            if parts.scheme or parts.netloc or path.name == "404.html":
+                continue
+            target = (
+                (path.parent / urllib.parse.unquote(parts.path)).resolve() if parts.path else path
+            )
+            target = target / "index.html" if target.is_dir() else target
+            anchor = urllib.parse.unquote(parts.fragment)
+            if not target.exists() or (
+                anchor and target in pages and anchor not in pages[target].ids
+            ):
+                broken.append((path.relative_to(SITE).as_posix(), link))
+    assert not broken
+
+
+def test_every_setting_is_explained(hook):
+    text = (SITE / "docs/reference/settings.html").read_text(encoding="utf-8")
+    parts = re.split(r'<h3 id="', text)
+    sections = {part.partition('"')[0]: part for part in parts[1:]}
+    for cls in hook.settings_classes():
+        for field in dataclasses.fields(cls):
+            owner = next(c for c in cls.__mro__ if field.name in vars(c).get("__annotations__", {}))
+            assert re.search(
+                rf"<code>(?:\w+\.)*{field.name}</code>", sections[owner.__name__.lower()]
+            ), (cls, field.name)
+
+
+def test_every_public_name_has_an_entry(pages):
+    ids = set().union(*(page.ids for page in pages.values()))
+    names = {"macaron_tf.load", "macaron_tf.build"}
+    for room in PACKAGES:
+        tree = ast.parse((ROOT / "macaron_tf" / room / "__init__.py").read_text(encoding="utf-8"))
+        for node in tree.body:
+            if isinstance(node, ast.ImportFrom) and node.module != "macaron_tf.errors":
+                names |= {f"macaron_tf.{room}.{alias.asname or alias.name}" for alias in node.names}
+    assert len(names) > 100
+    assert not names - ids - {"macaron_tf.models.catalog"}  # a page
+
+
+def test_every_model_and_recipe_is_on_one_systems_page():
+    from experiments import registry
+    from macaron_tf.models import catalog
+
+    text = [p.read_text(encoding="utf-8") for p in (SITE / "docs/systems").glob("*.html")]
+    for name in catalog.names():
+        assert sum(f"<td><code>{name}</code></td>" in page for page in text) == 1, name
+    for name in registry.names():
+        assert sum(f'<h3 id="{name}">' in page for page in text) == 1, name
+
+
+# A question as it is typed, and the pages that answer it.
+QUESTIONS = {
+    "own labels": ["docs/own_table.html"],
+    "own block": ["docs/own_block.html"],
+    "resume": ["docs/settings.html#stop-and-resume"],
+    "several GPUs": ["docs/devices.html"],
+    "bfloat16 on this CPU": ["docs/devices.html#bfloat16"],
+    "what is in a run's folder": ["docs/settings.html#a-runs-folder"],
+    "which weights": ["docs/other_libraries.html#which-weights-to-start-from"],
+    "export": ["docs/serving.html"],
+    "serve": ["docs/serving.html"],
+    "cite": ["docs/systems.html#cite"],
+}
+
+
+@pytest.fixture(scope="module")
+def search():
+    """Pages and sections by a query, as the theme weighs them: a title counts a thousandfold."""
+    index = json.loads((SITE / "search/search_index.json").read_text(encoding="utf-8"))
+    documents = [
+        {
+            **one,
+            "title": re.sub("<.*?>", " ", one["title"]),
+            "text": re.sub("<.*?>", " ", one["text"]),
+        }
+        for one in index["docs"]
+    ]
+    fields = [{"field_name": "title", "boost": 1000}, {"field_name": "text", "boost": 1}]
+    found = lunr.lunr(ref="location", fields=fields, documents=documents)
+    return lambda words: [hit["ref"] for hit in found.search(words)]
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_question_finds_its_answer(search, question):
+    hits = search(re.sub(r"[^\w ]", " ", question))[:3]
+    wanted = QUESTIONS[question]
+    assert any(hit.startswith(page) for hit in hits for page in wanted), hits
