@@ -35,6 +35,8 @@ PAGES = (
 ROOMS = ("", "layers", "models", "objectives", "training", "decoding", "text", "kernels")
 ROOMS += ("distribution", "interop", "keras_hub", "layers.mixer", "layers.watching")
 ROOMS += ("models.catalog", "objectives.base")
+OVERVIEW = "docs/systems.md"
+GUIDE_BOOST = 20  # in the search, beside names of the API and words of result pages
 LINK = re.compile(r"\]\(([^)#\s]+\.py)\)")
 
 
@@ -72,9 +74,8 @@ def on_files(files: Files, config) -> Files:
         kind = SourcePage if name.endswith(".py") else File
         kept.append(kind(name, str(ROOT), config.site_dir, config.use_directory_urls))
     kept += [File.generated(config, name, content=make()) for name, make in made.items()]
-    overview = "docs/systems.md"
-    systems = re.findall(r"\((systems/\w+\.md)\)", (ROOT / overview).read_text(encoding="utf-8"))
-    systems = [overview, *(f"docs/{name}" for name in dict.fromkeys(systems))]
+    systems = re.findall(r"\((systems/\w+\.md)\)", (ROOT / OVERVIEW).read_text(encoding="utf-8"))
+    systems = [OVERVIEW, *(f"docs/{name}" for name in dict.fromkeys(systems))]
     fill(config.nav, {"SYSTEMS": systems, "API": list(made)[2:]})
     return Files(kept)
 
@@ -92,6 +93,8 @@ def fill(nav: list, lists: dict[str, list[str]]) -> None:
 def on_page_markdown(markdown: str, page, config, files) -> str:
     """The text of a page, with what is made from the code."""
     name = page.file.src_uri
+    guide = name == OVERVIEW or (page.parent and page.parent.title in ("Start", "Guides"))
+    page.meta["search"] = {"boost": GUIDE_BOOST if guide else 1}
     if name.endswith(".py"):
         page.meta |= {"search": {"exclude": True}, "hide": ["toc"]}
         return f"# {name}\n\n````python\n{markdown}\n````\n"
