@@ -97,7 +97,6 @@ def commands(data: str, out: pathlib.Path) -> list[tuple[str, str, int]]:
          "--set spans.max_question=16", 0),
         ("", f"experiments.finetune train conll2003 {r}/conll --init {r}/bert {d} {tune}", 0),
         ("", f"experiments.finetune baseline rte {d}", 0),
-        ("", f"experiments.finetune submit {r}/rte {out}/glue {d}", 0),
         ("", f"experiments.generate complete {r}/gpt2 'The story of' --top-p 0.9 --seed 7 "
          "--max-tokens 8", 0),
         (text, f"experiments.generate score {r}/gpt2 {out}/lines.txt", 0),
