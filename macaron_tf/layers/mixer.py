@@ -10,6 +10,7 @@ from keras import ops
 
 from macaron_tf.layers.packing import Packing
 from macaron_tf.layers.recording import Recording
+from macaron_tf.settings import SettingError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,14 +102,15 @@ class Mixer(Recording, keras.layers.Layer):
             room: T, fixed room for this many tokens, as XLA needs it; None = the cache grows with
                 every token, which is faster elsewhere: empty positions are not attended.
         """
-        raise ValueError(
+        raise SettingError(
             f"cached decoding with a {type(self).__name__} is not supported: it needs the whole "
-            "sequence at once"
+            "sequence at once; take blocks that decode token by token, such as transformer, "
+            "macaron or swish_rnn"
         )
 
     def init_memory(self, batch_size, length: int) -> Any:
         """The state before a text: tensors `(B, ...)`; attention keeps `length` = M positions."""
-        raise ValueError(
+        raise SettingError(
             f"a memory of earlier segments with a {type(self).__name__} is not supported: it keeps "
             "none; set positions='transformer_xl'"
         )
