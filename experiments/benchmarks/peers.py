@@ -19,7 +19,6 @@ from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.special_ids import BOS, EOS, PAD, UNK
 from macaron_tf.text.byte_pairs import byte_alphabet
 
-
 # Of CTranslate2's weights.
 COMPUTE_TYPES = ("float32", "int8")
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from experiments.benchmarks import __main__ as benchmarks
-from experiments.benchmarks import decoding, recurrence, translation_training
+from experiments.benchmarks import decoding, generation, recurrence, translation_training
 from experiments.benchmarks.harness import compare, interleave, machine, publish
 from tests.harness import refuses
 
@@ -71,6 +71,35 @@ def test_a_recurrence_that_errs_is_not_timed():
     refuses("xla differs from scan by 1.0e-02", recurrence._check_agreement, runs, "float32")
 
 
+def test_windows_of_a_text_are_as_long_and_the_recurrences_state_does_not_grow(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(generation.harness, "set_threads", lambda *threads: None)
+    sizes = [
+        "--ends",
+        "4",
+        "12",
+        "16",
+        "--window",
+        "4",
+        "--width",
+        "64",
+        "--layers",
+        "1",
+        "--vocab-size",
+        "50",
+        "--rounds",
+        "1",
+    ]
+    assert generation.main([*sizes, "--out", str(tmp_path)]) == 0
+    [rows] = json.loads((tmp_path / "results.json").read_text())["settings"].values()
+    kept = {row["name"]: row["kept_bytes"] for row in rows}
+    attention = [4 * 2 * 64 * end for end in (4, 12, 16)]
+    assert list(kept.values()) == [*attention, *(4 * 128 + size for size in attention), *[512] * 3]
+    assert "recurrence alone, tokens 9 to 12" in kept
+    assert rows[-3]["over_first_window"] == [1.0, 1.0, 1.0]
+
+
 def row(name: str, *ratio: float) -> dict:
     return {"name": name, "ratio": list(ratio)}
 
@@ -110,6 +139,7 @@ def test_every_subject_takes_its_options():
         ("decoding", "--new-tokens 1", "--new-tokens 1: give a whole number of 2 or more"),
         ("prompts", "--batch-sizes 1 64", "--batch-sizes 64: give a whole number of 1 to 32"),
         ("prompts", "--prompt-tokens 993", "--prompt-tokens and --new-tokens come to 1025"),
+        ("generation", "--ends 64 100", "give a --width that 64 divides, and --ends"),
         ("train_step", "--steps 0", "--steps 0: give a whole number"),
         ("train_step", "--dropout 1", "--dropout 1: give a number of 0 to below 1"),
         ("input_pipeline", "--megabytes 0.5", "--megabytes 0.5: give a number of 1 or more"),
