@@ -125,6 +125,13 @@ def test_exponents_are_of_time_and_of_memory_where_measured():
     assert line == ("time against L", "recurrence alone", "attention alone", "L^1.00 and L^1.90")
 
 
+def test_blocks_are_set_beside_the_transformer():
+    beside = {"L": "128", "time": "1.10", "parameters": "5"}
+    found = [{"block": block, **beside} for block in ("transformer", "macaron")]
+    [line] = benchmarks.blocks_cost({"blocks": found})
+    assert line == ("L 128", "macaron", "transformer", "time 1.10, parameters 5")
+
+
 def test_every_subject_takes_its_options():
     for _, words in benchmarks.SUBJECTS.values():
         name, *given = words.split()
