@@ -60,7 +60,7 @@ def blocks_cost(results: Mapping) -> Lines:
     return lines
 
 
-# Of each benchmark: the beginning of our contenders' names, or a function from its results to lines,
+# Of each benchmark: the beginning of our contenders' names, or a function from results to lines,
 # and the words of its short form.
 SUBJECTS = {
     "recurrence": (("native", "xla"), "recurrence --rounds 5"),

@@ -272,8 +272,10 @@ def summary(tables: Mapping[str, list[dict]]) -> harness.Summary:
                     found[cost] = power_laws(*line)
                     exponent = found[cost]["upper half"]["exponent"]
                     axes.plot(*line, marker="o", label=f"{mixer}: {axis}^{exponent:.2f}")
-            axes.set(xscale="log", yscale="log", xlabel=axis, ylabel=label)
+            axes.set(xscale="log", xlabel=axis, ylabel=label)
             axes.set_xticks(sizes, map(str, sizes))
+            axes.set_yscale("log", base=2)
+            axes.yaxis.set_major_formatter("{x:g}")
             axes.minorticks_off()
             axes.set_title(setting, fontsize="medium")
             axes.grid(alpha=0.3)

@@ -4,11 +4,22 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from experiments.benchmarks import __main__ as benchmarks
-from experiments.benchmarks import decoding, generation, recurrence, translation_training
+from experiments.benchmarks import (
+    decoding,
+    generation,
+    peers,
+    prompts,
+    recurrence,
+    translation_training,
+)
 from experiments.benchmarks.harness import compare, interleave, machine, publish
+from macaron_tf.decoding import GenerationConfig, TextGenerator
+from macaron_tf.models import catalog
+from macaron_tf.text.byte_pairs import SPECIAL
 from tests.harness import refuses
 
 
@@ -98,6 +109,25 @@ def test_windows_of_a_text_are_as_long_and_the_recurrences_state_does_not_grow(
     assert list(kept.values()) == [*attention, *(4 * 128 + size for size in attention), *[512] * 3]
     assert "recurrence alone, tokens 9 to 12" in kept
     assert rows[-3]["over_first_window"] == [1.0, 1.0, 1.0]
+
+
+def test_a_gpt2_says_the_same_in_ctranslate2_and_in_xla(tmp_path):
+    for name in ("torch", "transformers", "ctranslate2"):
+        pytest.importorskip(name)
+    peer = peers.GPT2Peer(catalog.config("gpt2_tiny", num_layers=1, vocab_size=400))
+    read = peer.ours(tmp_path)
+    rows = np.random.default_rng(0).integers(SPECIAL, 300, (2, 5))
+    theirs, greedy = read.ids[rows], GenerationConfig(temperature=0.0, max_tokens=4, min_tokens=4)
+    expected = peer.generate(theirs, 4, pad_token_id=399)
+    for kind in peers.COMPUTE_TYPES:
+        found = peers.CTranslate2GPT2(peer, 1, kind).generate(theirs, 4)
+        assert found.shape == (2, 4) and (kind == "int8" or (found == expected).all())
+    generator = TextGenerator(read.network, read.vocabulary, 64)
+    for found in (
+        prompts.completed(generator, rows.tolist(), greedy),
+        prompts.compiled(generator, rows, greedy)(),
+    ):
+        np.testing.assert_array_equal(read.ids[found], expected)
 
 
 def row(name: str, *ratio: float) -> dict:
