@@ -24,19 +24,6 @@ from macaron_tf.io.paths import write_aside
 # Of a results.json: setting, ours, peer, ours beside the peer.
 Lines = list[tuple[str, str, str, str]]
 
-# Of each benchmark: the beginning of our contenders' names, and the words of its short form.
-SUBJECTS = {
-    "recurrence": (("native", "xla"), "recurrence --rounds 5"),
-    "blocks": ("SwishRNN", "train_step --rounds 5"),
-    "train_step": ("ours", "train_step --against peers --rounds 3 --steps 2"),
-    "input_pipeline": ("ours, from text", "input_pipeline --rounds 5"),
-    "decoding": ("ours", "decoding --rounds 3"),
-    "prompts": ("ours", "prompts --rounds 3"),
-    "serving": ("SavedModel", "serving --rounds 3"),
-    "scaling": (None, "scaling"),
-}
-_KNOWN = ", ".join(SUBJECTS)
-
 
 def ratios(results: Mapping, ours: str | tuple[str, ...]) -> Lines:
     """In each setting the fastest contender whose name begins so, over the one of all ratios."""
@@ -63,6 +50,37 @@ def exponents(results: Mapping) -> Lines:
     return lines
 
 
+def blocks_cost(results: Mapping) -> Lines:
+    """Of the same: time, memory and quality of each block and length beside the Transformer's."""
+    lines = []
+    for row in results["blocks"]:
+        if row["block"] != "transformer":
+            cells = [f"{name} {value}" for name, value in row.items() if name not in ("block", "L")]
+            lines.append((f"L {row['L']}", row["block"], "transformer", ", ".join(cells)))
+    return lines
+
+
+# Of each benchmark: the beginning of our contenders' names, or a function from results to lines,
+# and the words of its short form.
+SUBJECTS = {
+    "recurrence": (("native", "xla"), "recurrence --rounds 5"),
+    "blocks": ("SwishRNN", "train_step --rounds 5"),
+    "train_step": ("ours", "train_step --against peers --rounds 3 --steps 2"),
+    "input_pipeline": ("ours, from text", "input_pipeline --rounds 5"),
+    "decoding": ("ours", "decoding --rounds 3"),
+    "prompts": ("ours", "prompts --rounds 3"),
+    "serving": ("SavedModel", "serving --rounds 3"),
+    "generation": (("SwishRNN", "recurrence"), "generation --rounds 3"),
+    "scaling": (exponents, "scaling"),
+    "blocks_cost": (
+        blocks_cost,
+        "scaling --axes L --lengths 128 512 2048 4096 --tokens 4096 --width 128 --rounds 2 "
+        "--mixers transformer macaron swish_rnn gmlp",
+    ),
+}
+_KNOWN = ", ".join(SUBJECTS)
+
+
 def run_subject(name: str, out: pathlib.Path) -> tuple[int, Lines]:
     """Runs a subject in a child process that writes `log.txt`.
 
@@ -79,7 +97,7 @@ def run_subject(name: str, out: pathlib.Path) -> tuple[int, Lines]:
         status = subprocess.run(command, stdout=file, stderr=file, check=False).returncode
     if status == 0:
         found = json.loads(results.read_text())
-        return status, ratios(found, ours) if ours else exponents(found)
+        return status, ours(found) if callable(ours) else ratios(found, ours)
     last = [line for line in log.read_text(encoding="utf-8").splitlines() if line.strip()][-1:]
     why = last[0].removeprefix("error: ") if status == 2 and last else f"failed: see {log}"
     return status, [("not run", "-", "-", why)]

@@ -41,12 +41,33 @@ class StepSetting:
         """Of a step: B L."""
         return self.batch * self.length
 
+    @property
+    def flops(self) -> float:
+        """Of a step's matrix products, a multiply-add being two.
+
+        Forward, of each token and layer 2 (4 D^2 + 2 D F) in the weights and 4 L D in attention's
+        scores and sums; of each position asked for 2 (D^2 + D V). Backward twice as many.
+        """
+        width, wide = self.hidden_dim, self.feed_forward_dim
+        layer = 8 * width**2 + 4 * width * wide + 4 * self.length * width
+        head = 2 * (width**2 + width * self.vocab_size)
+        return 3.0 * self.batch * (self.num_layers * self.length * layer + self.masked * head)
+
 
 # small: BERT-mini's shapes; base: two of BERT-base's layers at its greatest length.
 SETTINGS = {
     "small": StepSetting(4, 256, 1024, 4, 32, 128),
     "base": StepSetting(2, 768, 3072, 12, 4, 512),
 }
+
+GEMM_SIZE = 2048  # of the square matrices whose product is a library's peak
+GEMM_FLOPS = 2.0 * GEMM_SIZE**3
+
+
+def square_matrix() -> np.ndarray:
+    """A random matrix for the peak, float32."""
+    return np.random.default_rng(0).normal(size=(GEMM_SIZE, GEMM_SIZE)).astype(np.float32)
+
 
 # Of every contender's AdamW. They place epsilon differently, which takes no time.
 ADAMW = {"learning_rate": 1e-4, "beta_1": 0.9, "beta_2": 0.98}

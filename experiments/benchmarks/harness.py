@@ -41,7 +41,8 @@ DTYPE_POLICY = argument(
 def several(name: str, choices: Iterable[str], text: str, default: list[str] | None = None) -> Part:
     """A flag that takes one of some names or more, all of them by default."""
     options = {"nargs": "+", "metavar": "NAME", "choices": tuple(choices)}
-    return argument(name, text, default=default or list(choices), **options)
+    default = list(choices) if default is None else default
+    return argument(name, text, default=default, **options)
 
 
 class Benchmark(Parser):

@@ -19,6 +19,9 @@ from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.special_ids import BOS, EOS, PAD, UNK
 from macaron_tf.text.byte_pairs import byte_alphabet
 
+# Of CTranslate2's weights.
+COMPUTE_TYPES = ("float32", "int8")
+
 
 def begin(threads: int, inter_op_threads: int | None = None) -> None:
     """Sets the threads of PyTorch and TensorFlow; a UserError where a peer is missing."""
@@ -104,11 +107,32 @@ class MarianPeer(HuggingFacePeer):
         return import_encoder_decoder(state, self.model.config.to_dict()).network
 
 
-class CTranslate2Peer:
-    """The same model in CTranslate2, in float32."""
+def in_ctranslate2(kind: str, spec: Any, threads: int, compute_type: str) -> Any:
+    """A model in CTranslate2, by the converter's specification of it.
 
-    def __init__(self, peer: MarianPeer, threads: int):
-        import ctranslate2
+    Args:
+        kind: the class that runs it, such as `"Translator"`.
+        compute_type: of `COMPUTE_TYPES`.
+    """
+    import ctranslate2
+
+    spec.validate()
+    with tempfile.TemporaryDirectory() as directory:
+        spec.save(directory)
+        return getattr(ctranslate2, kind)(
+            directory, compute_type=compute_type, inter_threads=1, intra_threads=threads
+        )
+
+
+def _words(rows: np.ndarray) -> list[list[str]]:
+    """CTranslate2 takes pieces, here the ids' digits."""
+    return [[str(i) for i in row] for row in rows]
+
+
+class CTranslate2Peer:
+    """The same model in CTranslate2."""
+
+    def __init__(self, peer: MarianPeer, threads: int, compute_type: str = "float32"):
         from ctranslate2.converters.transformers import BartLoader
 
         # The converter's MarianMT class wants a tokenizer's files and Marian's own padding id;
@@ -116,23 +140,18 @@ class CTranslate2Peer:
         config = peer.model.config
         config.normalize_before = config.normalize_embedding = False
         spec = BartLoader().get_model_spec(peer.model)
-        names = [str(i) for i in range(config.vocab_size)]
+        [names] = _words([range(config.vocab_size)])
         spec.register_source_vocabulary(names)
         spec.register_target_vocabulary(names)
         spec.config.bos_token = spec.config.decoder_start_token = names[BOS]
         spec.config.eos_token, spec.config.unk_token = names[EOS], names[UNK]
         spec.config.add_source_eos = spec.config.add_source_bos = False
-        spec.validate()
-        with tempfile.TemporaryDirectory() as directory:
-            spec.save(directory)
-            self._translator = ctranslate2.Translator(
-                directory, compute_type="float32", inter_threads=1, intra_threads=threads
-            )
+        self._translator = in_ctranslate2("Translator", spec, threads, compute_type)
 
     def generate(self, source: np.ndarray, count: int, beam_size: int) -> np.ndarray:
         """The best outputs, without their EOS: `(B, S) -> (B, count)`."""
         found = self._translator.translate_batch(
-            [[str(i) for i in row] for row in source],
+            _words(source),
             beam_size=beam_size,
             length_penalty=0.0,
             min_decoding_length=count,
@@ -175,3 +194,23 @@ class GPT2Peer(HuggingFacePeer):
         merges = "\n".join(["#version: 0.2", *map(" ".join, pairs)])
         (directory / "merges.txt").write_text(merges + "\n", encoding="utf-8")
         return read_language_model(directory)
+
+
+class CTranslate2GPT2:
+    """The same GPT-2 in CTranslate2."""
+
+    def __init__(self, peer: GPT2Peer, threads: int, compute_type: str = "float32"):
+        from ctranslate2.converters.transformers import GPT2Loader
+
+        spec = GPT2Loader().get_model_spec(peer.model)
+        [names] = _words([range(peer.model.config.vocab_size)])
+        spec.register_vocabulary(names)
+        spec.config.bos_token = spec.config.eos_token = spec.config.unk_token = names[-1]
+        self._generator = in_ctranslate2("Generator", spec, threads, compute_type)
+
+    def generate(self, rows: np.ndarray, count: int) -> np.ndarray:
+        """Exactly `count` tokens behind each prompt, greedily: `(B, P) -> (B, count)`."""
+        found = self._generator.generate_batch(
+            _words(rows), min_length=count, max_length=count, include_prompt_in_result=False
+        )
+        return np.array([one.sequences_ids[0] for one in found])

@@ -4,14 +4,16 @@
     python -m experiments.benchmarks.scaling --lengths 64 128 256 512 1024 2048 --batch 4 \\
         --width 256 --rounds 7 --out DIR
     python -m experiments.benchmarks.scaling --axes L --lengths 128 512 1024 2048 4096 \\
-        --tokens 4096 --width 256 --mixers transformer macaron swish_rnn gmlp --rounds 5
+        --tokens 4096 --width 256 --mixers transformer macaron swish_rnn gmlp --rounds 5 --out DIR
 
 One size varies while the others stay; every point is forward and backward through a stack of
 layers on whole rows, with dropout, without embeddings, head and optimizer. `--mixers` names them:
 blocks of the library, schemes of operators such as 'tokens, channels', BERT-rab's and SwishRNN's
 blocks with T5's bias as in the paper's comparison, or attention and the recurrence alone (a
 sub-layer with its LayerNorm and dropout): both blocks hold attention, and only the last two
-separate its cost from the recurrence's. All take turns within a round. A law cost = a size^p is
+separate its cost from the recurrence's. All take turns within a round. With `transformer` among
+them a table has each block's time and memory over its, at each length, and the block's quality in
+the committed studies (`STUDIES`). A law cost = a size^p is
 fitted to the medians by least squares of logarithms: over all sizes, where what does not grow
 bends it, and over the upper half.
 """
@@ -21,6 +23,7 @@ import dataclasses
 import functools
 import itertools
 import os
+import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -30,6 +33,7 @@ import tensorflow as tf
 from matplotlib.figure import Figure
 from scipy import stats
 
+from experiments import studies
 from experiments.benchmarks import harness
 from experiments.benchmarks.harness import Benchmark, say
 from experiments.benchmarks.workers import (
@@ -63,6 +67,22 @@ AXES = {
     "D": ("width", "widths", [64, 128, 256]),
     "layers": ("layers", "depths", [1, 2, 4]),
 }
+
+# Blocks' quality in committed studies: the column's name, the file under experiments/results, what
+# its rows must have, the metric, and a row's key of its block, with the blocks' other names.
+RESULTS = pathlib.Path(__file__).parent.parent / "results"
+_SYSTEMS = {"transformer": "BERT", "gmlp": "gMLP", "amlp": "aMLP"}
+STUDIES = (
+    ("masked loss (encoders)", "encoders/same_norm/curves.json", {}, "loss", "recipe", {}),
+    (
+        "masked loss (slides_encoders)",
+        *("slides_encoders/encoders.json", {}, "loss", "system", _SYSTEMS),
+    ),
+    (
+        "GPT's perplexity (slides_decoders)",
+        *("slides_decoders/decoders.json", {"system": "GPT"}, "perplexity", "block", {}),
+    ),
+)
 
 command = Benchmark(
     "scaling",
@@ -252,8 +272,10 @@ def summary(tables: Mapping[str, list[dict]]) -> harness.Summary:
                     found[cost] = power_laws(*line)
                     exponent = found[cost]["upper half"]["exponent"]
                     axes.plot(*line, marker="o", label=f"{mixer}: {axis}^{exponent:.2f}")
-            axes.set(xscale="log", yscale="log", xlabel=axis, ylabel=label)
+            axes.set(xscale="log", xlabel=axis, ylabel=label)
             axes.set_xticks(sizes, map(str, sizes))
+            axes.set_yscale("log", base=2)
+            axes.yaxis.set_major_formatter("{x:g}")
             axes.minorticks_off()
             axes.set_title(setting, fontsize="medium")
             axes.grid(alpha=0.3)
@@ -269,7 +291,44 @@ def summary(tables: Mapping[str, list[dict]]) -> harness.Summary:
         "\n## Exponents\n\nOf cost = a size^p, least squares of the logarithms. Memory is what a "
         "step's peak adds to weights and inputs.\n\n"
     )
-    return {"exponents": laws}, text + "\n".join([*table(names, lines), ""]), drawing
+    text += "\n".join([*table(names, lines), ""])
+    beside = beside_transformer(tables)
+    if beside:
+        text += (
+            "\n## Blocks beside the Transformer\n\nTime and peak memory of a step over the "
+            "Transformer's at the same length. Quality is of small models on 64 positions in this "
+            "repository's studies, named in the columns, mean and deviation of seeds; lower is "
+            "better, and columns do not compare.\n\n"
+        )
+        text += "\n".join([*table(list(beside[0]), [line.values() for line in beside]), ""])
+    return {"exponents": laws, "blocks": beside}, text, drawing
+
+
+def beside_transformer(tables: Mapping[str, list[dict]]) -> list[dict[str, str]]:
+    """A line a block and length: time and memory over the Transformer's, size, quality."""
+    rows = [row for rows in tables.values() for row in rows if row["axis"] == "L"]
+    base = {row["at"]: row for row in rows if row["mixer"] == "transformer"}
+    lines = []
+    for row in rows if base else []:
+        cells = {"block": row["mixer"], "L": str(row["at"])}
+        for cost, name in (("milliseconds", "time"), ("mebibytes", "memory")):
+            mine, theirs = (np.median(one[cost]) for one in (row, base[row["at"]]))
+            cells[name] = f"{mine / theirs:.2f}" if theirs else "-"
+        cells["parameters"] = f"{row['parameters']:,}"
+        lines.append({**cells, **qualities(row["mixer"])})
+    return lines
+
+
+def qualities(block: str) -> dict[str, str]:
+    """Of each of `STUDIES` that has the block: mean and deviation over seeds."""
+    found = {}
+    for name, file, having, metric, key, names in STUDIES:
+        wanted = {**having, key: names.get(block, block)}
+        rows = studies.read_json(RESULTS / file)["rows"]
+        rows = [row for row in rows if wanted.items() <= row.items()]
+        last = [{**row.get("curve", [{}])[-1], **row} for row in rows]
+        found[name] = studies.mean_of(last, metric, 2)
+    return found
 
 
 def axis_points(options: argparse.Namespace) -> dict[str, list[Point]]:

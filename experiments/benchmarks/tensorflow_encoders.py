@@ -19,6 +19,7 @@ from experiments.benchmarks.encoder_step import (
     INITIALIZER_RANGE,
     StepSetting,
     random_batch,
+    square_matrix,
 )
 from experiments.benchmarks.workers import Contender
 from macaron_tf.distribution import distributed, make_strategy
@@ -169,6 +170,18 @@ def peer_step(setting: StepSetting, model, optimizer, jit: bool) -> Contender:
         return float(loss)
 
     return Contender(run, sum(variable.shape.num_elements() for variable in variables))
+
+
+def gemm_contenders(**options) -> dict[str, Contender]:
+    """TensorFlow's product of two large matrices, of a `StepSetting(**options)`'s type."""
+    dtype = keras.DTypePolicy(options["dtype_policy"]).compute_dtype
+    matrix = tf.constant(square_matrix(), dtype)
+    product = tf.function(lambda x: tf.matmul(x, x)[0, 0])
+
+    def run(steps: int) -> float:
+        return [float(product(matrix)) for _ in range(steps)][-1]
+
+    return {"TensorFlow gemm": Contender(run)}
 
 
 def keras_hub_model(setting: StepSetting):

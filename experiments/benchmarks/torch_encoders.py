@@ -17,6 +17,7 @@ from experiments.benchmarks.encoder_step import (
     StepSetting,
     flat_positions,
     random_batch,
+    square_matrix,
 )
 from experiments.benchmarks.workers import Contender
 
@@ -134,6 +135,17 @@ def training_step(
         return loss.item()
 
     return Contender(run, sum(weight.numel() for weight in model.parameters()))
+
+
+def gemm_contenders(**options) -> dict[str, Contender]:
+    """PyTorch's product of two large matrices, of a `StepSetting(**options)`'s type."""
+    bfloat16 = options["dtype_policy"] == "mixed_bfloat16"
+    matrix = torch.from_numpy(square_matrix()).to(torch.bfloat16 if bfloat16 else torch.float32)
+    return {
+        "PyTorch gemm": Contender(
+            lambda steps: [(matrix @ matrix)[0, 0].item() for _ in range(steps)][-1]
+        )
+    }
 
 
 def contenders(**options) -> dict[str, Contender]:

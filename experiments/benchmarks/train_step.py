@@ -8,6 +8,11 @@ matrix parameters, as the last column of the SwishRNN paper's table 2 does; `pee
 with others' (PyTorch by hand and Hugging Face's, KerasHub's, Model Garden's), each framework in a
 process of its own; `replicas` one device with mirrored ones that share its batch and threads.
 15% of the positions are masked, and only those are scored. Nothing is clipped.
+
+Of peers, `--peaks` adds columns. "share of gemm": the rate of a step's matrix products,
+`StepSetting.flops` over its whole time, beside that of the same library's product of two matrices
+of 2,048 x 2,048 in the same round. "peak MiB": what a step's peak adds to weights and optimizer,
+in processes that keep no freed memory; and its ratio to PyTorch's.
 """
 
 import argparse
@@ -18,21 +23,22 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from experiments.benchmarks import harness
-from experiments.benchmarks.encoder_step import SETTINGS, StepSetting
+from experiments.benchmarks.encoder_step import GEMM_FLOPS, SETTINGS, StepSetting
 from experiments.benchmarks.harness import Benchmark, Tables
-from experiments.benchmarks.workers import Worker, thread_variables
+from experiments.benchmarks.workers import GIVE_BACK_MEMORY, Worker, thread_variables
 from experiments.command_line import argument, count, switch
 from macaron_tf.errors import UserError
 from macaron_tf.kernels.choice import NAMES
 
 TENSORFLOW = "experiments.benchmarks.tensorflow_encoders"
+TORCH = "experiments.benchmarks.torch_encoders"
 AGAINST = {
     "blocks": f"{TENSORFLOW}:block_contenders",
     "peers": f"{TENSORFLOW}:contenders",
     "replicas": f"{TENSORFLOW}:replica_contenders",
 }
 PEERS = {
-    "torch": "experiments.benchmarks.torch_encoders:contenders",
+    "torch": f"{TORCH}:contenders",
     "keras_hub": f"{TENSORFLOW}:keras_hub_contenders",
     "model_garden": f"{TENSORFLOW}:model_garden_contenders",
 }
@@ -66,6 +72,7 @@ command = Benchmark(
         choices=("auto", *NAMES),
     ),
     harness.several("--peers", PEERS, "the others"),
+    switch("--peaks", "peers: a step's share of the peak of matrix products, and peak memory"),
     count("--replicas", "of --against replicas", 2),
     count("--steps", "updates a turn", 3),
     rounds=7,
@@ -74,15 +81,18 @@ command = Benchmark(
 
 def measured(setting: StepSetting, options: argparse.Namespace) -> list[dict]:
     """The rows of all contenders; ratios are to the fastest peer, or else the first contender."""
-    factories = [AGAINST[options.against]]
-    if options.against == "peers":
+    factories, against_peers = [AGAINST[options.against]], options.against == "peers"
+    if against_peers:
         factories += [PEERS[name] for name in options.peers]
+    # Each framework's product of matrices, where it is asked for.
+    gemms = {factory.split(":")[0] for factory in factories if options.peaks and against_peers}
+    places = [*factories, *(f"{module}:gemm_contenders" for module in sorted(gemms))]
     environment = {**thread_variables(options.threads), **KEEP_MEMORY}
     with contextlib.ExitStack() as stack:
         # They start one after the other: what is compiled then is compiled with all cores.
         workers = [
-            stack.enter_context(Worker(factory, dataclasses.asdict(setting), environment))
-            for factory in factories
+            stack.enter_context(Worker(place, dataclasses.asdict(setting), environment))
+            for place in places
         ]
         units = options.steps * setting.tokens
         turns = {
@@ -90,8 +100,11 @@ def measured(setting: StepSetting, options: argparse.Namespace) -> list[dict]:
             for worker in workers
             for name in worker.parameters
         }
-        if options.against == "peers":
-            check_sizes({name: n for worker in workers for name, n in worker.parameters.items()})
+        owners = {name: worker.factory for worker in workers for name in worker.parameters}
+        if against_peers:
+            check_sizes(
+                {name: n for worker in workers for name, n in worker.parameters.items() if n}
+            )
         rows = harness.interleave(
             turns,
             options.rounds,
@@ -99,7 +112,49 @@ def measured(setting: StepSetting, options: argparse.Namespace) -> list[dict]:
             lambda: sum(worker.cpu_seconds for worker in workers),
         )
     ours = workers[0].parameters
-    return harness.compare(rows, fastest(rows, ours) if options.against == "peers" else None)
+    gemm_seconds = {
+        owners[row["name"]].split(":")[0]: np.array(row["seconds"])
+        for row in rows
+        if owners[row["name"]] not in factories
+    }
+    rows = [row for row in rows if owners[row["name"]] in factories]
+    rows = harness.compare(rows, fastest(rows, ours) if against_peers else None)
+    if gemms:
+        add_peaks(rows, setting, options, owners, gemm_seconds)
+    return rows
+
+
+def add_peaks(
+    rows: list[dict],
+    setting: StepSetting,
+    options: argparse.Namespace,
+    owners: Mapping[str, str],
+    gemm_seconds: Mapping[str, np.ndarray],
+) -> None:
+    """Adds to rows "gemm_share", quartiles, and "peak_bytes", and their columns.
+
+    Args:
+        owners: the factory of each contender.
+        gemm_seconds: by factory's module, of each round: as many products as steps.
+    """
+    environment = {**thread_variables(options.threads), **GIVE_BACK_MEMORY}
+    peaks = {}
+    for factory in dict.fromkeys(owners[row["name"]] for row in rows):
+        with Worker(factory, dataclasses.asdict(setting), environment) as worker:
+            for name in worker.parameters:
+                harness.say(f"memory of {name}")
+                peaks[name] = worker.peak(name)
+    torch = next((name for name, place in owners.items() if place == PEERS["torch"]), None)
+    for row in rows:
+        module = owners[row["name"]].split(":")[0]
+        share = setting.flops / GEMM_FLOPS * gemm_seconds[module] / np.array(row["seconds"])
+        row["gemm_share"], row["peak_bytes"] = harness.quartiles(share), peaks[row["name"]]
+        row["more"] = {
+            "share of gemm": harness.cell(row["gemm_share"], 2),
+            "peak MiB": f"{row['peak_bytes'] / 2**20:.0f}",
+        }
+        if torch:
+            row["more"][f"of {torch}'s"] = f"{row['peak_bytes'] / max(1, peaks[torch]):.2f}"
 
 
 def check_sizes(parameters: Mapping[str, int]) -> None:

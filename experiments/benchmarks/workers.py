@@ -5,6 +5,7 @@ process-wide settings. A child has one framework, and while it waits for its tur
 """
 
 import contextlib
+import functools
 import gc
 import json
 import os
@@ -85,12 +86,20 @@ class Worker(contextlib.AbstractContextManager):
         self.parameters: dict[str, int] = self._reply()
 
     def run(self, name: str, steps: int) -> float:
-        """Has a contender do so many steps; returns its figure."""
+        """Has a contender do so many steps; returns its figure. -1: one step's `peak_of`."""
         with contextlib.suppress(BrokenPipeError):  # then it has ended, and the reply tells
             self._process.stdin.write(json.dumps([name, steps]) + "\n")
             self._process.stdin.flush()
         figure, self.cpu_seconds = self._reply()
         return figure
+
+    def peak(self, name: str) -> int:
+        """Bytes that a contender's step, not its first two, adds at most: see `peak_of`.
+
+        The child needs `GIVE_BACK_MEMORY`.
+        """
+        self.run(name, 2)
+        return int(self.run(name, -1))
 
     def __exit__(self, *_) -> None:
         with contextlib.suppress(BrokenPipeError):
@@ -122,7 +131,8 @@ def main() -> None:
     )
     for line in sys.stdin:
         name, steps = json.loads(line)
-        figure = contenders[name].run(steps)
+        run = contenders[name].run
+        figure = run(steps) if steps >= 0 else peak_of(functools.partial(run, 1))
         print(json.dumps([figure, time.process_time()]), file=replies, flush=True)
 
 

@@ -339,8 +339,26 @@ def generate(
         PAD after; "log_probs" (B, K) float32, their sum under the model itself (before temperature
         and filters); "lengths" (B, K) int32, their number.
     """
+    state = first_state(prompts, context, cache, prefill_fn)
+    ids, state = go_on(step_fn, context, state, prompts, rules, max_tokens)
+    lengths = tf.reduce_sum(tf.cast(ids != PAD, tf.int32), axis=-1)
+    return {"ids": ids, "log_probs": state.log_probs, "lengths": lengths}
+
+
+def go_on(
+    step_fn: StepFunction,
+    context: Any,
+    state: State,
+    prompts: Prompts,
+    rules: Rules,
+    max_tokens: int | tf.Tensor,
+) -> tuple[tf.Tensor, State]:
+    """Steps of `advance` until each text has ended: the loop of `generate`.
+
+    Returns:
+        The new tokens `(B, K, N)` int32, PAD where none was drawn by this call, and the last state.
+    """
     positions = tf.range(max_tokens)
-    start = tuple(first_state(prompts, context, cache, prefill_fn))
     ids = tf.fill([*tf.unstack(tf.shape(prompts.seeds)), max_tokens], PAD)  # (B, K, N)
     if prompts.seeds.shape.is_fully_defined() and isinstance(max_tokens, int):
         ids = tf.fill([*prompts.seeds.shape, max_tokens], PAD)
@@ -350,7 +368,7 @@ def generate(
         number = (state.index - prompts.lengths)[:, None, None]  # (B, 1, 1)
         return tf.where(positions == number, new[:, :, None], ids), *state
 
-    values = (ids, *start)
+    values = (ids, *state)
     values = tf.while_loop(
         lambda ids, *values: ~tf.reduce_all(State(*values).ended),
         step,
@@ -358,9 +376,7 @@ def generate(
         shape_invariants=loop_shapes(values),
         maximum_iterations=tf.shape(prompts.ids)[1] + max_tokens - 1,
     )
-    ids, state = values[0], State(*values[1:])
-    lengths = tf.reduce_sum(tf.cast(ids != PAD, tf.int32), axis=-1)
-    return {"ids": ids, "log_probs": state.log_probs, "lengths": lengths}
+    return values[0], State(*values[1:])
 
 
 def sample(

@@ -89,6 +89,12 @@ class Block(Mixer):
             # Tracked by Keras under its own name: weight paths read `block/feed_forward_0/...`.
             setattr(self, name, residual)
             self._names.append((operator, name))
+        if not any(mixer.keeps_state for mixer in self.mixers("tokens", "channels")):
+            text = ", ".join(map(str, self.scheme)) if config.scheme is None else config.scheme
+            raise config.error(
+                f"scheme={text!r}: no position would see another one: add tokens, or let channels "
+                "be a recurrence, as block swish_rnn does"
+            )
 
     def token_mixer(self) -> Mixer:
         """Makes the operator between positions; a block with another one overrides this."""

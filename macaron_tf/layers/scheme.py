@@ -105,8 +105,6 @@ def parse_scheme(text: str) -> tuple[Mix, ...]:
     scheme = tuple(mix for term in text.split(",") for mix in _mixes(term.strip()))
     if len(scheme) > _LIMIT:
         raise ValueError(f"a layer has at most {_LIMIT} operators, not {len(scheme)}")
-    if not any(mix.operator == "tokens" for mix in scheme):
-        raise ValueError("no position would see another one: add tokens")
     for number, mix in enumerate(scheme):
         if mix.again and not any(mix.operator == one.operator for one in scheme[:number]):
             raise ValueError(f"{mix.operator} again, but not before: leave out again")

@@ -4,11 +4,22 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from experiments.benchmarks import __main__ as benchmarks
-from experiments.benchmarks import decoding, recurrence, translation_training
+from experiments.benchmarks import (
+    decoding,
+    generation,
+    peers,
+    prompts,
+    recurrence,
+    translation_training,
+)
 from experiments.benchmarks.harness import compare, interleave, machine, publish
+from macaron_tf.decoding import GenerationConfig, TextGenerator
+from macaron_tf.models import catalog
+from macaron_tf.text.byte_pairs import SPECIAL
 from tests.harness import refuses
 
 
@@ -71,6 +82,54 @@ def test_a_recurrence_that_errs_is_not_timed():
     refuses("xla differs from scan by 1.0e-02", recurrence._check_agreement, runs, "float32")
 
 
+def test_windows_of_a_text_are_as_long_and_the_recurrences_state_does_not_grow(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(generation.harness, "set_threads", lambda *threads: None)
+    sizes = [
+        "--ends",
+        "4",
+        "12",
+        "16",
+        "--window",
+        "4",
+        "--width",
+        "64",
+        "--layers",
+        "1",
+        "--vocab-size",
+        "50",
+        "--rounds",
+        "1",
+    ]
+    assert generation.main([*sizes, "--out", str(tmp_path)]) == 0
+    [rows] = json.loads((tmp_path / "results.json").read_text())["settings"].values()
+    kept = {row["name"]: row["kept_bytes"] for row in rows}
+    attention = [4 * 2 * 64 * end for end in (4, 12, 16)]
+    assert list(kept.values()) == [*attention, *(4 * 128 + size for size in attention), *[512] * 3]
+    assert "recurrence alone, tokens 9 to 12" in kept
+    assert rows[-3]["over_first_window"] == [1.0, 1.0, 1.0]
+
+
+def test_a_gpt2_says_the_same_in_ctranslate2_and_in_xla(tmp_path):
+    for name in ("torch", "transformers", "ctranslate2"):
+        pytest.importorskip(name)
+    peer = peers.GPT2Peer(catalog.config("gpt2_tiny", num_layers=1, vocab_size=400))
+    read = peer.ours(tmp_path)
+    rows = np.random.default_rng(0).integers(SPECIAL, 300, (2, 5))
+    theirs, greedy = read.ids[rows], GenerationConfig(temperature=0.0, max_tokens=4, min_tokens=4)
+    expected = peer.generate(theirs, 4, pad_token_id=399)
+    for kind in peers.COMPUTE_TYPES:
+        found = peers.CTranslate2GPT2(peer, 1, kind).generate(theirs, 4)
+        assert found.shape == (2, 4) and (kind == "int8" or (found == expected).all())
+    generator = TextGenerator(read.network, read.vocabulary, 64)
+    for found in (
+        prompts.completed(generator, rows.tolist(), greedy),
+        prompts.compiled(generator, rows, greedy)(),
+    ):
+        np.testing.assert_array_equal(read.ids[found], expected)
+
+
 def row(name: str, *ratio: float) -> dict:
     return {"name": name, "ratio": list(ratio)}
 
@@ -96,6 +155,13 @@ def test_exponents_are_of_time_and_of_memory_where_measured():
     assert line == ("time against L", "recurrence alone", "attention alone", "L^1.00 and L^1.90")
 
 
+def test_blocks_are_set_beside_the_transformer():
+    beside = {"L": "128", "time": "1.10", "parameters": "5"}
+    found = [{"block": block, **beside} for block in ("transformer", "macaron")]
+    [line] = benchmarks.blocks_cost({"blocks": found})
+    assert line == ("L 128", "macaron", "transformer", "time 1.10, parameters 5")
+
+
 def test_every_subject_takes_its_options():
     for _, words in benchmarks.SUBJECTS.values():
         name, *given = words.split()
@@ -110,6 +176,7 @@ def test_every_subject_takes_its_options():
         ("decoding", "--new-tokens 1", "--new-tokens 1: give a whole number of 2 or more"),
         ("prompts", "--batch-sizes 1 64", "--batch-sizes 64: give a whole number of 1 to 32"),
         ("prompts", "--prompt-tokens 993", "--prompt-tokens and --new-tokens come to 1025"),
+        ("generation", "--ends 64 100", "give a --width that 64 divides, and --ends"),
         ("train_step", "--steps 0", "--steps 0: give a whole number"),
         ("train_step", "--dropout 1", "--dropout 1: give a number of 0 to below 1"),
         ("input_pipeline", "--megabytes 0.5", "--megabytes 0.5: give a number of 1 or more"),

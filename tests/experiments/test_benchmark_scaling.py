@@ -120,3 +120,24 @@ def test_the_report_has_every_point_and_exponent(tmp_path, monkeypatch, capsys):
     law = written["exponents"]["L"]["SwishRNN"]["mebibytes"]["all"]
     assert law["exponent"] == pytest.approx(1)
     assert (tmp_path / "results.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_blocks_are_beside_the_transformer_at_their_length():
+    def row(mixer: str, at: int, milliseconds: float, mebibytes: float) -> dict:
+        sizes = {"axis": "L", "mixer": mixer, "at": at, "parameters": 1000}
+        return {**sizes, "milliseconds": [milliseconds] * 3, "mebibytes": mebibytes}
+
+    rows = [row("transformer", 8, 2.0, 4.0), row("macaron", 8, 3.0, 0.0)]
+    rows += [row("transformer", 16, 4.0, 8.0), row("swish_rnn", 16, 3.0, 4.0)]
+    first, macaron, _, swish = scaling.beside_transformer({"L": rows})
+    assert (first["time"], macaron["time"], swish["time"]) == ("1.00", "1.50", "0.75")
+    assert (swish["L"], swish["memory"], swish["parameters"]) == ("16", "0.50", "1,000")
+    assert scaling.beside_transformer({"L": rows[1:2]}) == []
+
+
+def test_quality_is_read_from_the_studies_results():
+    page = (scaling.RESULTS / "slides_encoders/encoders.md").read_text()
+    assert scaling.qualities("transformer")["masked loss (slides_encoders)"] in page
+    found = {block: list(scaling.qualities(block).values()) for block in ("gmlp", "swish_rnn")}
+    assert found["gmlp"][0] == found["gmlp"][2] == "-" and float(found["gmlp"][1]) < 5
+    assert found["swish_rnn"][:2] == ["-", "-"] and "±" in found["swish_rnn"][2]

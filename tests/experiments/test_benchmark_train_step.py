@@ -1,5 +1,6 @@
 import dataclasses
 import importlib
+import importlib.util
 import json
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import tf_keras
 
-from experiments.benchmarks import encoder_step, tensorflow_encoders, train_step
+from experiments.benchmarks import encoder_step, tensorflow_encoders, train_step, workers
 from experiments.benchmarks.workers import Worker
 from macaron_tf.errors import UserError
 from macaron_tf.interop.arrays import Raw, TorchArrays, assign_weights
@@ -175,6 +176,40 @@ def test_a_whole_run_writes_its_report(monkeypatch, tmp_path):
     assert [row["name"] for row in rows] == ["toy", "other"]
     assert rows[0]["units"] == 2 * 3 * 16
     assert rows[1]["ratio"] == [1.0, 1.0, 1.0]
+
+
+def test_the_products_of_a_step_are_counted():
+    setting = encoder_step.StepSetting(1, 4, 8, 1, batch=2, length=5, vocab_size=3)
+    weights = 4 * 4 * 4 + 2 * 4 * 8  # four projections, and the feed-forward's two matrices
+    layer = 2 * 5 * weights + 2 * 2 * 5 * 5 * 4  # with scores and weighted sums
+    head = 2 * setting.masked * (4 * 4 + 4 * 3)
+    assert setting.flops == 3 * 2 * (layer + head)
+
+
+def test_a_gemm_is_each_librarys_own():
+    options = dataclasses.asdict(TINY)
+    modules = [tensorflow_encoders]
+    if importlib.util.find_spec("torch"):
+        modules.append(importlib.import_module(train_step.TORCH))
+    matrix = encoder_step.square_matrix()
+    for module in modules:
+        [product] = module.gemm_contenders(**options).values()
+        assert product.run(1) == pytest.approx(matrix[0] @ matrix[:, 0], rel=1e-4)
+
+
+def test_peaks_are_shown_beside_the_ratios(monkeypatch, tmp_path):
+    if not workers.CLEAR.exists():
+        pytest.skip("no /proc/self/clear_refs")
+    monkeypatch.setitem(encoder_step.SETTINGS, "small", TINY)
+    monkeypatch.setitem(train_step.AGAINST, "peers", TOY)
+    monkeypatch.setitem(train_step.PEERS, "torch", OTHERS)
+    rounds = ["--rounds", "2", "--steps", "1", "--peaks", "--out", str(tmp_path)]
+    assert train_step.main(["--against", "peers", "--peers", "torch", *rounds]) == 0
+    [rows] = json.loads((tmp_path / "results.json").read_text())["settings"].values()
+    assert [row["name"] for row in rows] == ["toy", "other"]
+    for row in rows:
+        assert row["gemm_share"][1] > 0 and row["peak_bytes"] >= 0
+        assert list(row["more"]) == ["share of gemm", "peak MiB", "of other's"]
 
 
 def test_pytorch_children_do_without_tensorflow():

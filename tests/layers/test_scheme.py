@@ -83,6 +83,16 @@ def test_a_wrong_text_is_one_sentence(text, sentence):
     assert str(caught.value).startswith(f"scheme={text!r}: ")
 
 
+def test_a_recurrence_alone_sees_the_positions_before():
+    block = block_class("swish_rnn")(**OPTIONS, scheme="channels", causal=True)
+    x = normal(1, 5, 8)
+    y = block(x)
+    changed = np.concatenate([-x[:, :1], x[:, 1:]], axis=1)
+    assert np.abs(block(changed) - y)[:, 1:].max(axis=(0, 2)).min() > 0
+    changed = np.concatenate([x[:, :-1], -x[:, -1:]], axis=1)
+    np.testing.assert_allclose(block(changed)[:, :-1], y[:, :-1], rtol=1e-6)
+
+
 @pytest.mark.parametrize("options", [OPTIONS, DECODER], ids=["encoder", "decoder"])
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_a_transformer_with_macarons_scheme_is_a_macaron_to_the_bit(options, norm):
