@@ -72,8 +72,28 @@ AXES = {
 # its rows must have, the metric, and a row's key of its block, with the blocks' other names.
 RESULTS = pathlib.Path(__file__).parent.parent / "results"
 _SYSTEMS = {"transformer": "BERT", "gmlp": "gMLP", "amlp": "aMLP"}
+_RECIPES = {
+    "transformer": "bert_tiny",
+    "macaron": "macaron_bert_tiny",
+    "swish_rnn": "swish_rnn_tiny",
+}
 STUDIES = (
-    ("masked loss (encoders)", "encoders/same_norm/curves.json", {}, "loss", "recipe", {}),
+    (
+        "masked loss, as published (encoders)",
+        "encoders/curves.json",
+        {},
+        "loss",
+        "recipe",
+        _RECIPES,
+    ),
+    (
+        "masked loss, pre-norm (encoders)",
+        "encoders/same_norm/curves.json",
+        {},
+        "loss",
+        "recipe",
+        {},
+    ),
     (
         "masked loss (slides_encoders)",
         *("slides_encoders/encoders.json", {}, "loss", "system", _SYSTEMS),
