@@ -14,7 +14,7 @@ from macaron_tf.training.config import TrainingConfig
 
 
 def bert_tiny() -> PretrainingRecipe:
-    """BERT-orig, tiny: what one core pre-trains in a quarter of an hour or two.
+    """BERT-orig, tiny: what one core pre-trains in 15 to 30 minutes.
 
     12 million tokens in all are each read once or less, hence no dropout. The objective and the
     optimizer are those of the SwishRNN paper (see `bert_base`); the learning rate, the schedule and
