@@ -2,7 +2,7 @@
 
 import sys
 
-from macaron_tf.program import interruptible
+from macaron_tf.program import begin_command
 
 if sys.argv[:1] == ["-m"]:  # `python -m` looks its module up: this process is a command's
-    interruptible()
+    begin_command()

@@ -15,9 +15,6 @@ import signal
 import sys
 import threading
 
-# Before TensorFlow is imported: its start-up notes are not the server's output.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-
 from experiments.command_line import Parser
 from export.server.config import ServerConfig
 from macaron_tf.program import exit_on_user_error

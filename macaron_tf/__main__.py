@@ -16,7 +16,7 @@ import sys
 from macaron_tf import __version__
 from macaron_tf.command_names import COMMANDS, FORM, SCRIPT, module_of
 from macaron_tf.errors import nearest
-from macaron_tf.program import exit_on_user_error, interruptible
+from macaron_tf.program import begin_command, exit_on_user_error
 
 _HERE = pathlib.Path(__file__).parent
 _TEXT = """\
@@ -36,7 +36,7 @@ commands:
 @exit_on_user_error
 def main(arguments: list[str] | None = None) -> None:
     """Runs a command as its module's `python -m` does."""
-    interruptible()
+    begin_command()
     short = pathlib.PurePath(sys.argv[0]).name == SCRIPT
     me = SCRIPT if short else "python -m macaron_tf"
     width = max(map(len, COMMANDS))

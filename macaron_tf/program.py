@@ -2,7 +2,7 @@
 
     python -m experiments.translate ...
 
-The packages of commands call `interruptible` before anything else is imported; every command's
+The packages of commands call `begin_command` before anything else is imported; every command's
 `main` is wrapped by `exit_on_user_error`.
 """
 
@@ -43,8 +43,13 @@ class _CtrlC:
 _ctrl_c = _CtrlC()
 
 
-def interruptible() -> None:
-    """Makes Ctrl-C end this process in one line from here on, during the slow imports too."""
+def begin_command() -> None:
+    """Prepares a command's process, before TensorFlow is imported.
+
+    Ctrl-C ends it in one line from here on, during the slow imports too. TensorFlow's C++ log,
+    whose errors reach Python as exceptions, is silent unless TF_CPP_MIN_LOG_LEVEL is set.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     _reserve_descriptors()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is ignored
         signal.signal(signal.SIGINT, _ctrl_c)

@@ -54,6 +54,14 @@ def test_output_is_utf_8_whatever_the_terminal_says():
     assert run(f'-c "{code}"', env=environment) == (0, "Straße 한\n", "")
 
 
+@pytest.mark.parametrize("given, level", [({}, "3"), ({"TF_CPP_MIN_LOG_LEVEL": "0"}, "0")])
+def test_tensorflows_log_is_silent_unless_it_is_asked_for(given, level):
+    code = "import sys; sys.argv = ['-m']; import experiments, os; print(os.environ['{}'])"
+    name = "TF_CPP_MIN_LOG_LEVEL"
+    others = {key: value for key, value in os.environ.items() if key != name}
+    assert run(f'-c "{code.format(name)}"', env={**others, **given}) == (0, f"{level}\n", "")
+
+
 @pytest.mark.parametrize("seconds", [0.2, 1.0])
 def test_ctrl_c_during_the_imports_is_one_line(seconds, tmp_path):
     process = subprocess.Popen(
