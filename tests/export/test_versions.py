@@ -38,6 +38,9 @@ class Doubled(tf.Module):
         self.vocabulary = NoVocabulary()
         self.table = tf.Variable(tf.random.stateless_uniform([100_000], (1, 2)))
 
+    def typical_texts(self):
+        return [""]
+
     def signatures(self):
         @tf.function(input_signature=[tf.TensorSpec([], tf.float32, "x")])
         def double(x):
