@@ -212,7 +212,7 @@ def _stacked(weights: list[np.ndarray]) -> np.ndarray:
 
 
 def state_derivatives(layer: SwishRNN, inner) -> np.ndarray:
-    """How much the recurrence's state at t changes with its input at s: `(T, T)` float64.
+    """The size of the derivative of the recurrence's state t by its input s: `(T, T)` float64.
 
     The derivative dc[t]/dx[s] has a number for each channel, for channels do not mix before the
     state: (1 - J[s]) J[s+k] ... J[t], see `macaron_tf.kernels.recurrence`. Their root mean square

@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _operators(options: argparse.Namespace) -> Iterator[tuple[str, str, Block, np.ndarray]]:
-    """Where a block comes from, its number, itself and states that it is given, `(B, L, D)`."""
+    """A block's origin, its number, itself and states that it is given, `(B, L, D)`."""
     if not options.runs:
         for seed in options.seeds:
             keras.utils.set_random_seed(seed)

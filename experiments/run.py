@@ -220,7 +220,7 @@ def kept_data_dir(path: str | os.PathLike) -> str | None:
 
 
 def _data_record(path: epath.Path) -> dict[str, typing.Any]:
-    """What a run's data.json holds; {} where it cannot be read."""
+    """The contents of a run's data.json; {} where it cannot be read."""
     try:
         return dict(json.loads((path / "data.json").read_bytes()))
     except (*storage.FILE_ERRORS, ValueError, TypeError):

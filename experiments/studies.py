@@ -92,7 +92,7 @@ def by_seed(
     out: pathlib.Path,
     train: Callable[[Arm, int, pathlib.Path, pathlib.Path | None], Any],
 ) -> dict[tuple[str, int], Any]:
-    """What `train` makes of each arm and seed, by the arm's name and the seed.
+    """The result of `train` for each arm and seed, by the arm's name and the seed.
 
     Seed by seed: an interrupted study has every arm with the first seeds.
 

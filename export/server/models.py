@@ -105,7 +105,7 @@ def _model(entry: model_server_config_pb2.ModelConfig) -> ServedModel:
 
 
 def _policy(policy: _POLICY) -> tuple[int | None, frozenset[int] | None]:
-    """How many versions to serve, and which; None = all, any."""
+    """The number of newest versions to serve, and the versions named; None = all, any."""
     choice = policy.WhichOneof("policy_choice")
     if choice == "all":
         return None, None
