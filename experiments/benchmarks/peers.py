@@ -107,21 +107,17 @@ class MarianPeer(HuggingFacePeer):
         return import_encoder_decoder(state, self.model.config.to_dict()).network
 
 
-def in_ctranslate2(kind: str, spec: Any, threads: int, compute_type: str) -> Any:
+def in_ctranslate2(runner: type, spec: Any, threads: int, compute_type: str) -> Any:
     """A model in CTranslate2, by the converter's specification of it.
 
     Args:
-        kind: the class that runs it, such as `"Translator"`.
+        runner: CTranslate2's class that runs it.
         compute_type: of `COMPUTE_TYPES`.
     """
-    import ctranslate2
-
     spec.validate()
     with tempfile.TemporaryDirectory() as directory:
         spec.save(directory)
-        return getattr(ctranslate2, kind)(
-            directory, compute_type=compute_type, inter_threads=1, intra_threads=threads
-        )
+        return runner(directory, compute_type=compute_type, inter_threads=1, intra_threads=threads)
 
 
 def _words(rows: np.ndarray) -> list[list[str]]:
@@ -133,6 +129,7 @@ class CTranslate2Peer:
     """The same model in CTranslate2."""
 
     def __init__(self, peer: MarianPeer, threads: int, compute_type: str = "float32"):
+        from ctranslate2 import Translator
         from ctranslate2.converters.transformers import BartLoader
 
         # The converter's MarianMT class wants a tokenizer's files and Marian's own padding id;
@@ -146,7 +143,7 @@ class CTranslate2Peer:
         spec.config.bos_token = spec.config.decoder_start_token = names[BOS]
         spec.config.eos_token, spec.config.unk_token = names[EOS], names[UNK]
         spec.config.add_source_eos = spec.config.add_source_bos = False
-        self._translator = in_ctranslate2("Translator", spec, threads, compute_type)
+        self._translator = in_ctranslate2(Translator, spec, threads, compute_type)
 
     def generate(self, source: np.ndarray, count: int, beam_size: int) -> np.ndarray:
         """The best outputs, without their EOS: `(B, S) -> (B, count)`."""
@@ -200,13 +197,14 @@ class CTranslate2GPT2:
     """The same GPT-2 in CTranslate2."""
 
     def __init__(self, peer: GPT2Peer, threads: int, compute_type: str = "float32"):
+        from ctranslate2 import Generator
         from ctranslate2.converters.transformers import GPT2Loader
 
         spec = GPT2Loader().get_model_spec(peer.model)
         [names] = _words([range(peer.model.config.vocab_size)])
         spec.register_vocabulary(names)
         spec.config.bos_token = spec.config.eos_token = spec.config.unk_token = names[-1]
-        self._generator = in_ctranslate2("Generator", spec, threads, compute_type)
+        self._generator = in_ctranslate2(Generator, spec, threads, compute_type)
 
     def generate(self, rows: np.ndarray, count: int) -> np.ndarray:
         """Exactly `count` tokens behind each prompt, greedily: `(B, P) -> (B, count)`."""

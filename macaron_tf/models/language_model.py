@@ -96,9 +96,9 @@ class LanguageModel(TokenModel):
         step = Context(index=index if kind == "fixed" else None, training=False)
         x, state = self.encoder.stack.mix(x, step, state)
         # In float32 under any policy, as in `EncoderDecoder.decode_step`.
-        fixed = "table" in context
-        table = context["table"] if fixed else self.table("float32")
-        logits = self.language_head(x, table, transposed=fixed)
+        transposed = "table" in context
+        table = context["table"] if transposed else self.table("float32")
+        logits = self.language_head(x, table, transposed=transposed)
         # (B K, V) -> (B, K, V)
         logits = ops.reshape(logits, (-1, tokens.shape[1], self.config.vocab_size))
         return (logits, {kind: state}, x) if with_hidden else (logits, {kind: state})
