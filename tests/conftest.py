@@ -3,6 +3,7 @@
 import gc
 import os
 import pathlib
+import shutil
 import signal
 import tempfile
 
@@ -11,17 +12,19 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 # A shell that starts the tests in the background has them, and their processes, ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-# A cache for the session alone (token caches, pip's and Matplotlib's files). Only
-# the default corpus and the native kernels that the user's cache holds already are used from there:
-# they are 51 MB, and half a minute of compiling.
+# A cache for the session alone (token caches, pip's and Matplotlib's files). Only the default
+# corpus and the native kernels are the user's cache's: they are 51 MB, and half a minute of
+# compiling, which one worker of xdist does for all.
 _CACHE = tempfile.TemporaryDirectory(prefix="macaron_tf_tests-")
-_KEPT = os.environ.get("MACARON_TF_CACHE") or pathlib.Path.home() / ".cache" / "macaron_tf"
-(pathlib.Path(_CACHE.name) / "native").mkdir()
-for _pattern in ("homeassistant-*.whl", "native/*.so"):
-    for _file in pathlib.Path(_KEPT).glob(_pattern):
-        (pathlib.Path(_CACHE.name) / _file.relative_to(_KEPT)).symlink_to(_file.resolve())
+_KEPT = pathlib.Path(
+    os.environ.get("MACARON_TF_CACHE") or pathlib.Path.home() / ".cache" / "macaron_tf"
+)
+(_KEPT / "native").mkdir(parents=True, exist_ok=True)
+for _file in (_KEPT / "native", *_KEPT.glob("homeassistant-*.whl")):
+    (pathlib.Path(_CACHE.name) / _file.name).symlink_to(_file.resolve())
 os.environ["MACARON_TF_CACHE"] = os.environ["XDG_CACHE_HOME"] = _CACHE.name
 
+import filelock
 import numpy as np
 import pytest
 
@@ -166,9 +169,35 @@ def write_numbers(folder: pathlib.Path, train: int, validation: int, step: int =
 
 
 @pytest.fixture(scope="session")
-def number_text(tmp_path_factory) -> str:
+def once(tmp_path_factory):
+    """`once(name, make, own=False)`: the folder that `make(folder)` fills, a single time a session.
+
+    The first worker of xdist that asks for it makes it and the others wait. Nobody may write into
+    it; `own` gives a copy of this worker's own, for tests that do.
+    """
+    root = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent
+
+    def made(name: str, make, own: bool = False) -> pathlib.Path:
+        folder, done = root / "once" / name, root / "once" / f"{name}.done"
+        folder.mkdir(parents=True, exist_ok=True)
+        with filelock.FileLock(f"{folder}.lock"):
+            if not done.exists():
+                make(folder)
+                done.touch()
+        if own:
+            return shutil.copytree(folder, tmp_path_factory.mktemp(name) / name)
+        return folder
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def number_text(once) -> str:
     """A `tsv:` source of number pairs with splits train and validation."""
-    return write_numbers(tmp_path_factory.mktemp("numbers"), 600, 40)
+    folder = once("number_text", lambda folder: write_numbers(folder, 600, 40))
+    return f"tsv:{folder}/{{split}}.tsv"
 
 
 def number_settings(source: str, steps: int = 300) -> list[str]:
@@ -200,14 +229,15 @@ def number_settings(source: str, steps: int = 300) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def number_run(tmp_path_factory, number_text) -> pathlib.Path:
+def number_run(once, number_text) -> pathlib.Path:
     """A run trained by the command line on the number language."""
     from experiments.translate.__main__ import main
 
-    run = tmp_path_factory.mktemp("runs") / "numbers"
-    arguments = ["train", "multi30k_macaron_tiny", str(run)]
-    for setting in number_settings(number_text):
-        arguments += ["--set", setting]
-    assert main(arguments) == 0
-    assert main(["average", str(run)]) == 0
-    return run
+    def make(folder: pathlib.Path) -> None:
+        arguments = ["train", "multi30k_macaron_tiny", str(folder / "numbers")]
+        for setting in number_settings(number_text):
+            arguments += ["--set", setting]
+        assert main(arguments) == 0
+        assert main(["average", str(folder / "numbers")]) == 0
+
+    return once("number_run", make, own=True) / "numbers"

@@ -78,6 +78,7 @@ rows = np.load(folder + "rows.npy")
 for name in ("model", "plain", "int8"):
     answers = keras.saving.load_model(folder + name + ".keras")(rows)
     np.testing.assert_array_equal(answers, np.load(folder + name + ".npy"))
+assert "keras_hub" not in sys.modules  # which is optional
 """,
         tmp_path,
     )

@@ -1,5 +1,6 @@
 """KerasHub's tasks, tokenizers and presets with this library's networks inside."""
 
+import importlib
 import sys
 
 import keras
@@ -125,11 +126,19 @@ def test_a_classifier_learns_from_text_and_lives_in_a_preset(tmp_path):
     inputs = {name: numpy_of(x).astype("int32") for name, x in task.preprocessor(TEXTS).items()}
     np.savez(tmp_path / "inputs.npz", **inputs)
     np.save(tmp_path / "answers.npy", answers)
-    arguments = (tmp_path, ",".join(TEXTS))
     in_new_process(
-        "import keras, keras_hub\nimport macaron_tf.keras_hub",
+        "import tensorflow as tf",
         """
 folder, texts = sys.argv[1], sys.argv[2].split(",")
+inputs = {name: tf.constant(x) for name, x in np.load(folder + "/inputs.npz").items()}
+exported = tf.saved_model.load(folder + "/export")
+answers = exported.serve(inputs)
+np.testing.assert_allclose(answers, np.load(folder + "/answers.npy"), atol=1e-5)
+assert not {"keras_hub", "macaron_tf"} & sys.modules.keys()  # TensorFlow alone
+
+import keras, keras_hub
+import macaron_tf.keras_hub
+
 for task in (
     keras_hub.models.TextClassifier.from_preset(folder + "/preset"),
     keras.saving.load_model(folder + "/task.keras"),
@@ -141,18 +150,8 @@ assert backbone.config.dropout == 0.25
 tokenizer = keras_hub.models.Tokenizer.from_preset(folder + "/preset")
 assert tokenizer.detokenize(tokenizer(texts)) == texts
 """,
-        *arguments,
-    )
-    in_new_process(
-        "import tensorflow as tf",
-        """
-folder = sys.argv[1]
-inputs = {name: tf.constant(x) for name, x in np.load(folder + "/inputs.npz").items()}
-exported = tf.saved_model.load(folder + "/export")
-answers = exported.serve(inputs)
-np.testing.assert_allclose(answers, np.load(folder + "/answers.npy"), atol=1e-5)
-""",
         tmp_path,
+        ",".join(TEXTS),
     )
     assert tokenizer.get_vocabulary()[:5] == WORDS[:5]
 
@@ -349,19 +348,10 @@ def test_other_vocabularies_and_networks_are_refused():
     refuses("without a matrix", task_of, Pretrained(xlm))
 
 
-def test_the_package_is_optional():
-    in_new_process(
-        "import macaron_tf",
-        """
-assert "keras_hub" not in sys.modules
-sys.modules["keras_hub"] = None
-from macaron_tf.errors import UserError
-try:
-    import macaron_tf.keras_hub
-except UserError as error:
-    assert "pip install 'macaron_tf[keras-hub]'" in str(error), error
-else:
-    raise AssertionError
-""",
+def test_the_package_is_optional(monkeypatch):
+    """tests/test_front_door.py has that `import macaron_tf` does without it."""
+    monkeypatch.setitem(sys.modules, "keras_hub", None)
+    monkeypatch.delitem(sys.modules, "macaron_tf.keras_hub")
+    refuses(
+        r"pip install 'macaron_tf\[keras-hub\]'", importlib.import_module, "macaron_tf.keras_hub"
     )
-    assert "keras_hub" in sys.modules

@@ -15,53 +15,58 @@ from tests.experiments.task_toys import train_toy, write_toy
 
 
 @pytest.fixture(scope="session")
-def toy(tmp_path_factory):
+def toy(once):
     """A folder with the tables of tasks on sentences, and their vocabulary."""
-    folder = tmp_path_factory.mktemp("toy")
-    write_toy(folder)
-    return folder
+    return once("toy", write_toy)
 
 
 @pytest.fixture(scope="session")
-def toy_run(toy, tmp_path_factory):
+def toy_run(once, toy):
     """A run trained by the command line."""
-    run = tmp_path_factory.mktemp("runs") / "toy"
-    train_toy(toy, run)
-    return run
+    return once("toy_run", lambda folder: train_toy(toy, folder / "toy"), own=True) / "toy"
 
 
 @pytest.fixture(scope="session")
-def source(tmp_path_factory) -> str:
+def source(once) -> str:
     """Documents of the letters' language."""
-    return write_documents(tmp_path_factory.mktemp("documents"))
+    return f"text:{once('documents', write_documents)}/*.txt"
 
 
 @pytest.fixture(scope="session")
-def language_run(source, tmp_path_factory) -> str:
+def language_run(once, source) -> str:
     """A GPT-2 of the letters' language; its corpus lies beside it."""
-    folder = tmp_path_factory.mktemp("gpt2")
     settings = [*toy_settings(source), "vocabulary.size=272", "model.num_layers=2"]
-    corpus = prepare("gpt2_tiny", str(folder / "corpus"), settings)
-    assert train("gpt2_tiny", folder / "run", corpus, settings) == 0
-    return str(folder / "run")
+
+    def make(folder) -> None:
+        corpus = prepare("gpt2_tiny", str(folder / "corpus"), settings)
+        assert train("gpt2_tiny", folder / "run", corpus, settings) == 0
+
+    return str(once("language_run", make, own=True) / "run")
 
 
 @pytest.fixture(scope="session")
-def t5_corpus(tmp_path_factory) -> str:
+def t5_corpus(once) -> str:
     """Rows of the letters and of a task's words, which a vocabulary of letters could not say."""
-    documents = tmp_path_factory.mktemp("documents")
-    source = write_documents(documents)
-    (documents / "words.txt").write_text("sst2 sentence : a c negative . positive .\n" * 200)
-    folder = str(tmp_path_factory.mktemp("corpora") / "words")
-    return prepare("t5_tiny", folder, t5_settings("t5_tiny", "macaron", source))
+
+    def make(folder) -> None:
+        (folder / "documents").mkdir()
+        source = write_documents(folder / "documents")
+        words = "sst2 sentence : a c negative . positive .\n" * 200
+        (folder / "documents" / "words.txt").write_text(words)
+        prepare("t5_tiny", str(folder / "corpus"), t5_settings("t5_tiny", "macaron", source))
+
+    return str(once("t5_corpus", make) / "corpus")
 
 
 @pytest.fixture(scope="session")
-def t5_run(t5_corpus, tmp_path_factory) -> str:
+def t5_run(once, t5_corpus) -> str:
     """A pre-trained T5."""
-    run = tmp_path_factory.mktemp("runs") / "t5"
-    assert train("t5_tiny", run, t5_corpus, t5_settings("t5_tiny", "macaron")) == 0
-    return str(run)
+
+    def make(folder) -> None:
+        settings = t5_settings("t5_tiny", "macaron")
+        assert train("t5_tiny", folder / "t5", t5_corpus, settings) == 0
+
+    return str(once("t5_run", make, own=True) / "t5")
 
 
 @pytest.fixture(scope="session")

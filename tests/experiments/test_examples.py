@@ -95,6 +95,7 @@ def test_the_gpt_continues_with_a_cache_as_it_does_without(run, tiny):
     assert generator.detokenizer(row[0, 3:15]) == completion.text
 
 
+@pytest.mark.slow  # own blocks are trained by commands: test_plug_ins.py
 def test_a_block_of_ones_own_is_compared_at_equal_parameters(run, tiny):
     found, lines = run("own_block", tiny("own_block"))
     counts = {

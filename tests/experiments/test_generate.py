@@ -21,7 +21,7 @@ from tests.experiments.pretraining_toy import LETTERS, flags, prepare, toy_setti
 from tests.harness import refuses
 
 
-@pytest.mark.parametrize("recipe", ["gpt_tiny", "gpt2_tiny"])
+@pytest.mark.parametrize("recipe", [pytest.param("gpt_tiny", marks=pytest.mark.slow), "gpt2_tiny"])
 def test_the_next_token_is_learnt_and_none_filled_in(
     recipe, language_run, source, tmp_path, ran, refused
 ):

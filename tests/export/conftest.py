@@ -10,12 +10,14 @@ from tests.export.serving_toys import export_toy
 
 
 @pytest.fixture(scope="session")
-def toy_versions(tmp_path_factory):
+def toy_versions(once):
     """A folder with versions 1 and 2 of the toy; to be copied, not served."""
-    folder = tmp_path_factory.mktemp("toys")
-    for version in (1, 2):
-        export_toy(folder, version)
-    return folder
+
+    def make(folder) -> None:
+        for version in (1, 2):
+            export_toy(folder, version)
+
+    return once("toys", make)
 
 
 @pytest.fixture

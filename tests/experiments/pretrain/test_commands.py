@@ -80,12 +80,11 @@ PAIRS += ["masking.mask=0.8", "masking.random=0.1"]
 @pytest.mark.parametrize(
     ("recipe", "changes", "least"),
     [
-        ("span_bert_tiny", ["model.num_layers=1"], None),
         ("albert_tiny", ["corpus.sequence_length=32", "model.embedding_dim=16"], 0.2),
         pytest.param("macaron_bert_tiny", PAIRS, 0.3, marks=pytest.mark.slow),
         *(
             pytest.param(name, [], None, marks=pytest.mark.slow)
-            for name in ("swish_rnn_tiny", "bert_rab_tiny", "gmlp_tiny")
+            for name in ("span_bert_tiny", "swish_rnn_tiny", "bert_rab_tiny", "gmlp_tiny")
         ),
     ],
 )

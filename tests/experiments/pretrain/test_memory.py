@@ -110,6 +110,7 @@ def test_it_goes_on_with_a_text_of_any_length(whole, ran):
     assert len(ran(generate.main, "complete", whole, text, "--max-tokens", 16).out) > len(text)
 
 
+@pytest.mark.slow  # the window: above; language models' exports: tests/export/test_exported.py
 def test_its_saved_model_writes_the_same_text(whole, tmp_path):
     assert saved_model.main([str(whole), str(tmp_path / "served")]) == 0
     serve = tf.saved_model.load(str(tmp_path / "served" / "1")).signatures["serving_default"]
