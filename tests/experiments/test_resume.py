@@ -48,10 +48,12 @@ def of_tcn(value):
     return tcn, ["jsb", "RUN", "--models", "gru", "--seeds", "3", *small], "RUN/gru-3"
 
 
-LONG = [pytest.param(make, marks=pytest.mark.slow) for make in (of_elmo, of_text_to_text)]
+# Translations go on by the same command in translate/test_commands.py.
+LONG = (of_translate, of_elmo, of_text_to_text)
+LONG = [pytest.param(make, marks=pytest.mark.slow) for make in LONG]
 
 
-@pytest.mark.parametrize("make", [of_translate, of_embed, of_tcn, *LONG])
+@pytest.mark.parametrize("make", [of_embed, of_tcn, *LONG])
 def test_a_run_goes_on_by_its_own_recipe(make, request, tmp_path, ran, refused):
     main, words, place = make(request.getfixturevalue)
     data = ["--data", request.getfixturevalue("tunes")] if main is tcn else []

@@ -370,7 +370,7 @@ def test_the_server_and_the_command_say_the_same(folder, capsys):
 def test_a_compiled_translator_says_of_one_line_what_the_run_says(
     folder, number_hypotheses, tmp_path, monkeypatch
 ):
-    """In this process: nothing of the project is needed elsewhere, as of every translator."""
+    """Asked in this process; `answers` are of one without this project."""
     for room in (module, translator):
         monkeypatch.setattr(room, "COMPILED_LENGTHS", (8,))
     path = export(folder / "numbers", tmp_path / "served", n_best=2, compiled=True)

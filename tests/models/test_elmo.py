@@ -159,10 +159,11 @@ def test_a_tagger_has_the_vectors_where_it_is_said(place, tmp_path):
     model.save(tmp_path / "tagger.keras")
     again = keras.saving.load_model(tmp_path / "tagger.keras")
     np.testing.assert_array_equal(numpy_of(again(characters)), found)
-    signature = [keras.InputSpec(shape=(None, None, 8), dtype="int32")]
-    model.export(str(tmp_path / "served"), verbose=False, input_signature=signature)
-    served = tf.saved_model.load(str(tmp_path / "served"))
-    np.testing.assert_allclose(numpy_of(served.serve(characters)), found, atol=1e-5)
+    if place == "both":  # has what the others have
+        signature = [keras.InputSpec(shape=(None, None, 8), dtype="int32")]
+        model.export(str(tmp_path / "served"), verbose=False, input_signature=signature)
+        served = tf.saved_model.load(str(tmp_path / "served"))
+        np.testing.assert_allclose(numpy_of(served.serve(characters)), found, atol=1e-5)
 
 
 @pytest.mark.parametrize("elmo", [ELMO, None])
