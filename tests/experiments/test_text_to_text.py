@@ -20,7 +20,7 @@ from tests.experiments.task_toys import scores_in, validations
 from tests.harness import refuses
 
 
-@pytest.mark.parametrize("recipe", ["t5_tiny", "bart_tiny"])
+@pytest.mark.parametrize("recipe", ["t5_tiny", pytest.param("bart_tiny", marks=pytest.mark.slow)])
 def test_it_is_pre_trained_and_evaluated(recipe, t5_run, t5_corpus, tmp_path, ran, refused):
     run = t5_run
     if recipe == "bart_tiny":
