@@ -77,7 +77,7 @@ def test_ctrl_c_during_the_imports_is_one_line(seconds, tmp_path):
 def test_ctrl_c_within_an_exec_of_text_has_its_status(tmp_path):
     """A dataclass that is being made, within an import, executes text."""
     (tmp_path / "command.py").write_text(
-        "import sys; from macaron_tf.program import exit_on_user_error\n"
+        "import sys, experiments; from macaron_tf.program import exit_on_user_error\n"
         "sys.exit(exit_on_user_error(lambda: exec('raise KeyboardInterrupt'))())\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}

@@ -9,23 +9,10 @@ import pytest
 from tests.fuzz.profiles import examples, hypothesis, strategies, survive  # isort: skip
 
 import macaron_tf
-from experiments.translate.__main__ import main as translate
 from experiments.translate.run import TranslationRun
 from macaron_tf.data.corpus.reading import PretrainingCorpus, stream_dataset
 from macaron_tf.training.checkpoints import weights_record
-from tests.conftest import number_settings
 from tests.experiments.pretraining_toy import prepare
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory, number_text) -> pathlib.Path:
-    """A run of two updates, with a best checkpoint."""
-    folder = tmp_path_factory.mktemp("fuzz") / "run"
-    settings = [*number_settings(number_text, 2), "training.warmup_steps=1"]
-    settings += ["training.validate_every=1", "training.log_every=1"]
-    words = [word for setting in settings for word in ("--set", setting)]
-    assert translate(["train", "multi30k_macaron_tiny", str(folder), *words]) == 0
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -113,9 +100,9 @@ def damaged(folder: pathlib.Path, data):
 
 @examples(6, 20)
 @hypothesis.given(data=strategies.data())
-def test_runs(run, data):
-    with damaged(run, data):
-        open_run(run)
+def test_runs(number_run, data):
+    with damaged(number_run, data):
+        open_run(number_run)
 
 
 @examples(25, 100)
