@@ -11,7 +11,7 @@ import argparse
 import json
 
 from experiments.command_line import Parser, count
-from export.saved_model import COMPILE
+from export.saved_model import BFLOAT16, COMPILE
 from macaron_tf.errors import UserError
 from macaron_tf.program import exit_on_user_error
 
@@ -47,6 +47,8 @@ def run(options: argparse.Namespace) -> None:
     else:
         given = (network, found.vocabulary, config, source_limit(network), options.compile)
         module = TranslationModule(*given)
+    if options.bfloat16:
+        module.compute_in_bfloat16(options.model)
     print(write_version(module, {}, options.out))
 
 
@@ -61,6 +63,7 @@ def main(arguments: list[str] | None = None) -> None:
     count("--max-length N", "a classifier's longest row (%(default)s)", 128)(parser)
     parser.add_argument("--decoding", default="{}", help="a translator's search settings in JSON")
     COMPILE(parser)
+    BFLOAT16(parser)
     run(parser.parse_args(arguments))
 
 

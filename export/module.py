@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
@@ -18,6 +19,7 @@ from etils import epath
 
 from export.server.config import MAX_VERSION, MODEL_FILE, version_of
 from export.warm_up import TEXT, write_warm_up
+from macaron_tf.distribution import emulates_bfloat16
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths
 from macaron_tf.io.progress import Progress
@@ -46,6 +48,30 @@ class ExportedModule(tf.Module):
         self.vocabulary = vocabulary
         # A SavedModel restores these: the variables and the tokenizer's resources.
         self.tracked = [*(weight.value for weight in network.weights), *vocabulary.trackables()]
+
+    def compute_in_bfloat16(self, place: str) -> None:
+        """Puts the network under Keras's policy `mixed_bfloat16`, whatever it was trained under.
+
+        Its weights stay as they are, float32, and so does what the layers compute in float32
+        themselves: norms, softmax, recurrences.
+
+        Args:
+            place: names the network, for the error.
+
+        Raises:
+            UserError: it is quantized.
+        """
+        layers = [*self.network._flatten_layers()]
+        if any(layer.quantization_mode for layer in layers):
+            raise UserError(f"--bfloat16: {place} is quantized to int8: leave the flag out")
+        if emulates_bfloat16(tf.distribute.get_strategy()):
+            print(
+                "warning: this CPU has no bfloat16 instructions: on one like it the export is "
+                "several times slower than without --bfloat16",
+                file=sys.stderr,
+            )
+        for layer in layers:
+            layer.dtype_policy = "mixed_bfloat16"
 
     def serve(self, *inputs: tf.Tensor) -> dict[str, tf.Tensor]:
         """The `serving_default` signature, in the order of `inputs`."""
@@ -195,7 +221,8 @@ def write_version(
             tf.saved_model.save(module, str(aside), signatures=signatures)
             extra = aside / "assets.extra"
             module.vocabulary.save(extra)
-            record = {**record, "vocabulary": module.vocabulary.hash}
+            computed = {"compute_dtype": module.network.compute_dtype}
+            record = {**record, **computed, "vocabulary": module.vocabulary.hash}
             (extra / "export.json").write_text(json.dumps(record, indent=2) + "\n")
             write_warm_up(aside, signatures, module.typical_texts())
             if remote:

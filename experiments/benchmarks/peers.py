@@ -21,6 +21,8 @@ from macaron_tf.text.byte_pairs import byte_alphabet
 
 # Of CTranslate2's weights.
 COMPUTE_TYPES = ("float32", "int8")
+# Deviations of a `MarianPeer`'s matrices and embeddings.
+MATRICES, EMBEDDINGS = 0.03, 0.2
 
 
 def begin(threads: int, inter_op_threads: int | None = None) -> None:
@@ -78,7 +80,13 @@ class HuggingFacePeer:
 
 
 class MarianPeer(HuggingFacePeer):
-    """A MarianMTModel; `config`'s block and norm are Marian's own, a post-norm Transformer."""
+    """A MarianMTModel; `config`'s block and norm are Marian's own, a post-norm Transformer.
+
+    The weights of a network as it is drawn repeat one token. Here outputs vary, so that equal ones
+    mean something: embeddings are wide beside the matrices, so that a token decides the next one
+    more than its position does; and the decoder's last norm has random signs, so that the tied
+    output matrix does not favour the token that was read.
+    """
 
     def __init__(self, config: EncoderDecoderConfig):
         import transformers
@@ -99,7 +107,12 @@ class MarianPeer(HuggingFacePeer):
             decoder_start_token_id=BOS,
             eos_token_id=EOS,
             forced_eos_token_id=EOS,
+            init_std=MATRICES,
         )
+        with self._torch.no_grad():
+            self.model.model.shared.weight.mul_(EMBEDDINGS / MATRICES)
+            signs = self.model.model.decoder.layers[-1].final_layer_norm.weight
+            signs.copy_(self._torch.randn_like(signs).sign())
 
     def ours(self) -> EncoderDecoder:
         """Our encoder-decoder with the same weights."""

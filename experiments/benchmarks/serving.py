@@ -2,6 +2,7 @@
 
     python -m experiments.benchmarks.serving                       # short: a minute
     python -m experiments.benchmarks.serving --size base --bfloat16 --translator small --out DIR
+    python -m experiments.benchmarks.serving --run RUN --out DIR
 
 One BERT classifier of random weights, equal in all hands, is given lines of varied length:
 Hugging Face's with its fast tokenizer in PyTorch (SDPA, inference mode), the same model in ONNX
@@ -11,6 +12,9 @@ TensorFlow Serving's container needs Docker's engine and is not part of this: th
 server calls is timed, in this process, also by several clients at once; its network and its
 batching come on top. A translator's SavedModel is timed beside its own graph in memory, also with
 requests of one line compiled by XLA (`--compile`).
+
+`--run` times none of these but a run of `experiments.finetune`, exported in float32 and in
+bfloat16, and adds the accuracy of each on the run's validation split.
 """
 
 import argparse
@@ -33,8 +37,12 @@ import scipy.special
 import tensorflow as tf
 
 from experiments.benchmarks import peers
-from experiments.benchmarks.harness import Benchmark, Tables, made_up_texts, timed
+from experiments.benchmarks.harness import Benchmark, Tables, made_up_texts, set_threads, timed
 from experiments.command_line import argument, count, switch
+from experiments.finetune.kinds import kind_of
+from experiments.finetune.run import FinetuningRun
+from experiments.run import kept_data_dir
+from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.decoding import translate_ids
 from macaron_tf.errors import UserError
@@ -75,6 +83,7 @@ command = Benchmark(
         choices=("none", "tiny", "small", "base", "big"),
     ),
     count("--new-tokens", "of a translation", 24, least=2),
+    argument("--run", "of finetune on one text's class: time it, with accuracy, and nothing else"),
 )
 
 
@@ -204,23 +213,30 @@ class HuggingFaceClassifier(peers.HuggingFacePeer):
         return network
 
 
-def _exported(network, vocabulary, folder: pathlib.Path, output: str, *words: str) -> Answer:
-    """Runs `export.keras_model` in a process of its own: experiments do not import export."""
-    folder.mkdir(parents=True, exist_ok=True)
-    network.save(folder / "model.keras")
-    vocabulary.save(folder)
-    places = [str(folder / "model.keras"), str(folder), str(folder / "served")]
-    command = [sys.executable, "-m", "export.keras_model", *places, *words]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+def _exported(command: str, place: str, folder: pathlib.Path, output: str, *words: str) -> Answer:
+    """Runs a command of export in a process of its own: experiments do not import export."""
+    given = [sys.executable, "-m", f"export.{command}", place, *words]
+    done = subprocess.run(given, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
-        raise UserError("`python -m export.keras_model` failed: its message is above")
-    model = tf.saved_model.load(done.stdout.strip().splitlines()[-1])
+        raise UserError(f"`python -m export.{command}` failed: its message is above")
+    model = tf.saved_model.load(str(folder / "1"))
 
     def answer(lines: Sequence[str]) -> np.ndarray:
         # The signature is looked up anew, for it does not keep the model alive.
         return model.signatures["serving_default"](text=tf.constant(lines))[output].numpy()
 
     return answer
+
+
+def _saved(network, vocabulary, folder: pathlib.Path, output: str, *words: str) -> Answer:
+    """The network, saved by Keras, through `export.keras_model`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    network.save(folder / "model.keras")
+    vocabulary.save(folder)
+    places = str(folder), str(folder / "served")
+    return _exported(
+        "keras_model", str(folder / "model.keras"), folder / "served", output, *places, *words
+    )
 
 
 def our_answers(
@@ -238,7 +254,7 @@ def our_answers(
         "Keras, called": functools.partial(network, training=False),
     }
     return {
-        SAVED_MODEL: _exported(network, vocabulary, folder, "probabilities", *words),
+        SAVED_MODEL: _saved(network, vocabulary, folder, "probabilities", *words),
         **{name: functools.partial(answer, call) for name, call in calls.items()},
     }
 
@@ -290,8 +306,8 @@ def translators(
     compiled = (folder / "compiled", *words, "--compile")
     return {
         IN_MEMORY: lambda lines: graph(tf.constant(lines)).numpy()[:, None],
-        SAVED_MODEL: _exported(network, vocabulary, folder / "plain", *words),
-        f"{SAVED_MODEL}, compiled": _exported(network, vocabulary, *compiled),
+        SAVED_MODEL: _saved(network, vocabulary, folder / "plain", *words),
+        f"{SAVED_MODEL}, compiled": _saved(network, vocabulary, *compiled),
     }
 
 
@@ -367,12 +383,46 @@ def main(options: argparse.Namespace) -> Tables:
     # PyTorch's waiting threads spin by default, for which any other load on the machine punishes it
     # (ten times its time, seen); OMP_WAIT_POLICY=active in the environment has them spin.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    peers.begin(options.threads)
+    begin = set_threads if options.run else peers.begin
+    begin(options.threads)
     with tempfile.TemporaryDirectory() as folder:
         yield from _tables(options, pathlib.Path(folder))
 
 
+def of_run(options: argparse.Namespace, folder: pathlib.Path) -> Tables:
+    """Times a fine-tuned run's SavedModels on its validation split, and scores them there."""
+    run = FinetuningRun.open(options.run)
+    task, recipe = run.task, run.recipe
+    if task.kind != "classification" or task.second or task.regression:
+        raise UserError(f"--run {options.run} is of {task.name}: give one on one text's class")
+    split, tfds = task.validation_splits[0], Tfds(kept_data_dir(options.run))
+    read = kind_of(task).read_splits([split], tfds, recipe.source, recipe.table)[split]
+    answers = {}
+    for name, words in ((SAVED_MODEL, ()), (f"{SAVED_MODEL}, bfloat16", ("--bfloat16",))):
+        served = folder / str(len(answers))
+        answers[name] = _exported(
+            "saved_model", options.run, served, "probabilities", str(served), *words
+        )
+    parts = [slice(i, i + 32) for i in range(0, len(read), 32)]
+    found = {
+        name: np.concatenate([answer(read.first[part]) for part in parts]).argmax(axis=1)
+        for name, answer in answers.items()
+    }
+    for batch in options.batch_sizes:
+        count = -(-options.rows // batch)
+        requests = [read.first[i * batch : (i + 1) * batch] for i in range(count)]
+        rows = with_latencies(answers, requests, options)
+        for row in rows:
+            row["accuracy"] = float(np.mean(found[row["name"]] == read.labels))
+            same = np.mean(found[row["name"]] == found[SAVED_MODEL])
+            row["more"] |= {"accuracy": f"{row['accuracy']:.4f}", "same class": f"{same:.4f}"}
+        yield f"{task.name}, {len(read):,} lines of {split}, batch {batch}", rows
+
+
 def _tables(options: argparse.Namespace, folder: pathlib.Path) -> Tables:
+    if options.run:
+        yield from of_run(options, folder)
+        return
     answers = classifiers(options, folder)
     what = f"classifier {options.size}" + (f", {options.layers} layers" * bool(options.layers))
     for batch in options.batch_sizes:

@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from experiments.benchmarks import __main__ as benchmarks
 from experiments.benchmarks import (
@@ -17,7 +18,7 @@ from experiments.benchmarks import (
     translation_training,
 )
 from experiments.benchmarks.harness import compare, interleave, machine, publish
-from macaron_tf.decoding import GenerationConfig, TextGenerator
+from macaron_tf.decoding import GenerationConfig, TextGenerator, translate_ids
 from macaron_tf.models import catalog
 from macaron_tf.text.byte_pairs import SPECIAL
 from tests.harness import refuses
@@ -109,6 +110,19 @@ def test_windows_of_a_text_are_as_long_and_the_recurrences_state_does_not_grow(
     assert list(kept.values()) == [*attention, *(4 * 128 + size for size in attention), *[512] * 3]
     assert "recurrence alone, tokens 9 to 12" in kept
     assert rows[-3]["over_first_window"] == [1.0, 1.0, 1.0]
+
+
+def test_a_marian_says_other_tokens_for_other_texts_and_ours_says_the_same():
+    for name in ("torch", "transformers"):
+        pytest.importorskip(name)
+    peer = peers.MarianPeer(catalog.config("transformer_tiny", vocab_size=2000))
+    source = np.random.default_rng(0).integers(SPECIAL, 2000, (4, 9), dtype=np.int32)
+    found = peer.generate(source, 8, num_beams=4, length_penalty=0.0, suppress_tokens=[0, 2])
+    assert len({row.tobytes() for row in found}) > 2
+    assert np.mean([len(set(row)) for row in found]) > 4
+    config = peers.exact_search(8)
+    ours = translate_ids(peer.ours(), tf.constant(source), config)["ids"][:, 0]
+    np.testing.assert_array_equal(ours, found)
 
 
 def test_a_gpt2_says_the_same_in_ctranslate2_and_in_xla(tmp_path):

@@ -1,5 +1,6 @@
 import contextlib
 import io
+import json
 import subprocess
 import threading
 
@@ -10,10 +11,11 @@ import pytest
 from experiments.benchmarks import serving
 from experiments.benchmarks.harness import machine, markdown
 from experiments.benchmarks.serving import made_up_lines, translators
-from export import keras_model
+from export import keras_model, saved_model
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.tasks import EncoderClassifier
 from macaron_tf.text.wordpiece import WordPieceVocabulary
+from tests.experiments.task_toys import train_toy, write_toy
 from tests.harness import refuses
 
 
@@ -70,12 +72,13 @@ def test_lines_are_of_all_lengths_and_the_same_each_time():
 
 @pytest.fixture
 def exported_here(monkeypatch):
-    """`export.keras_model` runs in this process, not in a child."""
+    """Commands of `export` run in this process, not in a child."""
+    mains = {"export.keras_model": keras_model.main, "export.saved_model": saved_model.main}
 
     def run(command, stdout, text, check):
         said = io.StringIO()
         with contextlib.redirect_stdout(said):
-            status = keras_model.main(command[3:])
+            status = mains[command[2]](command[3:])
         return subprocess.CompletedProcess(command, status, said.getvalue())
 
     monkeypatch.setattr(serving.subprocess, "run", run)
@@ -93,6 +96,21 @@ def test_the_saved_model_answers_as_the_model_in_memory(tmp_path, monkeypatch, e
     lines = made_up_lines(6, 20, seed=2)
     serving.check_agreement(answers, [lines[:1], lines])
     assert np.ptp(answers["SavedModel"](lines)[:, 0]) > 1e-2
+
+
+def test_a_runs_exports_have_its_accuracy(tmp_path, exported_here):
+    write_toy(tmp_path)
+    run = tmp_path / "run"
+    train_toy(tmp_path, run)
+    words = ["--batch-sizes", "2", "--rows", "4", "--rounds", "1", "--warm-up", "1", "--run"]
+    options = serving.command.parse_args([*words, str(run)])
+    [(setting, rows)] = serving.of_run(options, tmp_path)
+    assert setting.endswith("lines of validation, batch 2")
+    assert [row["name"] for row in rows] == ["SavedModel", "SavedModel, bfloat16"]
+    best = json.loads((run / "result.json").read_text())["scores"]["accuracy"]
+    assert rows[0]["accuracy"] == pytest.approx(best)
+    assert rows[1]["accuracy"] == pytest.approx(best, abs=0.05)
+    assert rows[1]["more"].keys() >= {"accuracy", "same class"}
 
 
 @pytest.mark.slow

@@ -392,6 +392,33 @@ def test_a_compiled_translator_says_of_one_line_what_the_run_says(
     assert any(f.attr["_XlaMustCompile"].b for f in graph.library.function)
 
 
+@pytest.mark.parametrize(("name", "output"), [("sst2", "probabilities"), ("embedder", "vector")])
+def test_in_bfloat16_the_answers_are_near_and_the_weights_the_same(
+    folder, answers, tmp_path, monkeypatch, capsys, name, output
+):
+    monkeypatch.setattr(module, "emulates_bfloat16", lambda strategy: name == "sst2")
+    assert main([str(folder / name), str(tmp_path), "--bfloat16"]) == 0
+    assert ("warning: this CPU has no bfloat16" in capsys.readouterr().err) == (name == "sst2")
+    record = json.loads((tmp_path / "1/assets.extra/export.json").read_text())
+    assert record["compute_dtype"] == "bfloat16"
+    assert record_of(folder, name)["compute_dtype"] == "float32"
+    saved = tf.train.load_checkpoint(str(tmp_path / "1/variables/variables"))
+    assert tf.bfloat16 not in saved.get_variable_to_dtype_map().values()
+    model = tf.saved_model.load(str(tmp_path / "1"))
+    inputs = {key: tf.constant(texts) for key, texts in INPUTS[name][0].items()}
+    found = model.signatures["serving_default"](**inputs)[output].numpy()
+    expected = np.array(answers[name][0][output])
+    assert 1e-5 < np.abs(found - expected).max() < 0.05 * np.abs(expected).max()
+
+
+def test_a_quantized_network_is_not_exported_in_bfloat16(folder, tmp_path, refused):
+    found = macaron_tf.load(folder / "sst2")
+    found.network.quantize("int8")
+    found.save_pretrained(tmp_path / "int8")
+    words = "is quantized to int8: leave the flag out"
+    refused(main, [tmp_path / "int8", tmp_path / "out", "--bfloat16"], words)
+
+
 def test_translations_are_the_runs(number_hypotheses, answers):
     found, broken, long, scored = answers["numbers"]
     for i, hypotheses in enumerate(number_hypotheses):
