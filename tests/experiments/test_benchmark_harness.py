@@ -117,10 +117,11 @@ def test_a_marian_says_other_tokens_for_other_texts_and_ours_says_the_same():
         pytest.importorskip(name)
     peer = peers.MarianPeer(catalog.config("transformer_tiny", vocab_size=2000))
     source = np.random.default_rng(0).integers(SPECIAL, 2000, (4, 9), dtype=np.int32)
-    found = peer.generate(source, 8, num_beams=4, length_penalty=0.0, suppress_tokens=[0, 2])
+    found = peer.generate(source, 8, suppress_tokens=[0, 2])
     assert len({row.tobytes() for row in found}) > 2
     assert np.mean([len(set(row)) for row in found]) > 4
-    config = peers.exact_search(8)
+    # Greedy: in a beam, the end that Hugging Face forces has a probability of 1, ours its own.
+    config = peers.exact_search(8, beam_size=1)
     ours = translate_ids(peer.ours(), tf.constant(source), config)["ids"][:, 0]
     np.testing.assert_array_equal(ours, found)
 
