@@ -31,7 +31,8 @@ from macaron_tf.errors import UserError
 
 _DEFAULT = "serving_default"
 # TensorFlow's names of types; Triton's others are the same in capitals.
-_TYPES = {"string": "STRING", "float32": "FP32", "float16": "FP16", "bfloat16": "BF16"}
+_TYPES = {"string": "STRING", "float32": "FP32", "float16": "FP16", "bfloat16": "BF16",
+          "float64": "FP64"}  # fmt: skip
 _MODEL = """import sys
 
 # In place of the packages of the Python that Triton brings up.
@@ -71,11 +72,10 @@ def write_repository(models: Mapping[str, str], repository: pathlib.Path, option
     from tensorflow.core.protobuf import saved_model_pb2
 
     from export.server.servable import Signature
-    from export.server.versions import check_base_path, find_versions
+    from export.server.versions import find_versions
 
     names, known = [], set()
     for name, folder in models.items():
-        check_base_path(folder)
         versions = sorted(find_versions(folder).items())[-options.versions :]
         newest = pathlib.Path(versions[-1][1], "saved_model.pb")
         try:
@@ -148,6 +148,7 @@ def _quoted(text: str) -> str:
 def run(options: argparse.Namespace) -> int:
     """Serves until a signal; Triton's exit status."""
     from export.server.config import check_name
+    from export.server.versions import check_base_path
 
     models = {}
     for word in options.models:
@@ -156,6 +157,7 @@ def run(options: argparse.Namespace) -> int:
         check_name(name, word)
         if name in models:
             raise UserError(f"{word}: two models are named {name!r}; give one as NAME=OUT")
+        check_base_path(folder)
         models[name] = folder
     root, stub = find_server()
     with tempfile.TemporaryDirectory(prefix="macaron_tf-") as scratch:
