@@ -5,11 +5,12 @@ PEERS := .venv-peers
 JOEY := .venv-joeynmt
 TPU := .venv-tpu
 DOCS := .venv-docs
+ENGINES := .venv-engines
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 RUN := env TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python
 
-.PHONY: help setup demo test fuzz test-slow test-peers test-tpu test-notebooks notebooks tpu-check lint bench walk wheel docs clean
+.PHONY: help setup demo test fuzz test-slow test-peers test-tpu test-notebooks notebooks engines test-engines test-bucket tpu-check lint bench walk wheel docs clean
 
 help:
 	@echo "make demo       train a small Macaron translator, score, export and serve it (10 minutes)"
@@ -21,6 +22,9 @@ help:
 	@echo "                .venv-peers; a quarter of an hour or so)"
 	@echo "make tpu-check  are the base and large recipes fit for a TPU? (compiler into .venv-tpu; an hour)"
 	@echo "make test-tpu   the tests of that check with the TPU's compiler"
+	@echo "make engines    NVIDIA Triton, for python -m export.triton (into .venv-engines)"
+	@echo "make test-engines  its tests, and the Kubernetes manifests by Kubernetes' schemas"
+	@echo "make test-bucket   corpus, run and checkpoints on gs://, against an emulator (minutes)"
 	@echo "make notebooks  the examples as notebooks, in notebooks/ (Jupytext, into .venv-docs)"
 	@echo "make test-notebooks  runs them at tiny size"
 	@echo "make walk       every command of the pages on real data, a few updates each (an hour; DATA=DIR)"
@@ -109,6 +113,22 @@ tpu-check: $(TPU)/installed
 test-tpu: $(TPU)/installed
 	env TF_CPP_MIN_LOG_LEVEL=3 $(TPU)/bin/python -m pytest tests/experiments/test_tpu_check.py
 
+# Triton and what else serving is checked with; its Python backend needs NumPy 1, which is found first.
+$(ENGINES)/installed: $(STAMP) export/deploy/requirements.txt
+	$(BIN)/python -m venv $(ENGINES)
+	echo "$$(pwd)/$$(ls -d $(VENV)/lib/python*/site-packages)" > $$(ls -d $(ENGINES)/lib/python*/site-packages)/main.pth
+	$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r export/deploy/requirements.txt
+	@touch $@
+
+engines: $(ENGINES)/installed
+
+test-engines: $(ENGINES)/installed
+	env TF_CPP_MIN_LOG_LEVEL=3 $(ENGINES)/bin/python -m pytest -m "slow or not slow" \
+	  tests/export/test_triton.py tests/export/test_kubernetes.py
+
+test-bucket: $(ENGINES)/installed
+	env TF_CPP_MIN_LOG_LEVEL=3 $(ENGINES)/bin/python -m pytest -m slow tests/experiments/test_gs.py
+
 # Tools of pages and notebooks, which see the checkout and the pinned environment.
 $(DOCS)/installed: $(STAMP) docs/requirements.txt
 	$(BIN)/python -m venv $(DOCS)
@@ -140,4 +160,4 @@ wheel: $(STAMP)
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
 
 clean:
-	rm -rf $(VENV) $(PEERS) $(JOEY) $(TPU) $(DOCS) runs notebooks site build dist
+	rm -rf $(VENV) $(PEERS) $(JOEY) $(TPU) $(DOCS) $(ENGINES) runs notebooks site build dist

@@ -202,7 +202,7 @@ def write_version(
     out = paths.as_path(out)
     # TensorFlow reports a full disk as one of its own errors.
     with paths.clear_errors(f"{out} cannot be written", "choose another place"):
-        out.mkdir(parents=True, exist_ok=True)
+        paths.make_folders(out)
         found = [version_of(entry.name) for entry in out.iterdir()]
         versions = {number for number in found if number is not None}
         version = version if version is not None else max(versions, default=0) + 1

@@ -102,6 +102,38 @@ def out_of_memory(error: Exception) -> str | None:
     )
 
 
+_REQUEST = re.compile(
+    r"Error executing an HTTP request: "
+    r"(?:HTTP response code (\d+)|libcurl code \d+ meaning '([^']*)')"
+)
+_REQUESTED = re.compile(r"gs://[^\s,;]+")
+
+
+def store_problem(error: Exception) -> tuple[str, str] | None:
+    """Why a bucket (`gs://`) refused a request, and the mend; None of other errors.
+
+    TensorFlow repeats a request ten times by itself where a later one may succeed.
+    """
+    if not (found := _REQUEST.search(str(error))):
+        return None
+    code, unreachable = found.groups()
+    again = "run the same command again"
+    if unreachable:
+        reason = f"{unreachable[:1].lower()}{unreachable[1:]}"
+        return f"no request reaches it ({reason})", f"check the network and {again}"
+    if code in ("401", "403"):
+        return f"it answers HTTP {code}", "see that your credentials may read and write there"
+    return f"it answers HTTP {code}, however often it is asked", f"{again} when it is well"
+
+
+def store_sentence(error: Exception) -> str | None:
+    """The sentence about a bucket that refused a request; None of other errors."""
+    if (problem := store_problem(error)) is None:
+        return None
+    place = _REQUESTED.search(str(error))
+    return f"{place[0] if place else 'the bucket'}: {problem[0]}; {problem[1]}"
+
+
 @contextlib.contextmanager
 def needed(purpose: str, package: str = "") -> Iterator[None]:
     """Turns an `ImportError` within the `with` into a `UserError` that says what to install.

@@ -14,7 +14,13 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 
 from macaron_tf.command_names import as_typed
-from macaron_tf.errors import UserError, missing_package, out_of_memory, sentence_of
+from macaron_tf.errors import (
+    UserError,
+    missing_package,
+    out_of_memory,
+    sentence_of,
+    store_sentence,
+)
 
 INTERRUPTED = 130  # the shell's status of a process that SIGINT ended
 BROKEN_PIPE = 141  # and SIGPIPE
@@ -89,7 +95,8 @@ def _status(main: Callable[..., int | None], *args, **kwargs) -> int:
     except Exception as error:
         if _ctrl_c.received:  # libraries turn a KeyboardInterrupt within an import into others
             return _interrupted()
-        sentence = sentence_of(error) or missing_package(error) or out_of_memory(error)
+        kinds = (sentence_of, missing_package, out_of_memory, store_sentence)
+        sentence = next(filter(None, (kind(error) for kind in kinds)), None)
         if sentence is None:
             raise
         return _refused(sentence)

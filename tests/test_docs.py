@@ -37,6 +37,7 @@ TESTED = {
     "export.client": "export/test_serve_client.py",
     "export.keras_model": "export/test_exported.py",
     "export.serve": "export/test_serve_command.py",
+    "export.triton": "export/test_triton.py",
 }
 
 

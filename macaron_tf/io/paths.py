@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import tensorflow as tf
 from etils import epath
 
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, store_problem
 
 # Errors of reading or writing a file: Python's on disk, TensorFlow's in a bucket.
 FILE_ERRORS = (OSError, tf.errors.OpError)
@@ -32,11 +32,16 @@ def as_path(path: str | os.PathLike) -> epath.Path:
 def clear_errors(
     what: str, mend: str = "check its permissions and the free space"
 ) -> Iterator[None]:
-    """Turns a file error within the `with` into a UserError of one sentence."""
+    """Turns a file error within the `with` into a UserError of one sentence.
+
+    Args:
+        mend: of a file on disk; a bucket's refusals have their own.
+    """
     try:
         yield
     except FILE_ERRORS as error:
-        raise UserError(f"{what}: {reason(error)}; {mend}") from error
+        why, correction = store_problem(error) or (reason(error), mend)
+        raise UserError(f"{what}: {why}; {correction}") from error
 
 
 @contextlib.contextmanager
@@ -55,6 +60,8 @@ def is_remote(path: str | os.PathLike) -> bool:
 
 def reason(error: Exception) -> str:
     """The last words of one of `FILE_ERRORS`, such as "Permission denied"."""
+    if problem := store_problem(error):
+        return problem[0]
     # TensorFlow says "PATH; No such file or directory".
     text = getattr(error, "strerror", None) or getattr(error, "message", None) or str(error)
     return (text.strip().splitlines() or [type(error).__name__])[0].rpartition("; ")[2][:200]
@@ -67,6 +74,20 @@ def join(folder: str | os.PathLike, name: str) -> str:
 
 def exists(path: str) -> bool:
     return tf.io.gfile.exists(path)
+
+
+def make_folders(path: str | os.PathLike) -> None:
+    """Makes a folder and those above it.
+
+    Raises:
+        UserError: its bucket does not exist; TensorFlow would look for it for ever.
+    """
+    path = os.fspath(path)
+    if path.startswith("gs://"):
+        bucket = "/".join(path.split("/", 3)[:3])
+        if not exists(f"{bucket}/"):
+            raise UserError(f"there is no bucket {bucket}: make it, or correct its name")
+    tf.io.gfile.makedirs(path)
 
 
 def read_bytes(path: str | os.PathLike) -> bytes:
@@ -86,7 +107,7 @@ def renamed_aside(path: str | os.PathLike, mend: str = "choose another place") -
     aside = join(folder, f".tmp-{name}-{os.getpid()}")
     try:
         with clear_errors(f"cannot write {path}", mend):
-            tf.io.gfile.makedirs(folder)
+            make_folders(folder)
             yield aside
             if not is_remote(path):
                 # A rename may reach the disk before the content does; after a power cut: a hole.
@@ -173,5 +194,5 @@ def upload(folder: str | os.PathLike, destination: str | os.PathLike, last: str)
     files = [path for path in pathlib.Path(folder).rglob("*") if path.is_file()]
     for path in sorted(files, key=lambda path: (path.name == last, path)):
         target = as_path(destination) / path.relative_to(folder).as_posix()
-        tf.io.gfile.makedirs(os.fspath(target.parent))
+        make_folders(target.parent)
         tf.io.gfile.copy(os.fspath(path), os.fspath(target), overwrite=True)

@@ -5,17 +5,20 @@ TensorFlow's file system in memory stands in for a bucket.
 
 import hashlib
 import os
+import re
 import signal
 import subprocess
 import sys
 
 import pytest
+import tensorflow as tf
 
 from macaron_tf.data.sources.readers import source_files
 from macaron_tf.data.sources.tfds import Tfds, open_set
 from macaron_tf.errors import UserError
 from macaron_tf.io import files
 from macaron_tf.io import paths as storage
+from macaron_tf.program import exit_on_user_error
 from macaron_tf.text.token_rows import TokenizedPairs, TokenRows, load_tokens, save_tokens
 from tests import ram_paths
 from tests.harness import refuses
@@ -165,3 +168,48 @@ def test_a_second_process_is_refused_and_a_killed_one_frees_the_folder(tmp_path,
         pass
     with files.only_writer(bucket, "training"):  # a bucket has no locks
         pass
+
+
+REQUEST = "Error executing an HTTP request: "
+ANSWERED = f"All 10 retry attempts failed. The last failure: {REQUEST}HTTP response code 503"
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (tf.errors.AbortedError(None, None, f"{ANSWERED}\n\t when uploading gs://b/run/x.json"),
+         "gs://b/run/x.json: it answers HTTP 503, however often it is asked; run the same command "
+         "again when it is well"),
+        (tf.errors.PermissionDeniedError(None, None, f"{REQUEST}HTTP response code 403"),
+         "the bucket: it answers HTTP 403; see that your credentials may read and write there"),
+        (tf.errors.FailedPreconditionError(None, None, f"{REQUEST}libcurl code 6 meaning 'Could "
+         "not resolve hostname', error details: Could not resolve host: x\n\t when reading gs://b/y"),
+         "gs://b/y: no request reaches it (could not resolve hostname); check the network and run "
+         "the same command again"),
+    ],
+)  # fmt: skip
+def test_a_bucket_that_refuses_a_request(error, sentence, capsys):
+    @exit_on_user_error
+    def main(arguments):
+        raise error
+
+    assert main([]) == 2
+    assert capsys.readouterr().err == f"error: {sentence}\n"
+    reason, mend = sentence.partition(": ")[2].split("; ")
+
+    def write():
+        with storage.clear_errors("cannot write it"):
+            raise error
+
+    refuses(f"^cannot write it: {re.escape(f'{reason}; {mend}')}$", write)
+    assert storage.reason(error) == reason
+
+
+def test_a_bucket_that_does_not_exist(monkeypatch):
+    monkeypatch.setattr(storage, "exists", lambda path: path != "gs://nothing/")
+    made = []
+    monkeypatch.setattr(storage.tf.io.gfile, "makedirs", made.append)
+    refuses("there is no bucket gs://nothing: make it", storage.make_folders, "gs://nothing/a/b")
+    refuses("there is no bucket gs://nothing: make it", storage.write_aside, "gs://nothing/a", b"")
+    storage.make_folders("gs://bucket/a")
+    assert made == ["gs://bucket/a"]

@@ -1,0 +1,238 @@
+"""Serves exported models in NVIDIA Triton, on this machine, by KServe's protocol (version 2).
+
+    python -m export.triton served/m30k
+    python -m export.triton m30k=served/m30k sst2=served/sst2 --signatures serving_default score
+
+OUT holds one folder per version (`1/`, `2/`, ...), as `python -m export.saved_model` writes them;
+the newest --versions of them are served, under the folder's name unless NAME is given. A signature
+beside `serving_default` is a model of its own, such as `m30k.score`. Each version of each takes a
+process, which is what Triton's Python backend is. Triton joins concurrent requests; Ctrl-C or
+SIGTERM ends it after those in flight. The server comes with the package nvidia-pytriton: `make
+engines` installs it into .venv-engines.
+"""
+
+import argparse
+import contextlib
+import importlib.util
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+import urllib.request
+from collections.abc import Mapping
+
+from experiments.command_line import argument, count, single_program
+from macaron_tf.errors import UserError
+
+_DEFAULT = "serving_default"
+# TensorFlow's names of types; Triton's others are the same in capitals.
+_TYPES = {"string": "STRING", "float32": "FP32", "float16": "FP16", "bfloat16": "BF16",
+          "float64": "FP64"}  # fmt: skip
+_MODEL = """import sys
+
+# In place of the packages of the Python that Triton brings up.
+sys.path[:] = {path} + [folder for folder in sys.path if not folder.endswith("-packages")]
+from export.triton_model import TritonPythonModel
+"""
+_DEADLINE = 120  # seconds that requests in flight are given at the end
+
+
+def find_server() -> tuple[pathlib.Path, pathlib.Path]:
+    """The folder of Triton's programs, and the one among them that runs this Python's models."""
+    found = importlib.util.find_spec("pytriton")
+    if found is None:
+        raise UserError(
+            "Triton is not installed in this environment: make engines, then run the command with "
+            ".venv-engines/bin/python"
+        )
+    root = pathlib.Path(found.origin).parent / "tritonserver"
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    stub = root / "python_backend_stubs" / version / "triton_python_backend_stub"
+    if not stub.exists():
+        raise UserError(f"the installed Triton runs no models in Python {version}: use Python 3.11")
+    return root, stub
+
+
+def write_repository(models: Mapping[str, str], repository: pathlib.Path, options) -> list[str]:
+    """Describes exported models as Triton reads them.
+
+    Args:
+        models: folders of versions by name.
+        repository: an empty folder.
+        options: `max_batch_size`, `batch_delay_us`, `versions`, `signatures`.
+
+    Returns:
+        The names of Triton's models, one for each signature.
+    """
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    from export.server.servable import Signature
+    from export.server.versions import find_versions
+
+    names, known = [], set()
+    for name, folder in models.items():
+        versions = sorted(find_versions(folder).items())[-options.versions :]
+        newest = pathlib.Path(versions[-1][1], "saved_model.pb")
+        try:
+            saved = saved_model_pb2.SavedModel.FromString(newest.read_bytes())
+        except Exception as error:  # protobuf's, of no common base
+            raise UserError(f"{newest} is damaged ({error}): export the model again") from error
+        definitions = dict(saved.meta_graphs[0].signature_def)
+        for key in definitions.keys() & {*options.signatures}:
+            names.append(name if key == _DEFAULT else f"{name}.{key}")
+            place = repository / names[-1]
+            for version, _ in versions:
+                (place / str(version)).mkdir(parents=True)
+                (place / str(version) / "model.py").write_text(_MODEL.format(path=_packages()))
+            signature = Signature(key, definitions[key])
+            (place / "config.pbtxt").write_text(_config(signature, folder, options))
+        known |= {key for key, found in definitions.items() if found.method_name}
+    if unknown := {*options.signatures} - known:
+        raise UserError(
+            f"--signatures {' '.join(sorted(unknown))}: the models have {', '.join(sorted(known))}"
+        )
+    return sorted(names)
+
+
+def _config(signature, folder: str, options) -> str:
+    """Triton's ModelConfig, in protocol buffer text, of a signature."""
+    batched = signature.batchable
+
+    def tensor(kind: str, name: str, spec) -> str:
+        if spec.shape.rank is None:
+            raise UserError(
+                f"{folder}: {kind} {name!r} of signature {signature.name!r} has any number of "
+                "dimensions; Triton must be told it: export the model with known shapes"
+            )
+        sizes = [-1 if size is None else size for size in spec.shape][int(batched) :]
+        # Triton knows no scalars: rows of one number are sent as (B, 1), and reach the model (B,).
+        shape = f"dims: {sizes}" if sizes else "dims: [1] reshape {}"
+        type_name = _TYPES.get(spec.dtype.name, spec.dtype.name.upper())
+        return f'{kind} {{ name: "{name}" data_type: TYPE_{type_name} {shape} }}\n'
+
+    batching = f"dynamic_batching {{ max_queue_delay_microseconds: {options.batch_delay_us} }}\n"
+    given = {"folder": os.path.abspath(folder), "signature": signature.name}
+    return "".join(
+        [
+            'backend: "python"\n',
+            f"max_batch_size: {options.max_batch_size if batched else 0}\n",
+            batching if batched else "",
+            f"version_policy {{ latest {{ num_versions: {options.versions} }} }}\n",
+            *(tensor("input", *item) for item in signature.inputs.items()),
+            *(tensor("output", *item) for item in signature.outputs.items()),
+            *(
+                f"parameters {{ key: {_quoted(key)} value {{ string_value: {_quoted(text)} }} }}\n"
+                for key, text in given.items()
+            ),
+        ]
+    )
+
+
+def _packages() -> list[str]:
+    """The folders that this process imports from, but for Python's own: Triton has a Python."""
+    own = sysconfig.get_path("stdlib")
+    folders = [os.path.abspath(folder) for folder in sys.path]
+    return [folder for folder in folders if folder not in (own, f"{own}/lib-dynload")]
+
+
+def _quoted(text: str) -> str:
+    """A string of protocol buffer text."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serves until a signal; Triton's exit status."""
+    from export.server.config import check_name
+    from export.server.versions import check_base_path
+
+    models = {}
+    for word in options.models:
+        name, _, folder = word.rpartition("=")
+        name = name or os.path.basename(os.path.abspath(folder))
+        check_name(name, word)
+        if name in models:
+            raise UserError(f"{word}: two models are named {name!r}; give one as NAME=OUT")
+        check_base_path(folder)
+        models[name] = folder
+    root, stub = find_server()
+    with tempfile.TemporaryDirectory(prefix="macaron_tf-") as scratch:
+        repository, backends = pathlib.Path(scratch, "models"), pathlib.Path(scratch, "backends")
+        names = write_repository(models, repository, options)
+        shutil.copytree(root / "backends", backends)
+        shutil.copy(stub, backends / "python")
+        process = subprocess.Popen(
+            [
+                root / "bin" / "tritonserver",
+                f"--model-repository={repository}",
+                f"--backend-directory={backends}",
+                f"--http-address={options.host}",
+                f"--http-port={options.http_port}",
+                f"--grpc-address={options.host}",
+                f"--grpc-port={options.grpc_port}",
+                "--disable-auto-complete-config",  # it would load each model twice
+                "--allow-metrics=false",
+                f"--exit-timeout-secs={_DEADLINE}",
+                "--log-info=false",
+            ],
+            env={**os.environ, "LD_LIBRARY_PATH": str(root.parents[1] / "nvidia_pytriton.libs")},
+            start_new_session=True,  # Ctrl-C reaches it through this process alone
+        )
+        stopped = []
+
+        def stop(number: int, _) -> None:
+            stopped.append(number)
+            process.send_signal(signal.SIGINT)
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, stop)
+        place = f"http://{options.host}:{options.http_port}"
+        try:
+            while process.poll() is None and not _is_ready(place):
+                time.sleep(0.2)
+            if process.poll() is None:
+                print(
+                    f"ready: {', '.join(names)} on {place} (gRPC {options.grpc_port})", flush=True
+                )
+            elif not stopped:
+                raise UserError("Triton did not start: its log, above, says why")
+            process.wait()
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # of models that were still loading
+                os.killpg(process.pid, signal.SIGKILL)
+    return 0 if stopped else process.returncode
+
+
+def _is_ready(place: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{place}/v2/health/ready", timeout=2) as answer:
+            return answer.status == 200
+    except OSError:
+        return False
+
+
+main = single_program(
+    "export.triton",
+    __doc__,
+    "export.triton:run",
+    argument("models", "folder of a model's versions, or NAME=OUT", metavar="OUT", nargs="+"),
+    argument("--host ADDRESS", "address to listen on (%(default)s)", default="127.0.0.1"),
+    count("--http-port N", "port of HTTP (%(default)s)", 8000, 1, 65536),
+    count("--grpc-port N", "port of gRPC (%(default)s)", 8001, 1, 65536),
+    count("--max-batch-size N", "rows that requests are joined to (%(default)s)", 32),
+    count("--batch-delay-us N", "microseconds a request waits for others (%(default)s)", 5000, 0),
+    argument(
+        "--signatures NAME",
+        "what is served of each model (%(default)s)",
+        nargs="+",
+        default=["serving_default"],
+    ),
+    count("--versions N", "newest versions that are served (%(default)s)", 1),
+)
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,83 @@
+"""A signature of an exported model as a model of NVIDIA Triton's Python backend.
+
+`export.triton` puts this file into the repository that it starts Triton on; Triton runs it in a
+process for each version. Dynamic batching hands it several requests at once.
+"""
+
+import collections
+import json
+import logging
+
+import numpy as np
+import triton_python_backend_utils as triton  # Triton's own, in its processes alone
+
+from export.server.errors import ServingError, from_exception
+from export.server.servable import Servable
+
+
+class TritonPythonModel:
+    """Triton's interface: `initialize` once, then `execute` for each batch."""
+
+    def initialize(self, arguments: dict[str, str]) -> None:
+        logging.getLogger("tensorflow").setLevel(logging.ERROR)
+        config = json.loads(arguments["model_config"])
+        given = {name: text["string_value"] for name, text in config["parameters"].items()}
+        version = int(arguments["model_version"])
+        self._servable = Servable(f"{given['folder']}/{version}", version)
+        self._signature = self._servable.signature(given["signature"])
+        self._max_rows = int(config["max_batch_size"]) or 1 << 30
+        self._servable.warm_up()
+
+    def execute(self, requests: list) -> list:
+        responses = [None] * len(requests)
+        together = collections.defaultdict(list)  # requests whose rows can be joined
+        for number, request in enumerate(requests):
+            try:
+                inputs = _arrays(request)
+                rows = self._signature.check(inputs, self._max_rows)
+                shapes = tuple(array.shape[1:] for array in inputs.values())
+                key = shapes if self._signature.batchable else number
+                together[key].append((number, rows, inputs))
+            except ServingError as error:
+                responses[number] = _failure(error)
+        for group in together.values():
+            for number, answer in self._answers(group):
+                responses[number] = answer
+        return responses
+
+    def _answers(self, group: list[tuple[int, int, dict[str, np.ndarray]]]):
+        """The numbers of joined requests with their responses."""
+        try:
+            joined = {
+                name: np.concatenate([inputs[name] for _, _, inputs in group])
+                if len(group) > 1
+                else group[0][2][name]
+                for name in self._signature.inputs
+            }
+            outputs = self._servable.run(self._signature, joined)
+        except Exception as error:
+            if len(group) > 1:  # one of them is at fault: the others have their answers
+                for single in group:
+                    yield from self._answers([single])
+                return
+            yield group[0][0], _failure(from_exception(error))
+            return
+        start = 0
+        for number, rows, _ in group:
+            part = slice(start, start + rows) if len(group) > 1 else slice(None)
+            start += rows
+            tensors = [triton.Tensor(name, array[part]) for name, array in outputs.items()]
+            yield number, triton.InferenceResponse(tensors)
+
+    def finalize(self) -> None:
+        self._servable.close()
+
+
+def _arrays(request) -> dict[str, np.ndarray]:
+    return {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+
+
+def _failure(error: ServingError):
+    kinds = {"INVALID_ARGUMENT": triton.TritonError.INVALID_ARG}
+    code = kinds.get(error.code.name, triton.TritonError.INTERNAL)
+    return triton.InferenceResponse(error=triton.TritonError(error.message, code))

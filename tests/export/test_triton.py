@@ -1,0 +1,197 @@
+"""Exported models in NVIDIA Triton: the description it is given, and the real server's answers."""
+
+import concurrent.futures
+import http.client
+import importlib.util
+import json
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from export import triton
+from export.server.servable import Servable
+from tests.harness import refuses
+
+OPTIONS = {"max_batch_size": 8, "batch_delay_us": 5000, "versions": 1}
+
+
+def options(*signatures: str, **more) -> types.SimpleNamespace:
+    return types.SimpleNamespace(**OPTIONS | {"signatures": signatures} | more)
+
+
+def test_the_repository(tmp_path, toy_versions):
+    chosen = options("serving_default", "numbers", "scalar", versions=2)
+    names = triton.write_repository({"toy": str(toy_versions)}, tmp_path, chosen)
+    assert names == ["toy", "toy.numbers", "toy.scalar"]
+    files = sorted(path.relative_to(tmp_path / "toy").as_posix() for path in tmp_path.glob("toy/*"))
+    assert files == ["1", "2", "config.pbtxt"]
+    numbers = (tmp_path / "toy.numbers" / "config.pbtxt").read_text()
+    assert "max_batch_size: 8\ndynamic_batching { max_queue_delay_microseconds: 5000 }" in numbers
+    assert 'input { name: "ints" data_type: TYPE_INT32 dims: [3] }' in numbers
+    assert 'input { name: "flags" data_type: TYPE_BOOL dims: [1] reshape {} }' in numbers
+    assert 'output { name: "half" data_type: TYPE_FP16 dims: [1] reshape {} }' in numbers
+    scalar = (tmp_path / "toy.scalar" / "config.pbtxt").read_text()
+    assert "max_batch_size: 0" in scalar
+    assert "batching" not in scalar
+
+
+def test_mistakes_are_one_sentence(tmp_path, toy_versions, refused):
+    sentence = "--signatures no: the models have numbers, scalar, score, serving_default, slow"
+    refuses(sentence, triton.write_repository, {"a": str(toy_versions)}, tmp_path, options("no"))
+    refused(triton.main, [f"{tmp_path}/nothing"], "nothing is not a folder")
+    twice = [f"{toy_versions}", f"{toy_versions.name}={toy_versions}"]
+    refused(triton.main, twice, f"two models are named '{toy_versions.name}'")
+    (tmp_path / "cut" / "1").mkdir(parents=True)
+    (tmp_path / "cut" / "1" / "saved_model.pb").write_bytes(b"\xff\xff")
+    folders = {"cut": f"{tmp_path}/cut"}
+    refuses(r"saved_model.pb is damaged", triton.write_repository, folders, tmp_path, options("a"))
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def ask(port: int, model: str, outputs=(), **inputs: np.ndarray) -> tuple[int, dict]:
+    """The status and JSON answer of KServe's `infer`; all outputs where none are named."""
+    types_ = {"O": "BYTES", "i": "INT32", "f": "FP32", "b": "BOOL"}
+    tensors = [
+        {"name": name, "shape": array.shape, "datatype": types_[array.dtype.kind],
+         "data": array.ravel().tolist()}
+        for name, array in inputs.items()
+    ]  # fmt: skip
+    body = {"inputs": tensors} | ({"outputs": [{"name": n} for n in outputs]} if outputs else {})
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("POST", f"/v2/models/{model}/infer", json.dumps(body))
+    answer = connection.getresponse()
+    return answer.status, json.loads(answer.read())
+
+
+def arrays(answer: dict) -> dict[str, np.ndarray]:
+    return {x["name"]: np.reshape(x["data"], x["shape"]) for x in answer["outputs"]}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory, toy_versions):
+    """HTTP and gRPC ports of a Triton with two versions of the toy; it ends by SIGTERM."""
+    if importlib.util.find_spec("pytriton") is None:
+        pytest.skip("needs nvidia-pytriton: make test-engines")
+    ports, folder = (free_port(), free_port()), tmp_path_factory.mktemp("served")
+    shutil.copytree(toy_versions, folder / "toy")
+    log = folder / "log.txt"
+    words = [str(folder / "toy"), "--http-port", str(ports[0]), "--grpc-port", str(ports[1])]
+    words += ["--versions", "2", "--signatures", "serving_default", "numbers"]
+    with log.open("w") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "export.triton", *words],
+            stdout=subprocess.PIPE, stderr=errors, text=True,
+        )  # fmt: skip
+    try:
+        ready = process.stdout.readline()
+        assert re.match(rf"ready: toy, toy.numbers on http://127.0.0.1:{ports[0]} ", ready), (
+            log.read_text()[-3000:]
+        )
+        yield ports
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def column(*texts: str) -> np.ndarray:
+    return np.array(texts, dtype=object)[:, None]
+
+
+@pytest.mark.slow
+def test_answers_are_the_models(server, toy_versions):
+    texts = ["a dog", "größe", ""]
+    for model, version in (("toy", 2), ("toy/versions/1", 1)):
+        servable = Servable(str(toy_versions / str(version)), version)
+        inputs = {"text": np.array([text.encode() for text in texts], dtype=object)}
+        ours = servable.run(servable.signature(), inputs)
+        servable.close()
+        status, answer = ask(server[0], model, text=column(*texts))
+        assert status == 200
+        theirs = arrays(answer)
+        assert (
+            theirs["translations"].tolist()
+            == np.char.decode(ours["translations"].astype(bytes), "utf-8").tolist()
+        )
+        np.testing.assert_array_equal(theirs["scores"].astype(np.float32), ours["scores"])
+    ints, flags = np.arange(6, dtype=np.int32).reshape(2, 3), np.array([[True], [False]])
+    floats, images = np.array([[1.0], [3.0]], np.float32), column("a", "")
+    asked = {"ints": ints, "flags": flags, "floats": floats, "image_bytes": images}
+    # JSON has no half precision, and no bytes that are not UTF-8.
+    status, answer = ask(server[0], "toy.numbers", outputs=("total", "flipped"), **asked)
+    assert (status, arrays(answer)["total"].tolist()) == (200, [[4], [12]])
+    assert arrays(answer)["flipped"].tolist() == [[False], [True]]
+
+
+@pytest.mark.slow
+def test_concurrent_requests_are_joined_and_a_bad_one_fails_alone(server):
+    texts = [f"text {number}" for number in range(40)]
+    texts[7] = "FAIL"
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(lambda text: ask(server[0], "toy", text=column(text)), texts))
+    for text, (status, answer) in zip(texts, answers, strict=True):
+        if text == "FAIL":
+            assert (status, answer["error"]) == (400, "a row says FAIL")
+        else:
+            assert arrays(answer)["translations"].tolist() == [
+                [f"v2:{text.upper()}", f"v2:{text.upper()}?"]
+            ]
+    connection = http.client.HTTPConnection("127.0.0.1", server[0], timeout=60)
+    connection.request("GET", "/v2/models/toy/stats")
+    [one, two] = json.loads(connection.getresponse().read())["model_stats"]
+    counted = one if one["version"] == "2" else two
+    assert counted["execution_count"] < counted["inference_count"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "inputs", "sentence"),
+    [
+        ("toy", {"words": column("a")}, "unexpected inference input 'words' for model 'toy'"),
+        ("toy", {"text": np.array(["a"], object)}, "unexpected shape for input 'text'"),
+        (
+            "toy",
+            {"text": np.ones((1, 1), np.float32)},
+            "inference input 'text' data-type is 'FP32'",
+        ),
+        ("toy", {"text": column(*"abcdefghijklmnopqrstuvwxyz" * 2)}, "batch-size must be <= 32"),
+        ("toy/versions/9", {"text": column("a")}, "version 9 is not at ready state|not found"),
+        ("none", {"text": column("a")}, "unknown model: 'none' is not found|unknown model"),
+    ],
+)
+def test_wrong_requests_are_one_sentence(server, model, inputs, sentence):
+    status, answer = ask(server[0], model, **inputs)
+    assert status in (400, 404)
+    assert re.search(sentence, answer["error"])
+    assert "\n" not in answer["error"]
+
+
+@pytest.mark.slow
+def test_grpc(server):
+    import grpc
+
+    with grpc.insecure_channel(f"127.0.0.1:{server[1]}") as channel:
+        live = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
+        assert live(b"", timeout=30) == b"\x08\x01"  # live = true
+
+
+def test_the_server_is_found_or_named(monkeypatch):
+    monkeypatch.setattr(triton.importlib.util, "find_spec", lambda name: None)
+    refuses("Triton is not installed in this environment: make engines", triton.find_server)
+    spec = types.SimpleNamespace(origin=str(pathlib.Path("/nowhere/pytriton/__init__.py")))
+    monkeypatch.setattr(triton.importlib.util, "find_spec", lambda name: spec)
+    refuses("runs no models in Python", triton.find_server)
