@@ -2,17 +2,18 @@
 
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from experiments.finetune.init import Init, init_of, read_init
 from experiments.pretrain.run import CORRUPTING
 from experiments.recipe import naming
 from experiments.translate.run import TranslationRecipe
-from macaron_tf.data.sources.readers import read_pairs
+from macaron_tf.data.sources.readers import count_pairs, stream_pairs
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError
 from macaron_tf.interop.arrays import assign
+from macaron_tf.io.progress import Progress
 from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig, catalog
 from macaron_tf.models.config import DROPOUTS, differing_fields
 from macaron_tf.models.encoder_decoder import PARTS, config_from_encoder, copy_embeddings
@@ -26,6 +27,7 @@ from macaron_tf.text import (
     check_vocabulary,
     load_encoder_vocabulary,
 )
+from macaron_tf.text.base import SAMPLE, drawn
 from macaron_tf.text.sentencepiece import interleave, normalized_text
 
 # Fields of the model that no pre-trained weight depends on.
@@ -92,8 +94,11 @@ class Start:
         """Copies the weights into a built network; the others keep their random values."""
 
 
-def _training_pairs(recipe: TranslationRecipe, tfds: Tfds | None) -> Sequence[tuple[str, str]]:
-    return read_pairs(recipe.data.source, recipe.data.train_split, *recipe.data.languages, tfds)
+def _training_pairs(recipe: TranslationRecipe, tfds: Tfds | None) -> Iterator[tuple[str, str]]:
+    """The pairs that a vocabulary is trained on: all, or `SAMPLE` of more."""
+    place = (recipe.data.source, recipe.data.train_split, *recipe.data.languages, tfds)
+    with Progress("reading", "pairs", count_pairs(*place)) as progress:
+        return drawn(progress.over(stream_pairs(*place)), SAMPLE)
 
 
 def _shapes_apart(one, other) -> list[tuple[str, Any]]:

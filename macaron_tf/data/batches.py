@@ -2,7 +2,6 @@
 
 import abc
 import dataclasses
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
@@ -10,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.errors import UserError
-from macaron_tf.text.token_rows import TokenRows
+from macaron_tf.text.token_rows import TokenRows, fingerprint
 
 CLS_SEGMENT = 2  # of a [CLS] that ends a row: neither text's (Yang et al. 2019, section 2.5)
 _POOL = 16  # batches whose arrays are sorted by length together
@@ -63,8 +62,8 @@ class Buckets:
         return tuple(zip(self.rows, self.lengths, strict=True))
 
     def bucket_of(self, lengths: np.ndarray) -> np.ndarray:
-        """The number of each row's bucket, (N,) int64; no length is above the longest bucket."""
-        return np.searchsorted(np.asarray(self.lengths), lengths)
+        """The number of each row's bucket, (N,) int16; no length is above the longest bucket."""
+        return np.searchsorted(np.asarray(self.lengths), lengths).astype(np.int16)
 
     def plan(self, lengths: np.ndarray, rng: np.random.Generator | None) -> list[Batch]:
         """Deals every row into exactly one batch.
@@ -275,7 +274,7 @@ class BucketBatches(Batches):
         others: Sequence[np.ndarray | None] = (),
         indices: np.ndarray | None = None,
     ):
-        self._arrays = [array for part in rows for array in (part.offsets, part.ids)]
+        self._arrays = [array for part in rows for array in part.arrays()]
         self._arrays += [array for array in others if array is not None]
         self._indices = np.append(np.arange(count) if indices is None else indices, -1)
         self.real_tokens = sum(int(part.offsets[-1]) for part in rows)
@@ -329,10 +328,7 @@ class BucketBatches(Batches):
 
     def fingerprint(self) -> str:
         """SHA-256 (hex) of the training data: ids, lengths and labels."""
-        digest = hashlib.sha256()
-        for array in self._arrays:
-            digest.update(np.ascontiguousarray(array))
-        return digest.hexdigest()
+        return fingerprint(self._arrays)
 
     def padding_efficiency(self) -> float:
         """Real tokens in a padded one over an epoch."""

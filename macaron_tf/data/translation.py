@@ -3,23 +3,32 @@
 import dataclasses
 import hashlib
 import json
-import pathlib
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterator
 from typing import Annotated, ClassVar
 
 import numpy as np
 from annotated_types import Ge
 
 from macaron_tf.data.batches import Batch, BucketBatches, Buckets, choose_lengths
-from macaron_tf.data.sources.readers import read_pairs, source_fingerprint
+from macaron_tf.data.sources.readers import count_pairs, source_fingerprint, stream_pairs
 from macaron_tf.data.sources.tfds import Tfds
+from macaron_tf.data.token_shards import (
+    FORMAT,
+    SHARD_PAIRS,
+    Chunk,
+    Pairs,
+    TokenizedPairs,
+    prepare,
+)
 from macaron_tf.errors import UserError
 from macaron_tf.io.files import cache_directory
 from macaron_tf.io.progress import Progress
 from macaron_tf.settings import INT32, Count, Fraction, Natural, Settings
 from macaron_tf.special_ids import EOS
 from macaron_tf.text.base import PieceVocabulary
-from macaron_tf.text.token_rows import FORMAT, TokenizedPairs, TokenRows, load_tokens, save_tokens
+from macaron_tf.text.normalization import in_chunks
+from macaron_tf.text.token_rows import TokenRows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,10 +103,34 @@ class BatchingConfig(Settings):
     row_multiple: Count = 8
 
 
+class Repeats:
+    """The pairs of a corpus so far, by 16 bytes of each, to find those that come again."""
+
+    def __init__(self):
+        # Sorted, none equal to another; the first is below every digest.
+        self._digests = np.zeros(1, "S16")
+
+    def among(self, pairs: Pairs) -> np.ndarray:
+        """Takes the next pairs; (N,) bool, True where a pair equals an earlier one."""
+        texts = ("\t".join(pair).encode("utf-8", "surrogatepass") for pair in pairs)
+        digests = [hashlib.blake2b(text, digest_size=16).digest() for text in texts]
+        distinct, first = np.unique(np.array(digests, "S16"), return_index=True)
+        places = np.searchsorted(self._digests, distinct)
+        known = self._digests[np.minimum(places, len(self._digests) - 1)] == distinct
+        self._digests = np.insert(self._digests, places[~known], distinct[~known])
+        again = np.ones(len(digests), bool)
+        again[first[~known]] = False
+        return again
+
+
 def clean_pairs(
-    pairs: Sequence[tuple[str, str]], config: CleaningConfig
+    pairs: Pairs, config: CleaningConfig, repeated: np.ndarray | None = None
 ) -> tuple[np.ndarray, dict[str, int]]:
     """Chooses the (source, target) lines within the limits on words.
+
+    Args:
+        repeated: (N,) bool, the pairs that equal an earlier one; None = nothing is left out for
+            that.
 
     Returns:
         Indices of the kept pairs, int64, ascending; and the number of removed pairs by reason:
@@ -105,7 +138,6 @@ def clean_pairs(
     """
     counts = dict.fromkeys(("empty", "too short", "too long", "ratio", "duplicate"), 0)
     kept = []
-    seen: set[tuple[str, str]] = set()
     for index, pair in enumerate(pairs):
         words = [len(side.split()) for side in pair]
         least, most = min(words), max(words)
@@ -117,51 +149,58 @@ def clean_pairs(
             counts["too long"] += 1
         elif config.max_ratio is not None and most > config.max_ratio * least:
             counts["ratio"] += 1
-        elif config.deduplicate and pair in seen:
+        elif repeated is not None and repeated[index]:
             counts["duplicate"] += 1
         else:
-            if config.deduplicate:
-                seen.add(pair)
             kept.append(index)
     return np.asarray(kept, np.int64), counts
 
 
-def tokenize(
-    pairs: Sequence[tuple[str, str]],
-    vocabulary: PieceVocabulary,
-    cleaning: CleaningConfig,
-    sampling: BpeDropoutConfig,
-) -> TokenizedPairs:
-    """Cleans (source, target) lines, of the vocabulary's languages, and cuts them into ids + EOS.
+@dataclasses.dataclass(frozen=True, eq=False)
+class PairTokenizer:
+    """Cleans lines of the vocabulary's two languages and cuts them into ids + EOS."""
 
-    Returns:
-        The rows; `removed` has the reasons of `clean_pairs` and "no token", "too many tokens"
-        (of all copies, where there are several).
-    """
-    indices, removed = clean_pairs(pairs, cleaning)
-    sides = []
-    with Progress("tokenizing", "lines", 2 * sampling.copies * len(indices)) as progress:
-        for side, language in enumerate(vocabulary.languages[:2]):
-            rows = []
-            for copy in range(sampling.copies):
-                lines = progress.over(pairs[i][side] for i in indices)
-                if sampling.dropout:
-                    # A stream of its own for each side and copy.
-                    state = np.random.SeedSequence([sampling.seed, side, copy]).generate_state(1)
-                    seed = int(state[0])
-                    rows += vocabulary.sample_lines(lines, sampling.dropout, seed, language)
-                else:
-                    rows += vocabulary.encode_lines(lines, language)
-            sides.append(TokenRows.from_lists([[*row, EOS] for row in rows], vocabulary.size))
-    indices = np.tile(indices, sampling.copies)
-    least = np.minimum(sides[0].lengths, sides[1].lengths)
-    most = np.maximum(sides[0].lengths, sides[1].lengths)
-    empty, long = least < 2, most > cleaning.max_tokens  # an EOS alone is no sentence
-    removed["no token"] = int(empty.sum())
-    removed["too many tokens"] = int((long & ~empty).sum())
-    kept = np.flatnonzero(~empty & ~long)
-    source, target = (side.taken(kept) for side in sides)
-    return TokenizedPairs(source, target, indices[kept], removed)
+    vocabulary: PieceVocabulary
+    cleaning: CleaningConfig
+    sampling: BpeDropoutConfig
+
+    def __call__(self, chunk: Chunk) -> TokenizedPairs:
+        """The rows of a chunk; all of its pairs, then all again, where there are several copies.
+
+        Returns:
+            The rows; `removed` has the reasons of `clean_pairs` and "no token", "too many tokens"
+            (of all copies, where there are several).
+        """
+        indices, removed = clean_pairs(chunk.pairs, self.cleaning, chunk.repeated)
+        copies, sides = self.sampling.copies, []
+        with Progress("tokenizing", "lines", 2 * copies * len(indices)) as progress:
+            for side, language in enumerate(self.vocabulary.languages[:2]):
+                rows = []
+                for copy in range(copies):
+                    lines = progress.over(chunk.pairs[i][side] for i in indices)
+                    rows.append(self._rows(lines, language, side, copy, chunk.number))
+                sides.append(TokenRows.joined(rows).ended(EOS))
+        indices = np.tile(indices, copies)
+        least = np.minimum(sides[0].lengths, sides[1].lengths)
+        most = np.maximum(sides[0].lengths, sides[1].lengths)
+        # An EOS alone is no sentence.
+        empty, long = least < 2, most > self.cleaning.max_tokens
+        removed["no token"] = int(empty.sum())
+        removed["too many tokens"] = int((long & ~empty).sum())
+        kept = np.flatnonzero(~empty & ~long)
+        source, target = (side.taken(kept) for side in sides)
+        return TokenizedPairs(source, target, indices[kept] + chunk.first, removed)
+
+    def _rows(
+        self, lines: Iterator[str], language: str, side: int, copy: int, chunk: int
+    ) -> TokenRows:
+        if not self.sampling.dropout:
+            return self.vocabulary.encode_rows(lines, language)
+        # A stream of its own for each side, copy and chunk.
+        numbers = [side, copy, chunk] if chunk else [side, copy]
+        [seed] = np.random.SeedSequence([self.sampling.seed, *numbers]).generate_state(1)
+        rows = self.vocabulary.sample_lines(lines, self.sampling.dropout, int(seed), language)
+        return TokenRows.from_lists(rows, self.vocabulary.size)
 
 
 def _counted(removed: dict[str, int]) -> str:
@@ -205,48 +244,54 @@ class TranslationData(BucketBatches):
         batching: BatchingConfig | None = None,
         sampling: BpeDropoutConfig | None = None,
         tfds: Tfds | None = None,
+        processes: int | None = None,
     ) -> "TranslationData":
-        """Reads a split in the vocabulary's languages, cleans and tokenizes it, or takes it from
-        the cache, memory-mapped.
-
-        A damaged cache, `tokens` in `cache_directory()`, is made anew.
+        """Opens a split in the vocabulary's languages, cleaned and tokenized in the cache, or
+        writes it there, see `macaron_tf.data.token_shards.prepare`.
 
         Args:
             sampling: BPE-dropout, for training; none when None.
+            processes: that tokenize; as many as there are cores when None.
         """
         cleaning, sampling = cleaning or CleaningConfig(), sampling or BpeDropoutConfig()
         place = (source, split, *vocabulary.languages[:2], tfds)
+        if tfds and tfds.download:
+            count_pairs(*place)  # downloads what is missing
+        found = source_fingerprint(*place)
+        # The vocabulary's hash covers the normalization.
+        settings = [dataclasses.asdict(cleaning), dataclasses.asdict(sampling)]
+        record = [FORMAT, SHARD_PAIRS, found, vocabulary.hash, settings]
+        name = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
+        folder = cache_directory() / "tokens" / name
 
-        def cached() -> pathlib.Path:
-            # The vocabulary's hash covers the normalization.
-            settings = [dataclasses.asdict(cleaning), dataclasses.asdict(sampling)]
-            record = [FORMAT, source_fingerprint(*place), vocabulary.hash, settings]
-            name = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
-            return cache_directory() / "tokens" / name
+        def chunks() -> Iterator[Chunk]:
+            repeats = Repeats()
+            for number, pairs in enumerate(in_chunks(stream_pairs(*place), SHARD_PAIRS)):
+                if source_fingerprint(*place) != found:
+                    raise UserError(
+                        f"{source} was changed while it was read: give the same command again"
+                    )
+                yield Chunk(number, pairs, repeats.among(pairs) if cleaning.deduplicate else None)
 
-        try:
-            tokens = load_tokens(cached())
-        except UserError:
-            if not (tfds and tfds.download):
-                raise
-            tokens = None
-        if tokens is None:
-            pairs = read_pairs(*place)
-            tokens = tokenize(pairs, vocabulary, cleaning, sampling)
-            if not len(tokens.indices):
-                raise UserError(
-                    f"no pair of {source}, split {split!r}, is left after cleaning "
-                    f"({_counted(tokens.removed)}): check the languages or loosen the limits"
-                )
-            save_tokens(cached(), tokens)
-            # Mapped again, a large corpus leaves the memory.
-            tokens = load_tokens(cached()) or tokens
+        tokens = prepare(
+            folder,
+            chunks,
+            PairTokenizer(vocabulary, cleaning, sampling),
+            lambda: count_pairs(*place),
+            processes,
+        )
+        if not len(tokens.indices):
+            shutil.rmtree(folder)
+            raise UserError(
+                f"no pair of {source}, split {split!r}, is left after cleaning "
+                f"({_counted(tokens.removed)}): check the languages or loosen the limits"
+            )
         return cls(tokens, batching)
 
     @classmethod
     def from_pairs(
         cls,
-        pairs: Sequence[tuple[str, str]],
+        pairs: Pairs,
         vocabulary: PieceVocabulary,
         *,
         cleaning: CleaningConfig | None = None,
@@ -254,8 +299,9 @@ class TranslationData(BucketBatches):
     ) -> "TranslationData":
         """Cleans and tokenizes lines in the vocabulary's languages, without a cache."""
         cleaning = cleaning or CleaningConfig()
-        tokens = tokenize(pairs, vocabulary, cleaning, BpeDropoutConfig())
-        return cls(tokens, batching)
+        tokenize = PairTokenizer(vocabulary, cleaning, BpeDropoutConfig())
+        repeated = Repeats().among(pairs) if cleaning.deduplicate else None
+        return cls(tokenize(Chunk(0, pairs, repeated)), batching)
 
     @property
     def source_tokens(self) -> int:
@@ -265,6 +311,9 @@ class TranslationData(BucketBatches):
     def target_tokens(self) -> int:
         """The tokens that a loss counts in an epoch, EOS included."""
         return int(self.tokens.target.offsets[-1])
+
+    def fingerprint(self) -> str:
+        return self.tokens.fingerprint or super().fingerprint()
 
     def summary(self) -> str:
         """One line for the log: pairs, removed ones, tokens, steps, efficiency, shapes."""

@@ -15,8 +15,10 @@ from etils import epath
 
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
+from macaron_tf.io.progress import Progress
 
 _END = 1 << 20  # bytes at either end of a file that are read
+_BLOCK = 1 << 22  # bytes
 _THREADS = 16  # a bucket answers each request late, and many at once
 
 
@@ -76,12 +78,13 @@ def _content_stamp(path: str | os.PathLike) -> tuple[str, int, str]:
 
 
 @contextlib.contextmanager
-def only_writer(folder: str | os.PathLike, activity: str) -> Iterator[None]:
+def only_writer(folder: str | os.PathLike, activity: str, wait: bool = False) -> Iterator[None]:
     """Keeps a second process from writing into a folder; a killed process frees it.
 
     Args:
         folder: made when absent; an empty `.lock` stays in it. A bucket has no locks: nothing is
             done there.
+        wait: for another process that holds the folder, instead of refusing.
 
     Raises:
         UserError: another process holds the folder, or it cannot be written.
@@ -90,10 +93,11 @@ def only_writer(folder: str | os.PathLike, activity: str) -> Iterator[None]:
         yield
         return
     folder = pathlib.Path(folder)
-    lock = filelock.FileLock(folder / ".lock", blocking=False)
+    lock = filelock.FileLock(folder / ".lock", blocking=wait)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        held = lock.acquire()
+        with Progress(f"waiting for another process that is {activity}"):
+            held = lock.acquire()
     except filelock.Timeout as error:
         raise UserError(
             f"another process is {activity} in {folder}: wait for it or choose another folder"
@@ -130,3 +134,13 @@ def lines_of(path: epath.Path) -> Iterator[str]:
         raise UserError(f"{path} is not a whole gzip file: {error}; compress it again") from error
     except storage.FILE_ERRORS as error:
         raise UserError(f"cannot read {path}: {storage.reason(error)}; check the path") from error
+
+
+def count_lines(path: epath.Path) -> int:
+    """The number of `lines_of` a plain file, without decoding them."""
+    count, last = 0, b"\n"
+    with storage.clear_errors(f"cannot read {path}", "check the path"), path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            count += block.count(b"\n")
+            last = block[-1:]
+    return count + (last != b"\n")

@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -33,6 +33,7 @@ from macaron_tf.text.normalization import (
 from macaron_tf.text.token_rows import TokenRows
 
 RECORD = "vocabulary.json"
+Item = TypeVar("Item")
 
 
 class Vocabulary(abc.ABC):
@@ -83,6 +84,10 @@ class Vocabulary(abc.ABC):
     def from_contents(cls, contents: bytes, settings: dict[str, Any]) -> Self:
         """The vocabulary of `contents` and `settings`; a UserError where they hold none."""
 
+    def __reduce__(self):
+        # For other processes: TensorFlow's resources are made anew there.
+        return type(self).from_contents, (self.contents(), self.settings())
+
     def trackables(self) -> list:
         """The objects that a SavedModel has to track for the vocabulary's ops to work in it."""
         return []
@@ -132,7 +137,32 @@ class Vocabulary(abc.ABC):
 
 
 MAX_LINES = 10_000_000  # that a vocabulary is trained on
+SAMPLE = 500_000  # pairs of lines, whose joint vocabulary takes a gigabyte to train
 NO_TEXT = "no text to train a vocabulary on: every line is empty"
+
+
+def drawn(items: Iterable[Item], count: int, seed: int = 0) -> Iterator[Item]:
+    """Draws at most `count` items in one pass over them, all equally likely.
+
+    Where there are no more, they are all items in their order. An item is forgotten when it is
+    given.
+
+    References: Vitter 1985, "Random Sampling with a Reservoir", algorithm R.
+    """
+    items, rng = iter(items), np.random.default_rng(seed)
+    kept, read = list(itertools.islice(items, count)), count
+    for chunk in in_chunks(items):
+        places = rng.integers(0, np.arange(read, read + len(chunk)), endpoint=True)
+        for i in np.flatnonzero(places < count):
+            kept[places[i]] = chunk[i]
+        read += len(chunk)
+    kept.reverse()
+
+    def given() -> Iterator[Item]:
+        while kept:
+            yield kept.pop()
+
+    return given()
 
 
 def too_small(size: int, units: str, least: int | str, remedy: str) -> UserError:
@@ -468,6 +498,10 @@ class TextVocabulary:
         room = self.limits[language] - 1
         rows = self.vocabulary.encode_lines(lines)
         return [[*self.before, *row][:room] if row else [] for row in rows]
+
+    def encode_rows(self, lines: Iterable[str], language: str = "source") -> TokenRows:
+        """`encode_lines`, packed."""
+        return TokenRows.from_lists(self.encode_lines(lines, language), self.size)
 
 
 def check_ends(vocabulary: PieceVocabulary) -> None:

@@ -190,10 +190,15 @@ class SentencePieceVocabulary(PieceVocabulary):
         """
         if self.model_type != "bpe":
             return super().encode_rows(lines, language)
-        rows = []
+        threads = int(os.environ.get("TF_NUM_INTRAOP_THREADS", 0)) or os.cpu_count() or 1
+        ids, lengths = [], []
         for chunk in in_chunks(self.normalized_lines(lines, language)):
-            rows += self.processor.encode(chunk, num_threads=os.cpu_count() or 1)
-        return TokenRows.from_lists(rows, self.size)
+            rows = TokenRows.from_lists(
+                self.processor.encode(chunk, num_threads=threads), self.size
+            )
+            ids.append(rows.ids)
+            lengths.append(rows.lengths)
+        return TokenRows.of_lengths(ids, lengths, self.size)
 
     def sample_lines(
         self, lines: Iterable[str], dropout: float, seed: int, language: str | None = None

@@ -17,13 +17,13 @@ from macaron_tf.data.sources.tfds import (
     decoded,
     import_tfds,
     listed,
+    open_fields,
     open_set,
     prepared_folder,
-    read_columns,
 )
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
-from macaron_tf.io.files import lines_of, state_stamp
+from macaron_tf.io.files import count_lines, lines_of, state_stamp
 from macaron_tf.plug_ins import called, file_of, find
 
 _TEXT_FIELDS = ("text", "book_text")  # Wikipedia's and PG-19's
@@ -33,7 +33,14 @@ _CHUNK = 32  # records a batch: a book is a megabyte, an article 5 KB
 def read_pairs(
     source: str, split: str, source_lang: str, target_lang: str, tfds: Tfds | None = None
 ) -> list[tuple[str, str]]:
-    """Reads a split of a parallel corpus.
+    """Reads a split of a parallel corpus as a whole, see `stream_pairs`."""
+    return list(stream_pairs(source, split, source_lang, target_lang, tfds))
+
+
+def stream_pairs(
+    source: str, split: str, source_lang: str, target_lang: str, tfds: Tfds | None = None
+) -> Iterator[tuple[str, str]]:
+    """Reads a split of a parallel corpus, pair by pair.
 
     Args:
         source: one of the forms of `PAIRS`. A TFDS set without CONFIG is the one of the two
@@ -53,15 +60,38 @@ def read_pairs(
     parsed = parse_source(source, PAIRS)
     languages = (source_lang, target_lang)
     if parsed.kind == "tfds":
-        columns = read_columns(parsed.place, split, languages, tfds, languages=languages).values
-        return list(zip(*(decoded(columns[code]) for code in languages), strict=True))
+        return _tfds_pairs(open_fields(parsed.place, split, languages, tfds, languages), languages)
     if parsed.kind == "text":
         return _aligned_lines(*_aligned_paths(parsed, split))
     if parsed.kind == "tsv":
         return _two_columns(parsed.path(split))
     if parsed.kind == "python":
         return _own_pairs(parsed, split)
-    return homeassistant.read_homeassistant(parsed.place or None, split, *languages)
+    return iter(homeassistant.read_homeassistant(parsed.place or None, split, *languages))
+
+
+def count_pairs(
+    source: str, split: str, source_lang: str, target_lang: str, tfds: Tfds | None = None
+) -> int | None:
+    """The number of a split's pairs where it is soon known, without decoding them, else None.
+
+    Raises:
+        UserError: see `stream_pairs`; plain text files are refused where their lengths differ.
+    """
+    parsed, languages = parse_source(source, PAIRS), (source_lang, target_lang)
+    if parsed.kind == "tfds":
+        found = open_set(parsed.place, split, tfds, languages)
+        with found.reading():
+            return found.builder.info.splits[split].num_examples
+    if parsed.kind not in ("text", "tsv"):
+        return None
+    paths = source_files(source, split, languages, tfds)
+    if any(path.suffix == ".gz" for path in paths):
+        return None
+    counts = [count_lines(path) for path in paths]
+    if len(set(counts)) > 1:
+        raise _unequal(paths, counts)
+    return counts[0]
 
 
 def source_files(
@@ -117,21 +147,30 @@ def _aligned_paths(source: Source, split: str) -> list[epath.Path]:
     return source.paths(split)
 
 
-def _aligned_lines(source_path: epath.Path, target_path: epath.Path) -> list[tuple[str, str]]:
-    source, target = list(lines_of(source_path)), list(lines_of(target_path))
-    for path, lines in ((source_path, source), (target_path, target)):
-        if not lines:
+def _aligned_lines(*paths: epath.Path) -> Iterator[tuple[str, str]]:
+    ended = object()
+    counts = [0, 0]
+    for pair in itertools.zip_longest(*map(lines_of, paths), fillvalue=ended):
+        for side, line in enumerate(pair):
+            counts[side] += line is not ended
+        if counts[0] == counts[1]:
+            yield pair
+    for path, count in zip(paths, counts, strict=True):
+        if not count:
             raise UserError(f"{path} is empty: give a file with one sentence a line")
-    if len(source) != len(target):
-        raise UserError(
-            f"{source_path} has {len(source)} lines but {target_path} has {len(target)}: "
-            "line n of one must be the translation of line n of the other"
-        )
-    return list(zip(source, target, strict=True))
+    if counts[0] != counts[1]:
+        raise _unequal(paths, counts)
 
 
-def _two_columns(path: epath.Path) -> list[tuple[str, str]]:
-    pairs = []
+def _unequal(paths: Sequence[epath.Path], counts: Sequence[int]) -> UserError:
+    return UserError(
+        f"{paths[0]} has {counts[0]} lines but {paths[1]} has {counts[1]}: "
+        "line n of one must be the translation of line n of the other"
+    )
+
+
+def _two_columns(path: epath.Path) -> Iterator[tuple[str, str]]:
+    number = 0
     for number, line in enumerate(lines_of(path), start=1):
         columns = line.split("\t")
         if len(columns) != 2:
@@ -139,20 +178,27 @@ def _two_columns(path: epath.Path) -> list[tuple[str, str]]:
                 f"{path}, line {number}: {len(columns)} columns, not 2; "
                 "separate source and target by one tab"
             )
-        pairs.append((columns[0], columns[1]))
-    if not pairs:
+        yield columns[0], columns[1]
+    if not number:
         raise UserError(f"{path} is empty: give a file with one pair a line")
-    return pairs
 
 
-def _own_pairs(source: Source, split: str) -> list[tuple[str, str]]:
-    pairs = [tuple(pair) for pair in called(source.place, find(source.place), split)]
-    if not pairs:
-        raise UserError(f"{source} gives no pair of the split {split!r}")
-    for number, pair in enumerate(pairs, start=1):
+def _tfds_pairs(found: PreparedSplit, languages: tuple[str, str]) -> Iterator[tuple[str, str]]:
+    chunk = {}
+    for chunk in found.chunks(languages):
+        yield from zip(*(decoded(chunk[code].numpy()) for code in languages), strict=True)
+    if not chunk:
+        raise found.empty("record")
+
+
+def _own_pairs(source: Source, split: str) -> Iterator[tuple[str, str]]:
+    number, pairs = 0, called(source.place, find(source.place), split)
+    for number, pair in enumerate(map(tuple, pairs), start=1):
         if len(pair) != 2 or not all(isinstance(line, str) for line in pair):
             raise UserError(f"{source}, pair {number}: {pair!r} must be two lines of text")
-    return pairs
+        yield pair
+    if not number:
+        raise UserError(f"{source} gives no pair of the split {split!r}")
 
 
 def _own_documents(source: Source, split: str) -> Iterator[str]:

@@ -307,6 +307,23 @@ def listed(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)) or "nothing"
 
 
+def open_fields(
+    name: str,
+    split: str,
+    fields: Sequence[str],
+    tfds: Tfds | None = None,
+    languages: tuple[str, str] | None = None,
+) -> PreparedSplit:
+    """`open_set`, of a set whose records have some fields."""
+    found = open_set(name, split, tfds, languages)
+    missing = [field for field in fields if field not in found.features]
+    if missing:
+        raise UserError(
+            f"tfds:{name} has no field {missing[0]!r}: its records hold {listed(found.features)}"
+        )
+    return found
+
+
 class Columns(NamedTuple):
     """A split, column by column.
 
@@ -333,12 +350,7 @@ def read_columns(
         fields: scalars, sequences of any length, or dicts of them.
         languages: see `prepared_folder`.
     """
-    found = open_set(name, split, tfds, languages)
-    missing = [field for field in fields if field not in found.features]
-    if missing:
-        raise UserError(
-            f"tfds:{name} has no field {missing[0]!r}: its records hold {listed(found.features)}"
-        )
+    found = open_fields(name, split, fields, tfds, languages)
     chunks = [_flat(chunk) for chunk in found.chunks(fields)]
     if not chunks:
         raise found.empty("record")

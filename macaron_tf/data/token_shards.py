@@ -1,0 +1,211 @@
+"""A tokenized parallel corpus on disk: shards of a fixed number of pairs, mapped into memory."""
+
+import concurrent.futures
+import dataclasses
+import json
+import os
+import pathlib
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from macaron_tf.errors import UserError
+from macaron_tf.io import paths as storage
+from macaron_tf.io.files import only_writer
+from macaron_tf.io.processes import results
+from macaron_tf.io.progress import Progress
+from macaron_tf.text.token_rows import TokenRows, fingerprint
+
+FORMAT = 3  # raise it when the files' layout or meaning changes
+SHARD_PAIRS = 1 << 16  # read for a shard; a part of the format, for a resumed corpus counts by it
+_INDEX = "index.json"  # written last: the number of shards, and the fingerprint of their rows
+
+Pairs = Sequence[tuple[str, str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizedPairs:
+    """A tokenized parallel corpus; every row is ids + EOS.
+
+    Attributes:
+        source, target: rows of equal number.
+        indices: (rows,) int64: each row's position among the pairs before cleaning.
+        removed: number of pairs left out, by reason.
+        fingerprint: SHA-256 (hex) of the rows where it is known, else "".
+    """
+
+    source: TokenRows
+    target: TokenRows
+    indices: np.ndarray
+    removed: dict[str, int]
+    fingerprint: str = ""
+
+    @classmethod
+    def joined(cls, parts: Sequence["TokenizedPairs"], fingerprint: str = "") -> "TokenizedPairs":
+        """Several parts of a corpus as one, whose ids stay in their places."""
+        if len(parts) == 1:
+            return dataclasses.replace(parts[0], fingerprint=fingerprint)
+        return cls(
+            TokenRows.joined([part.source for part in parts]),
+            TokenRows.joined([part.target for part in parts]),
+            np.concatenate([part.indices for part in parts]),
+            {reason: sum(part.removed[reason] for part in parts) for reason in parts[0].removed},
+            fingerprint,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Chunk:
+    """Pairs of one shard.
+
+    Attributes:
+        number: of the shard, from 0.
+        repeated: (N,) bool, the pairs that equal an earlier one; None where they may.
+    """
+
+    number: int
+    pairs: Pairs
+    repeated: np.ndarray | None = None
+
+    @property
+    def first(self) -> int:
+        """Number of the first pair among those of the corpus."""
+        return self.number * SHARD_PAIRS
+
+
+def prepare(
+    folder: pathlib.Path,
+    chunks: Callable[[], Iterator[Chunk]],
+    tokenize: Callable[[Chunk], TokenizedPairs],
+    count: Callable[[], int | None],
+    processes: int | None = None,
+) -> TokenizedPairs:
+    """Opens a corpus; writes those of its shards that are missing or damaged.
+
+    The shards are equal for any number of processes. Killed at any moment, the same call reads past
+    the shards that are whole and goes on. Another process that prepares the same corpus is waited
+    for.
+
+    Args:
+        folder: of this source, vocabulary and settings alone: a shard in it is never compared with
+            them.
+        chunks: reads the source from its beginning.
+        tokenize: is pickled where there are several chunks.
+        count: number of pairs in the source where it is known.
+        processes: that tokenize; as many as there are cores when None.
+    """
+    if tokens := _opened(folder):
+        return tokens
+    with only_writer(folder, "tokenizing", wait=True):
+        tokens = _opened(folder)  # another process may have written it since
+        if not tokens:
+            _write(folder, chunks, tokenize, count(), processes or os.cpu_count() or 1)
+            # Mapped again, a large corpus that was read for its fingerprint leaves the memory.
+            tokens = _opened(folder)
+    if not tokens:
+        raise UserError(f"{folder} is damaged as soon as it is written: set MACARON_TF_CACHE")
+    return tokens
+
+
+def _write(folder, chunks, tokenize, total: int | None, processes: int) -> None:
+    """Writes the shards that are missing or damaged, then the index; see `prepare`."""
+    for left in folder.glob(".tmp-*"):  # of a killed process
+        storage.remove(os.fspath(left))
+    count = 0
+    with Progress("tokenizing", "pairs", total) as progress:
+
+        def missing() -> Iterator[Chunk]:
+            nonlocal count
+            for chunk in chunks():
+                count += 1
+                if load_tokens(_shard(folder, chunk.number)) is None:
+                    yield chunk
+                else:
+                    progress.advance(len(chunk.pairs))
+
+        if total:
+            processes = min(processes, -(-total // SHARD_PAIRS))
+        for done in results(_Writer(folder, tokenize), missing(), processes):
+            progress.advance(done)
+    if parts := _shards(folder, count):
+        tokens = TokenizedPairs.joined(parts)
+        digest = fingerprint([*tokens.source.arrays(), *tokens.target.arrays()])
+        record = {"shards": count, "fingerprint": digest}
+        storage.write_aside(folder / _INDEX, json.dumps(record).encode())
+
+
+@dataclasses.dataclass(frozen=True)
+class _Writer:
+    """Tokenizes a chunk and writes its shard; returns the number of its pairs."""
+
+    folder: pathlib.Path
+    tokenize: Callable[[Chunk], TokenizedPairs]
+
+    def __call__(self, chunk: Chunk) -> int:
+        save_tokens(_shard(self.folder, chunk.number), self.tokenize(chunk))
+        return len(chunk.pairs)
+
+
+def _shard(folder: pathlib.Path, number: int) -> pathlib.Path:
+    return folder / f"shard-{number:05d}"
+
+
+def _opened(folder: pathlib.Path) -> TokenizedPairs | None:
+    """A finished corpus; None where it is missing, unfinished or damaged."""
+    try:
+        record = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
+        count, digest = int(record["shards"]), str(record["fingerprint"])
+    except (*storage.FILE_ERRORS, ValueError, KeyError, TypeError):
+        return None
+    parts = _shards(folder, count)
+    return TokenizedPairs.joined(parts, digest) if parts else None
+
+
+def _shards(folder: pathlib.Path, count: int) -> list[TokenizedPairs] | None:
+    """The shards; None where one is missing or damaged."""
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        parts = list(threads.map(load_tokens, (_shard(folder, i) for i in range(count))))
+    return None if any(part is None for part in parts) else parts
+
+
+def save_tokens(path: pathlib.Path, tokens: TokenizedPairs) -> None:
+    """Writes a shard as two files, each whole or not at all: PATH.tokens, then PATH.json."""
+    source, target = tokens.source, tokens.target
+    # Eight bytes a number first, for their alignment.
+    arrays = {"source_offsets": source.offsets, "target_offsets": target.offsets}
+    arrays |= {"indices": tokens.indices, "source_ids": source.ids, "target_ids": target.ids}
+    mend = "make room or set MACARON_TF_CACHE to another folder, then give the same command again"
+    with storage.renamed_aside(f"{path}.tokens", mend) as aside:
+        with open(aside, "wb") as file:
+            for array in arrays.values():
+                file.write(array.data)
+        digest = storage.file_digest(aside)
+    kinds = {name: [str(array.dtype), len(array)] for name, array in arrays.items()}
+    record = {"removed": tokens.removed, "sha256": digest, "arrays": kinds}
+    with storage.renamed_aside(f"{path}.json", mend) as aside:
+        pathlib.Path(aside).write_text(json.dumps(record, indent=2), encoding="utf-8")
+
+
+def load_tokens(path: pathlib.Path) -> TokenizedPairs | None:
+    """Maps a shard that `save_tokens` wrote into memory.
+
+    Returns:
+        The shard; None where there is none, or a damaged one (the SHA-256 differs).
+    """
+    try:
+        record = json.loads(pathlib.Path(f"{path}.json").read_text(encoding="utf-8"))
+        if storage.file_digest(f"{path}.tokens") != record["sha256"]:
+            return None
+        # The file is never empty, which could not be mapped: offsets begin with 0.
+        data, arrays = np.memmap(f"{path}.tokens", np.uint8, "r"), {}
+        for name, (dtype, count) in record["arrays"].items():
+            size = count * np.dtype(dtype).itemsize
+            arrays[name], data = data[:size].view(dtype), data[size:]
+        source, target = (
+            TokenRows(arrays[f"{side}_ids"], arrays[f"{side}_offsets"])
+            for side in ("source", "target")
+        )
+        removed = {str(reason): int(count) for reason, count in record["removed"].items()}
+        return TokenizedPairs(source, target, arrays["indices"], removed)
+    except (*storage.FILE_ERRORS, ValueError, KeyError, TypeError, AttributeError):
+        return None
