@@ -54,23 +54,20 @@ class TokenizedPairs:
         )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Chunk:
     """Pairs of one shard.
 
     Attributes:
         number: of the shard, from 0.
+        first: number of the first pair among those of the corpus.
         repeated: (N,) bool, the pairs that equal an earlier one; None where they may.
     """
 
     number: int
+    first: int
     pairs: Pairs
     repeated: np.ndarray | None = None
-
-    @property
-    def first(self) -> int:
-        """Number of the first pair among those of the corpus."""
-        return self.number * SHARD_PAIRS
 
 
 def prepare(

@@ -271,7 +271,8 @@ class TranslationData(BucketBatches):
                     raise UserError(
                         f"{source} was changed while it was read: give the same command again"
                     )
-                yield Chunk(number, pairs, repeats.among(pairs) if cleaning.deduplicate else None)
+                repeated = repeats.among(pairs) if cleaning.deduplicate else None
+                yield Chunk(number, number * SHARD_PAIRS, pairs, repeated)
 
         tokens = prepare(
             folder,
@@ -301,7 +302,7 @@ class TranslationData(BucketBatches):
         cleaning = cleaning or CleaningConfig()
         tokenize = PairTokenizer(vocabulary, cleaning, BpeDropoutConfig())
         repeated = Repeats().among(pairs) if cleaning.deduplicate else None
-        return cls(tokenize(Chunk(0, pairs, repeated)), batching)
+        return cls(tokenize(Chunk(0, 0, pairs, repeated)), batching)
 
     @property
     def source_tokens(self) -> int:

@@ -10,6 +10,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
 
+from macaron_tf.command_names import SCRIPT
 from macaron_tf.errors import UserError
 from macaron_tf.io.progress import other_bar
 
@@ -60,7 +61,9 @@ def results(
 def _started(ending: contextlib.ExitStack) -> Connection:
     """Starts a process, which is killed by `ending`: then it is idle, or its work is not wanted."""
     ours, theirs = Pipe()
-    code = f"from macaron_tf.io.processes import serve; serve({theirs.fileno()})"
+    # Under the name of our command, the package imports neither Keras nor all models.
+    code = f"import sys; sys.argv[0] = {SCRIPT!r}"
+    code += f"; from macaron_tf.io.processes import serve; serve({theirs.fileno()})"
     paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
     process = subprocess.Popen(
         [sys.executable, "-c", code],

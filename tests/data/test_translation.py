@@ -1,13 +1,23 @@
 """Sentence pairs: which are kept, the epochs of their batches, the cache, the errors."""
 
+import concurrent.futures
+import resource
+import shutil
+import time
+
+import filelock
 import numpy as np
 import pytest
 
-from macaron_tf.data import translation
+from macaron_tf.data import token_shards, translation
+from macaron_tf.data.batches import BucketBatches
+from macaron_tf.data.token_shards import Chunk
 from macaron_tf.data.translation import (
     BatchingConfig,
     BpeDropoutConfig,
     CleaningConfig,
+    PairTokenizer,
+    Repeats,
     TranslationData,
     clean_pairs,
 )
@@ -37,7 +47,7 @@ PAIRS = [
 
 def test_each_reason_of_removal_is_counted():
     config = CleaningConfig(min_length=2, max_length=5, max_ratio=1.5, deduplicate=True)
-    kept, removed = clean_pairs(PAIRS, config)
+    kept, removed = clean_pairs(PAIRS, config, Repeats().among(PAIRS))
     assert kept.tolist() == [0]
     assert removed == {"empty": 2, "too short": 1, "too long": 1, "ratio": 1, "duplicate": 1}
     kept, removed = clean_pairs(PAIRS, CleaningConfig())
@@ -47,6 +57,16 @@ def test_each_reason_of_removal_is_counted():
     # The ratio itself is kept.
     kept, _ = clean_pairs([("a b c", "x y"), ("a b", "x y z")], CleaningConfig(max_ratio=1.5))
     assert kept.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 50])
+def test_repeated_pairs_are_found_whatever_the_parts(size):
+    pairs = [(str(n % 7), "\udc80" * (n % 3)) for n in range(50)]
+    repeats, found = Repeats(), []
+    for part in translation.in_chunks(pairs, size):
+        found += repeats.among(part).tolist()
+    assert found == [pair in pairs[:n] for n, pair in enumerate(pairs)]
+    assert not Repeats().among([("a", "b\tc"), ("a", "b")]).any()
 
 
 def equal(a, b):
@@ -96,10 +116,10 @@ def build(toy_pairs, toy_vocabulary, tmp_path, monkeypatch):
     """`TranslationData.build` on a file; it also counts how often the file was read."""
     write(tmp_path, toy_pairs)
     monkeypatch.setenv("MACARON_TF_CACHE", f"{tmp_path}/cache")
-    reads, real = [], translation.read_pairs
+    reads, real = [], translation.stream_pairs
     monkeypatch.setattr(
         translation,
-        "read_pairs",
+        "stream_pairs",
         lambda *args, **kwargs: reads.append(args) or real(*args, **kwargs),
     )
 
@@ -115,7 +135,7 @@ def test_bpe_dropout_copies(build, toy_pairs, toy_vocabulary):
     data, _ = build(sampling=sampling)
     assert len(data) == 900
     assert np.bincount(data.tokens.indices).tolist() == [3] * 300
-    again = translation.tokenize(toy_pairs, toy_vocabulary, CleaningConfig(), sampling)
+    again = PairTokenizer(toy_vocabulary, CleaningConfig(), sampling)(Chunk(0, 0, toy_pairs))
     assert np.array_equal(again.source.ids, data.tokens.source.ids)
     other, _ = build(sampling=BpeDropoutConfig(0.2, 3, 1))
     assert not np.array_equal(other.tokens.source.offsets, data.tokens.source.offsets)
@@ -139,7 +159,7 @@ def test_cache_is_used_and_keyed(build, data, toy_pairs, toy_vocabulary, tmp_pat
 
 def test_damaged_cache_is_made_again(build, tmp_path):
     first, _ = build()
-    (path,) = tmp_path.glob("cache/tokens/*.tokens")
+    (path,) = tmp_path.glob("cache/tokens/*/*.tokens")
     path.write_bytes(path.read_bytes()[:-5])
     again, count = build()
     assert count == 2
@@ -152,7 +172,158 @@ def test_errors_leave_no_cache(build, tmp_path):
         build(cleaning=CleaningConfig(min_length=100))
     (tmp_path / "all.tsv").unlink()
     refuses("cannot read", build)
-    assert not (tmp_path / "cache").exists()
+    assert not list(tmp_path.glob("cache/tokens/*"))
+
+
+@pytest.fixture
+def shards(monkeypatch):
+    """Shards of so few pairs that the made-up corpus has five."""
+    for module in (token_shards, translation):
+        monkeypatch.setattr(module, "SHARD_PAIRS", 64)
+
+
+def bytes_of(folder):
+    return {path.name: path.read_bytes() for path in folder.glob("cache/tokens/*/*")}
+
+
+@pytest.mark.parametrize("sampling", [BpeDropoutConfig(), BpeDropoutConfig(0.2, 2)])
+def test_many_shards_are_one_corpus(build, shards, toy_pairs, tmp_path, sampling, monkeypatch):
+    write(tmp_path, [*toy_pairs, ("", "x"), *toy_pairs[:9], ("new", "neu")])
+    options = {"batching": SMALL, "sampling": sampling}
+    cleaning = CleaningConfig(deduplicate=True)
+    many, _ = build(processes=1, cleaning=cleaning, **options)
+    assert len(list(tmp_path.glob("cache/tokens/*/*.tokens"))) == 5
+    assert many.tokens.removed["duplicate"] >= 9 and many.tokens.removed["empty"] == 1
+    assert max(many.tokens.indices) == 310
+    found, expected = (BucketBatches.fingerprint(many), many.fingerprint())
+    assert found == expected
+    again, count = build(cleaning=cleaning, **options)
+    assert count == 1
+    for one, two in zip(many.batches(seed=3, repeat=False), again.batches(3), strict=False):
+        assert equal(one, two)
+    if sampling.dropout:
+        return
+    # Equal to the corpus of one shard.
+    monkeypatch.setattr(translation, "SHARD_PAIRS", 1000)
+    whole, _ = build(cleaning=cleaning, **options)
+    assert whole.fingerprint() == many.fingerprint()
+    assert np.array_equal(whole.tokens.indices, many.tokens.indices)
+    assert whole.tokens.removed == many.tokens.removed
+    assert equal(next(many.batches(1, 5)), next(whole.batches(1, 5)))
+
+
+class Killed(BaseException):
+    """No error that anything catches, as of a process that is gone."""
+
+
+@pytest.mark.parametrize("after", [0, 2, 4])
+def test_killed_and_resumed_has_the_same_bytes(build, shards, tmp_path, monkeypatch, after):
+    build(processes=1)
+    whole = bytes_of(tmp_path)
+    (folder,) = tmp_path.glob("cache/tokens/*")
+    shutil.rmtree(folder)
+    real, made = PairTokenizer.__call__, []
+
+    def tokenize(self, chunk):
+        made.append(chunk.number)
+        if len(made) > after:
+            (folder / ".tmp-shard-00003.tokens-1").write_bytes(b"half")
+            raise Killed
+        return real(self, chunk)
+
+    monkeypatch.setattr(PairTokenizer, "__call__", tokenize)
+    with pytest.raises(Killed):
+        build(processes=1)
+    assert len(bytes_of(tmp_path)) == 2 * after + 2  # with the lock and the half
+    monkeypatch.setattr(PairTokenizer, "__call__", lambda *args: made.append(0) or real(*args))
+    made.clear()
+    build(processes=1)
+    assert len(made) == 5 - after
+    assert bytes_of(tmp_path) == whole
+
+
+def test_one_damaged_shard_is_made_again_alone(build, shards, tmp_path, monkeypatch):
+    build(processes=1)
+    whole, real, made = bytes_of(tmp_path), PairTokenizer.__call__, []
+    (path,) = tmp_path.glob("cache/tokens/*/shard-00003.tokens")
+    path.write_bytes(path.read_bytes()[:-2] + b"!!")
+    monkeypatch.setattr(
+        PairTokenizer, "__call__", lambda self, chunk: made.append(chunk) or real(self, chunk)
+    )
+    build(processes=1)
+    assert [chunk.number for chunk in made] == [3]
+    assert bytes_of(tmp_path) == whole
+
+
+def test_a_source_that_changes_is_never_mixed(build, shards, toy_pairs, tmp_path, monkeypatch):
+    real = translation.stream_pairs
+
+    def changing(*place):
+        for number, pair in enumerate(real(*place)):
+            if number == 100:
+                with open(tmp_path / "all.tsv", "a", encoding="utf-8") as file:
+                    file.write("one more\teins mehr\n")
+            yield pair
+
+    monkeypatch.setattr(translation, "stream_pairs", changing)
+    refuses("all.tsv was changed while it was read: give the same command again", build)
+    monkeypatch.setattr(translation, "stream_pairs", real)
+    data, _ = build(processes=1)
+    assert len(data) == 301  # in a folder of its own
+    assert len(list(tmp_path.glob("cache/tokens/*"))) == 2
+
+
+def test_bad_input_after_some_shards(build, shards, toy_pairs, tmp_path):
+    write(tmp_path, toy_pairs)
+    with open(tmp_path / "all.tsv", "ab") as file:
+        file.write(b"gr\xfcn\tgreen\n")
+    refuses(r"all\.tsv, line 301: not UTF-8 \(byte 0xfc\)", build, processes=1)
+    write(tmp_path, toy_pairs)
+    with open(tmp_path / "all.tsv", "ab") as file:
+        file.write(b"the end is mis")
+    refuses(r"all\.tsv, line 301: 1 columns, not 2", build, processes=1)
+
+
+def test_a_full_disk(build, shards, tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
+    try:
+        refuses(
+            r"cannot write .*shard-00000\.tokens: .*File too large.*; make room or set "
+            "MACARON_TF_CACHE to another folder, then give the same command again",
+            build,
+            processes=1,
+        )
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert len(build(processes=1)[0]) == 300
+
+
+def test_another_process_is_waited_for(build, tmp_path):
+    first, _ = build()
+    (folder,) = tmp_path.glob("cache/tokens/*")
+    index = folder / "index.json"
+    index.rename(folder / "away")  # as if the other process had not ended yet
+    lock = filelock.FileLock(folder / ".lock")
+    lock.acquire()
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        second = threads.submit(build)
+        time.sleep(0.3)
+        assert not second.done()
+        (folder / "away").rename(index)
+        lock.release()
+        data, count = second.result()
+    assert count == 1 and data.fingerprint() == first.fingerprint()
+
+
+@pytest.mark.slow
+def test_processes_make_the_same_bytes(build, shards, tmp_path):
+    build(processes=1, cleaning=CleaningConfig(deduplicate=True))
+    whole = bytes_of(tmp_path)
+    (folder,) = tmp_path.glob("cache/tokens/*")
+    shutil.rmtree(folder)
+    build(processes=2, cleaning=CleaningConfig(deduplicate=True))
+    assert bytes_of(tmp_path) == whole
 
 
 def test_real_corpus_is_batched_well(real_pairs, real_vocabulary):

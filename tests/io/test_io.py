@@ -19,7 +19,6 @@ from macaron_tf.errors import UserError
 from macaron_tf.io import files
 from macaron_tf.io import paths as storage
 from macaron_tf.program import exit_on_user_error
-from macaron_tf.text.token_rows import TokenizedPairs, TokenRows, load_tokens, save_tokens
 from tests import ram_paths
 from tests.harness import refuses
 
@@ -99,12 +98,16 @@ def test_tfds_of_a_bucket(bucket, tfds_dir):
 
 
 def test_memory_mapped_files_are_on_the_disk(bucket, monkeypatch):
-    rows = TokenRows.from_lists([[5, 3]], 8)
-    with pytest.raises(UserError, match="mapped into memory: give a local folder"):
-        save_tokens(f"{bucket}/tokens", TokenizedPairs(rows, rows, rows.lengths, {}))
-    assert load_tokens(f"{bucket}/tokens") is None
     monkeypatch.setenv("MACARON_TF_CACHE", bucket)
     refuses("MACARON_TF_CACHE is ram://.* local disk", files.cache_directory)
+
+
+@pytest.mark.parametrize("text", [b"", b"one", b"one\n", b"one\n\ntwo\r\nthree", b"\n" * 9])
+def test_lines_are_counted_as_they_are_read(text, disk_or_bucket, monkeypatch):
+    path = storage.as_path(disk_or_bucket) / "lines"
+    storage.write_aside(path, text)
+    monkeypatch.setattr(files, "_BLOCK", 4)
+    assert files.count_lines(path) == len(list(files.lines_of(path)))
 
 
 MEBIBYTE = 1 << 20

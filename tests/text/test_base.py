@@ -25,6 +25,7 @@ from macaron_tf.text import (
     check_vocabulary,
     load_encoder_vocabulary,
 )
+from macaron_tf.text.base import drawn
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, clean
 from tests import ram_paths
 from tests.harness import refuses
@@ -363,3 +364,14 @@ def test_sentencepieces_leave_out_the_space_before_them():
         assert all(piece == piece.lstrip() for piece in pieces if piece.strip())
         # "ﬁ" becomes two letters, both of which lie on the one character.
         assert set("".join(text.split())) <= set("".join(pieces))
+
+
+def test_a_sample_is_drawn_in_one_pass():
+    assert list(drawn(range(9), 9)) == list(drawn(iter(range(9)), 100)) == list(range(9))
+    assert list(drawn([], 5)) == []
+    sample = list(drawn(range(20_000), 500))
+    assert sample == list(drawn(range(20_000), 500)) != list(drawn(range(20_000), 500, seed=1))
+    assert len(set(sample)) == 500
+    counts = np.bincount(np.concatenate([list(drawn(range(20), 5, seed)) for seed in range(2000)]))
+    # 500 each are expected, with a standard deviation of 19.
+    assert abs(counts - 500).max() < 80

@@ -1,0 +1,60 @@
+"""Shards of tokens on disk: one that is damaged or half-written is never read."""
+
+import numpy as np
+import pytest
+
+from macaron_tf.data.token_shards import TokenizedPairs, load_tokens, save_tokens
+from macaron_tf.text.token_rows import TokenRows
+from tests.harness import refuses
+from tests.text.test_token_rows import ROWS, lists
+
+
+@pytest.fixture
+def tokens():
+    source = TokenRows.from_lists(ROWS, 100)
+    return TokenizedPairs(source, source.taken(np.array([2, 1, 0])), np.arange(3), {"empty": 2})
+
+
+def test_saved_equals_loaded(tokens, tmp_path):
+    assert load_tokens(tmp_path / "a") is None
+    for _ in range(2):
+        save_tokens(tmp_path / "a", tokens)
+    loaded = load_tokens(tmp_path / "a")
+    assert lists(loaded.source) == ROWS and lists(loaded.target) == ROWS[::-1]
+    assert loaded.removed == {"empty": 2}
+    assert isinstance(loaded.source.ids, np.memmap)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.json", "a.tokens"]
+
+
+def test_a_shard_without_any_row(tmp_path):
+    none = TokenRows.from_lists([], 100)
+    save_tokens(tmp_path / "a", TokenizedPairs(none, none, np.zeros(0, np.int64), {"empty": 2}))
+    assert lists(load_tokens(tmp_path / "a").target) == []
+
+
+@pytest.mark.parametrize("name", ["a.tokens", "a.json"])
+@pytest.mark.parametrize("damage", ["remove", "cut", "flip", "empty"])
+def test_damage_is_noticed(tokens, tmp_path, name, damage):
+    save_tokens(tmp_path / "a", tokens)
+    path = tmp_path / name
+    content = path.read_bytes()
+    if damage == "remove":
+        path.unlink()
+    else:
+        flipped = bytes([content[-2] ^ 1, content[-1]])
+        path.write_bytes(
+            {"cut": content[:-1], "flip": content[:-2] + flipped, "empty": b""}[damage]
+        )
+    assert load_tokens(tmp_path / "a") is None
+    save_tokens(tmp_path / "a", tokens)
+    assert load_tokens(tmp_path / "a") is not None
+
+
+def test_unwritable_place(tokens, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    refuses(
+        "cannot write .*file/a.tokens: .*; make room or set MACARON_TF_CACHE to",
+        save_tokens,
+        tmp_path / "file" / "a",
+        tokens,
+    )
