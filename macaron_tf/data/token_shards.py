@@ -100,7 +100,9 @@ def prepare(
             # Mapped again, a large corpus that was read for its fingerprint leaves the memory.
             tokens = _opened(folder)
     if not tokens:
-        raise UserError(f"{folder} is damaged as soon as it is written: set MACARON_TF_CACHE")
+        raise UserError(
+            f"{folder} is damaged as soon as it is written: set MACARON_TF_CACHE to another disk"
+        )
     return tokens
 
 
