@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import dataclasses
+import itertools
 import json
 import os
 import pathlib
@@ -9,15 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from macaron_tf.data.processes import Processes
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import only_writer
-from macaron_tf.io.processes import results
 from macaron_tf.io.progress import Progress
 from macaron_tf.text.token_rows import TokenRows, fingerprint
 
 FORMAT = 3  # raise it when the files' layout or meaning changes
-SHARD_PAIRS = 1 << 16  # read for a shard; a part of the format, for a resumed corpus counts by it
+SHARD_PAIRS = 1 << 15  # read for a shard; a part of the format, for a resumed corpus counts by it
 _INDEX = "index.json"  # written last: the number of shards, and the fingerprint of their rows
 
 Pairs = Sequence[tuple[str, str]]
@@ -122,10 +123,13 @@ def _write(folder, chunks, tokenize, total: int | None, processes: int) -> None:
                 else:
                     progress.advance(len(chunk.pairs))
 
-        if total:
-            processes = min(processes, -(-total // SHARD_PAIRS))
-        for done in results(_Writer(folder, tokenize), missing(), processes):
-            progress.advance(done)
+        todo = missing()
+        first = list(itertools.islice(todo, 2))
+        most = -(-total // SHARD_PAIRS) if total else processes
+        processes = min(processes, most) if len(first) > 1 else 1
+        with Processes(processes, (folder, tokenize)) as pool:
+            for done in pool.map(_write_shard, itertools.chain(first, todo)):
+                progress.advance(done)
     if parts := _shards(folder, count):
         tokens = TokenizedPairs.joined(parts)
         digest = fingerprint([*tokens.source.arrays(), *tokens.target.arrays()])
@@ -133,16 +137,11 @@ def _write(folder, chunks, tokenize, total: int | None, processes: int) -> None:
         storage.write_aside(folder / _INDEX, json.dumps(record).encode())
 
 
-@dataclasses.dataclass(frozen=True)
-class _Writer:
+def _write_shard(context: tuple[pathlib.Path, Callable], chunk: Chunk) -> int:
     """Tokenizes a chunk and writes its shard; returns the number of its pairs."""
-
-    folder: pathlib.Path
-    tokenize: Callable[[Chunk], TokenizedPairs]
-
-    def __call__(self, chunk: Chunk) -> int:
-        save_tokens(_shard(self.folder, chunk.number), self.tokenize(chunk))
-        return len(chunk.pairs)
+    folder, tokenize = context
+    save_tokens(_shard(folder, chunk.number), tokenize(chunk))
+    return len(chunk.pairs)
 
 
 def _shard(folder: pathlib.Path, number: int) -> pathlib.Path:
