@@ -1,0 +1,169 @@
+"""Work on the chunks of a corpus in several processes, with the results in order."""
+
+import collections
+import contextlib
+import dataclasses
+import multiprocessing
+import signal
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from multiprocessing import connection, resource_tracker
+from typing import Any, TypeVar
+
+import tensorflow as tf
+
+from macaron_tf.errors import UserError
+
+Context = TypeVar("Context")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_SPAWNED = multiprocessing.get_context("spawn")  # TensorFlow does not survive a fork
+_LIVES = 3  # workers that an item may lose before the work is given up
+
+
+@dataclasses.dataclass(eq=False)
+class _Task:
+    """A call, and later its result or its error."""
+
+    function: Callable
+    item: Any
+    is_done: bool = False
+    result: Any = None
+    error: Exception | None = None
+    lost: int = 0  # workers that ended during this task
+
+
+class Processes:
+    """Worker processes that apply functions to items; used in a `with`, which ends them.
+
+    A worker that is killed is replaced, and its item is worked on again. Each has a pipe of its
+    own: of a message that is cut off the reader sees the end, while the one queue of
+    `concurrent.futures` would wait for the rest of it. Workers ignore Ctrl-C, which is for the
+    process that began them, and end when that process does.
+
+    Args:
+        count: number of processes; 1 does all work in this one.
+        context: the first argument of every call, pickled once for each worker.
+    """
+
+    def __init__(self, count: int, context: Any):
+        self.count, self._context = count, context
+        self._waiting: collections.deque[_Task] = collections.deque()
+        self._workers: dict[connection.Connection, multiprocessing.Process] = {}
+        self._tasks: dict[connection.Connection, _Task] = {}  # of the busy workers
+
+    def __enter__(self) -> "Processes":
+        return self
+
+    def __exit__(self, *error) -> None:
+        for process in self._workers.values():
+            process.kill()
+        for pipe in list(self._workers):
+            self._remove(pipe)
+
+    def map(
+        self, function: Callable[[Context, Item], Result], items: Iterable[Item]
+    ) -> Iterator[Result]:
+        """Yields `function(context, item)` for each item, in the order of the items.
+
+        At most 2 `count` + 1 items are begun whose results have not been taken. Several maps may
+        share the workers, and the items of one may come from the results of another one.
+
+        Args:
+            function: of a module's top level; it, the items and the results are pickled.
+
+        Raises:
+            UserError: three workers ended, one after another, on the same item.
+            Exception: the first one that the function raised, in the order of the items.
+        """
+        if self.count == 1:
+            for item in items:
+                yield function(self._context, item)
+            return
+        begun: collections.deque[_Task] = collections.deque()
+        for item in items:
+            begun.append(_Task(function, item))
+            self._waiting.append(begun[-1])
+            self._exchange(timeout=0)
+            if len(begun) > 2 * self.count:
+                yield self._result_of(begun.popleft())
+        while begun:
+            yield self._result_of(begun.popleft())
+
+    def _result_of(self, task: _Task) -> Any:
+        while not task.is_done:
+            self._exchange(timeout=None)
+        if task.error is not None:
+            raise task.error
+        return task.result
+
+    def _exchange(self, timeout: float | None) -> None:
+        """Takes the results that are there and hands out tasks; waits where no result is."""
+        self._hand_out()
+        for pipe in connection.wait(list(self._tasks), timeout):
+            task = self._tasks.pop(pipe)
+            try:
+                task.result, task.error = pipe.recv()
+                task.is_done = True
+            except (EOFError, OSError):
+                self._lose(pipe, task)
+        self._hand_out()
+
+    def _hand_out(self) -> None:
+        while self._waiting and len(self._tasks) < self.count:
+            idle = self._workers.keys() - self._tasks.keys()
+            pipe = idle.pop() if idle else self._add()
+            task = self._waiting.popleft()
+            try:
+                pipe.send((task.function, task.item))
+                self._tasks[pipe] = task
+            except OSError:
+                self._lose(pipe, task)
+
+    def _lose(self, pipe: connection.Connection, task: _Task) -> None:
+        """Puts the task of a worker that ended at the head of those that wait."""
+        self._remove(pipe)
+        task.lost += 1
+        if task.lost >= _LIVES:
+            raise UserError(
+                f"{_LIVES} worker processes ended on the same part of the text, perhaps for want "
+                "of memory: give fewer --processes"
+            )
+        self._waiting.appendleft(task)
+
+    def _add(self) -> connection.Connection:
+        """Starts a worker, with Ctrl-C blocked in it from its first moment."""
+        pipe, theirs = _SPAWNED.Pipe()
+        process = _SPAWNED.Process(target=_work, args=(theirs, self._context), daemon=True)
+        resource_tracker.ensure_running()  # its start would end the block
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        theirs.close()  # the worker's end alone is left, and closes with it
+        self._workers[pipe] = process
+        return pipe
+
+    def _remove(self, pipe: connection.Connection) -> None:
+        process = self._workers.pop(pipe)
+        pipe.close()
+        process.join()
+
+
+def _work(pipe: connection.Connection, context: Any) -> None:
+    """The life of a worker: calls, one after another, until the pipe is closed."""
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    tf.config.set_visible_devices([], "GPU")
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            function, item = pipe.recv()
+            result = error = None
+            try:
+                result = function(context, item)
+            except Exception as raised:
+                raised.add_note(traceback.format_exc())
+                error = raised
+            pipe.send((result, error))
