@@ -73,6 +73,7 @@ def prepare_corpus(
     vocabulary_dir: str | None,
     tfds: Tfds | None = None,
     vocabulary: PieceVocabulary | None = None,
+    **options,
 ) -> PretrainingCorpus:
     """A recipe's corpus, prepared unless it exists.
 
@@ -80,6 +81,7 @@ def prepare_corpus(
         out: the corpus's folder; None = a folder of `cache_directory()` named by the settings.
         vocabulary_dir: a vocabulary to use instead of training one.
         vocabulary: the same, as an object.
+        options: of `prepare`.
     """
     if out is None:
         settings = [FORMAT, *map(repr, (recipe.corpus, recipe.vocabulary))]
@@ -90,7 +92,7 @@ def prepare_corpus(
         vocabulary = load_encoder_vocabulary(vocabulary_dir)
     elif vocabulary is None:
         vocabulary = _own_vocabulary(recipe, out, tfds)
-    return prepare(recipe.corpus, vocabulary, out, tfds=tfds)
+    return prepare(recipe.corpus, vocabulary, out, tfds=tfds, **options)
 
 
 def _own_vocabulary(
@@ -124,7 +126,14 @@ def described(vocabulary: PieceVocabulary) -> VocabularyConfig:
 def run_prepare(options: argparse.Namespace) -> None:
     """Prepares and says what to do next."""
     recipe = registry.load(options.recipe, PretrainingRecipe, options.set)
-    corpus = prepare_corpus(recipe, options.corpus, options.vocabulary, options.tfds)
+    corpus = prepare_corpus(
+        recipe,
+        options.corpus,
+        options.vocabulary,
+        options.tfds,
+        processes=options.processes,
+        beam=options.beam,
+    )
     print(f"{options.corpus}: {corpus.summary()}")
     print(f"next: {recipe.command} train {options.recipe} RUN --corpus {options.corpus}")
 

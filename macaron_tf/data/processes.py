@@ -4,13 +4,12 @@ import collections
 import contextlib
 import dataclasses
 import multiprocessing
+import os
 import signal
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing import connection, resource_tracker
 from typing import Any, TypeVar
-
-import tensorflow as tf
 
 from macaron_tf.errors import UserError
 
@@ -154,9 +153,9 @@ class Processes:
 
 def _work(pipe: connection.Connection, context: Any) -> None:
     """The life of a worker: calls, one after another, until the pipe is closed."""
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
-    tf.config.set_visible_devices([], "GPU")
+    # Read when TensorFlow begins to work, which importing it does not: a thread, and no GPU.
+    os.environ |= {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     with contextlib.suppress(EOFError, OSError):
         while True:
             function, item = pipe.recv()

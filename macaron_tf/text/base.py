@@ -83,6 +83,10 @@ class Vocabulary(abc.ABC):
     def from_contents(cls, contents: bytes, settings: dict[str, Any]) -> Self:
         """The vocabulary of `contents` and `settings`; a UserError where they hold none."""
 
+    def __reduce__(self):
+        # Pickled for other processes as it is saved: the ops of a tokenizer stay behind.
+        return type(self).from_contents, (self.contents(), self.settings())
+
     def trackables(self) -> list:
         """The objects that a SavedModel has to track for the vocabulary's ops to work in it."""
         return []

@@ -1,0 +1,41 @@
+"""Processes: results in order, errors, and workers that are killed."""
+
+import os
+
+import pytest
+
+from macaron_tf.data import processes
+from macaron_tf.data.processes import Processes
+from tests.data.process_toys import dies, scaled
+from tests.harness import refuses
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_results_are_in_the_order_of_the_items(count):
+    taken = []
+
+    def items():
+        for number in range(20):
+            taken.append(number)
+            yield number
+
+    with Processes(count, 10) as pool:
+        results, workers = [], set()
+        once = (result for result, _ in pool.map(scaled, items()))
+        for result, worker in pool.map(scaled, once):
+            results.append(result)
+            workers.add(worker)
+            # Bounded: of both maps 2 count items wait, and one is asked for.
+            assert len(taken) <= len(results) + 2 * (2 * count + 1)
+        assert results == [100 * number for number in range(20)]
+        assert len(workers) == count and (os.getpid() in workers) == (count == 1)
+        with pytest.raises(ValueError, match="not this one"):
+            list(pool.map(scaled, [1, 99, 2]))
+
+
+def test_a_killed_worker_is_replaced_unless_the_item_kills_all(tmp_path, monkeypatch):
+    monkeypatch.setattr(processes, "_LIVES", 2)
+    with Processes(2, tmp_path) as pool:
+        items = [(number, int(number == 2)) for number in range(6)]
+        assert list(pool.map(dies, items)) == list(range(6))
+        refuses("2 worker processes ended on the same part", list, pool.map(dies, [(6, 9)]))
