@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import functools
 import hashlib
 import itertools
 import json
@@ -14,7 +15,7 @@ from macaron_tf.data.corpus.documents import corpus_mixture, open_source
 from macaron_tf.data.corpus.reading import FORMAT, PretrainingCorpus
 from macaron_tf.data.corpus.writing import prepare
 from macaron_tf.data.sources.tfds import Tfds
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, needed
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import cache_directory
 from macaron_tf.text import (
@@ -126,14 +127,14 @@ def described(vocabulary: PieceVocabulary) -> VocabularyConfig:
 def run_prepare(options: argparse.Namespace) -> None:
     """Prepares and says what to do next."""
     recipe = registry.load(options.recipe, PretrainingRecipe, options.set)
-    corpus = prepare_corpus(
-        recipe,
-        options.corpus,
-        options.vocabulary,
-        options.tfds,
-        processes=options.processes,
-        beam=options.beam,
-    )
+    how = {"processes": options.processes}
+    if options.beam:
+        if options.processes > 1:
+            raise UserError("--beam has workers of its own: leave --processes out")
+        with needed("preparing a corpus with --beam"):
+            from macaron_tf.data.corpus import beam
+        how = {"write": functools.partial(beam.write, options=options.beam)}
+    corpus = prepare_corpus(recipe, options.corpus, options.vocabulary, options.tfds, **how)
     print(f"{options.corpus}: {corpus.summary()}")
     print(f"next: {recipe.command} train {options.recipe} RUN --corpus {options.corpus}")
 

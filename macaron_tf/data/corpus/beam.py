@@ -38,6 +38,8 @@ from macaron_tf.text import load_encoder_vocabulary
 Key = tuple[int, int, int]  # a source, a part of it, a chunk: their order is the documents'
 Shards = tuple[reading.Shard, ...]
 
+_SENTENCE = re.compile(rf"{UserError.__name__}: (.*?)(?:\\n|\n|$)")  # in a traceback
+
 
 def write(packer: Packer, out: str, settings: dict, tfds: Tfds | None, options: Sequence[str]):
     """Writes a corpus into `out`.
@@ -55,18 +57,22 @@ def write(packer: Packer, out: str, settings: dict, tfds: Tfds | None, options: 
         for number, source in enumerate(config.sources)
         for place, part in enumerate(source_parts(source, tfds))
     ]
-    flags = PipelineOptions([f"--{option}" for option in options])
+    # Of an unfinished corpus the settings are kept: others are refused.
+    writing.write_state(out, reading.PROGRESS, settings, reading.CorpusState())
     try:
-        with beam.Pipeline(options=flags) as pipeline:
+        pipeline = beam.Pipeline(options=PipelineOptions([f"--{option}" for option in options]))
+    except ValueError as error:
+        raise UserError(f"--beam {' '.join(options)}: {' '.join(str(error).split())}") from error
+    try:
+        with pipeline:
             _build(pipeline, steps, parts)
     except Exception as error:
         # A runner may say the worker's error in words alone, with its traceback.
-        told = re.search(rf"{UserError.__name__}: (.*?)(?: \[while running|\\n|\n|$)", str(error))
-        if isinstance(error, UserError):
-            raise UserError(str(error).partition(" [while running")[0]) from error
+        told = str(error) if isinstance(error, UserError) else _SENTENCE.search(str(error))
         if told is None:
             raise
-        raise UserError(told[1]) from error
+        told = told if isinstance(told, str) else told[1]
+        raise UserError(told.partition(" [while running")[0]) from error
     written: list[_Block] = steps.load("blocks")
     state = reading.CorpusState(
         sum(block.documents for block in written),

@@ -76,10 +76,8 @@ def source_parts(source: CorpusSource, tfds: Tfds | None = None) -> list[CorpusS
             ]
     elif parsed.kind == "tfds" and source.split.isidentifier():
         count = count_documents(source.source, source.split, tfds)
-        return [
-            dataclasses.replace(source, split=f"{source.split}[{start}:{start + _RECORDS}]")
-            for start in range(0, max(count, 1), _RECORDS)
-        ]
+        ends = [(start, min(start + _RECORDS, count)) for start in range(0, count, _RECORDS)]
+        return [dataclasses.replace(source, split=f"{source.split}[{a}:{b}]") for a, b in ends]
     return [source]
 
 

@@ -5,7 +5,7 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import tensorflow as tf
 
@@ -25,7 +25,7 @@ from macaron_tf.data.corpus.packing import PackedBlock, Packer, RecordFormat
 from macaron_tf.data.processes import Processes
 from macaron_tf.data.sources.names import Source
 from macaron_tf.data.sources.tfds import Tfds
-from macaron_tf.errors import UserError, needed
+from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import only_writer, same_contents
 from macaron_tf.io.progress import Progress
@@ -41,7 +41,7 @@ def prepare(
     *,
     tfds: Tfds | None = None,
     processes: int = 1,
-    beam: Sequence[str] = (),
+    write: Callable[[Packer, str, dict, Tfds | None], None] | None = None,
 ) -> reading.PretrainingCorpus:
     """Writes a corpus as shards of rows of one length, or resumes an unfinished one.
 
@@ -58,8 +58,8 @@ def prepare(
         processes: number of processes that cut documents and pack rows, each of about half a
             gigabyte. The bytes are the same whatever their number, which may change when an
             unfinished corpus is resumed.
-        beam: options of Apache Beam, `NAME=VALUE`: the corpus is prepared by a pipeline, which
-            takes nothing from an unfinished corpus; the bytes are the same.
+        write: writes the corpus in place of these processes, such as `beam.write`, which takes
+            nothing from an unfinished one.
 
     Raises:
         UserError: a source that cannot be read; a folder that cannot be written, that another
@@ -81,10 +81,8 @@ def prepare(
                 begun = begun_state(out, settings, packer.record)
                 if not begun.documents:
                     vocabulary.save(out)
-                if beam:
-                    with needed("preparing a corpus with --beam"):
-                        from macaron_tf.data.corpus.beam import write
-                    write(packer, out, settings, tfds, beam)
+                if write is not None:
+                    write(packer, out, settings, tfds)
                 else:
                     _write(packer, out, settings, begun, tfds, processes)
                 return reading.PretrainingCorpus.open(out, verify=False)

@@ -82,9 +82,9 @@ def out(tmp_path) -> pathlib.Path:
 def make(texts, vocabulary, out):
     """Prepares the corpus of numbers with other settings."""
 
-    def make(out=out, vocabulary=vocabulary, processes=1, beam=(), **settings):
+    def make(out=out, vocabulary=vocabulary, processes=1, write=None, **settings):
         config = config_of(texts, **settings)
-        return prepare(config, vocabulary, out, processes=processes, beam=beam)
+        return prepare(config, vocabulary, out, processes=processes, write=write)
 
     return make
 

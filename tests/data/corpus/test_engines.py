@@ -1,6 +1,14 @@
 """Preparation in several processes and as a pipeline of Apache Beam: the files of one process."""
 
+import contextlib
+import functools
 import itertools
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import time
 
 import pytest
 
@@ -9,6 +17,7 @@ from macaron_tf.data.corpus.writing import prepare
 from macaron_tf.io import progress
 from tests.data.corpus.conftest import config_of, contents
 from tests.data.corpus.test_writing import made_with_kills
+from tests.distribution.processes import started
 from tests.harness import refuses
 
 SEVERAL = "several languages"
@@ -75,21 +84,85 @@ def test_any_number_of_processes_goes_on(make, settings, out, tmp_path, monkeypa
     assert words[:4] == lines[-1].split("  ")[:4]  # documents, rows and tokens of the last line
 
 
+def pipeline(*options: str):
+    """Writes a corpus with Apache Beam; skips the test where there is none."""
+    reason = "Apache Beam has an environment of its own: make test-beam"
+    pytest.importorskip("apache_beam", reason=reason)
+    from macaron_tf.data.corpus import beam
+
+    return functools.partial(beam.write, options=options)
+
+
 @pytest.mark.parametrize("settings", KINDS, indirect=True)
 def test_a_pipeline(agrees):
-    pytest.importorskip("apache_beam", reason="Apache Beam has an environment of its own")
-    agrees(beam=["runner=FnApiRunner"])
+    agrees(write=pipeline("runner=FnApiRunner"))
 
 
 @pytest.mark.parametrize("settings", [SEVERAL, "pairs of a mixture"], indirect=True)
 def test_a_pipeline_of_two_workers(agrees):
-    pytest.importorskip("apache_beam", reason="Apache Beam has an environment of its own")
     workers = ["direct_num_workers=2", "direct_running_mode=multi_processing"]
-    agrees(beam=["runner=DirectRunner", *workers])
+    agrees(write=pipeline("runner=DirectRunner", *workers))
 
 
 def test_the_sentence_of_a_worker(make, tmp_path):
-    pytest.importorskip("apache_beam", reason="Apache Beam has an environment of its own")
+    write = pipeline("runner=FnApiRunner")
     (tmp_path / "blank.txt").write_text(" \n")
     sources = (f"text:{tmp_path}/blank.txt",)
-    refuses("blank.txt holds no text: remove", make, sources=sources, beam=["runner=FnApiRunner"])
+    refuses("blank.txt holds no text: remove", make, sources=sources, write=write)
+    refuses("--beam runner=NoRunner: Unexpected pipeline", make, write=pipeline("runner=NoRunner"))
+
+
+def workers_of(process: subprocess.Popen) -> list[int]:
+    """The process ids of the workers that a preparation has begun."""
+    found = []
+    for path in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == process.pid and b"spawn_main" in (path / "cmdline").read_bytes():
+                found.append(int(path.name))
+    return sorted(found)
+
+
+@pytest.mark.slow
+def test_workers_killed_at_random(vocabulary, tmp_path):
+    """Ten kills, of a worker, which is replaced, or of all at once: the command is given again."""
+    rng = random.Random(24)
+    (tmp_path / "texts").mkdir()
+    for number in range(300):
+        lines = (" ".join(str(rng.randrange(1000)) for _ in range(60)) + "." for _ in range(200))
+        (tmp_path / "texts" / f"{number:03d}.txt").write_text("\n".join(lines))
+    vocabulary.save(tmp_path / "vocabulary")
+    settings = [f"sources=text:{tmp_path}/texts/*.txt", "pairs=next_sentence"]
+    settings += ["validation_every=20", "rows_per_shard=1024"]
+    command = ["-m", "experiments.pretrain", "prepare", "bert_tiny", "--processes", "FOLDER"]
+    command += ["--vocabulary", str(tmp_path / "vocabulary")]
+    command += [word for setting in settings for word in ("--set", f"corpus.{setting}")]
+
+    def begun(name: str, processes: int) -> subprocess.Popen:
+        place = command.index("FOLDER")
+        words = [*command[:place], str(processes), str(tmp_path / name), *command[place + 1 :]]
+        return started(words)
+
+    def shards_in(name: str) -> list[pathlib.Path]:
+        return list((tmp_path / name).glob("train-*"))
+
+    whole = begun("whole", 1)
+    assert whole.communicate(timeout=900) and whole.returncode == 0
+    shards = len(shards_in("whole"))
+    assert shards > 20
+    process, killed = begun("killed", 4), []
+    for moment in sorted(rng.randrange(shards - 5) for _ in range(10)):
+        while not workers_of(process) or moment > len(shards_in("killed")):
+            assert process.poll() is None, process.communicate()[0]
+            time.sleep(0.005)
+        time.sleep(rng.uniform(0, 0.5))
+        victim = rng.choice([*workers_of(process), process.pid])
+        os.kill(victim, signal.SIGKILL)
+        killed.append(victim == process.pid)
+        if killed[-1]:
+            process.communicate(timeout=60)  # until the workers, which share its output, have ended
+            process = begun("killed", 4)
+    said, _ = process.communicate(timeout=900)
+    assert process.returncode == 0, said
+    assert 0 < sum(killed) < 10
+    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
