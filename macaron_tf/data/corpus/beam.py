@@ -38,7 +38,7 @@ from macaron_tf.text import load_encoder_vocabulary
 Key = tuple[int, int, int]  # a source, a part of it, a chunk: their order is the documents'
 Shards = tuple[reading.Shard, ...]
 
-_SENTENCE = re.compile(rf"{UserError.__name__}: (.*?)(?:\\n|\n|$)")  # in a traceback
+_SENTENCE = re.compile(rf"{UserError.__name__}: (.*?)(?: \[while running|\\n|\n|$)")
 
 
 def write(packer: Packer, out: str, settings: dict, tfds: Tfds | None, options: Sequence[str]):
@@ -57,8 +57,6 @@ def write(packer: Packer, out: str, settings: dict, tfds: Tfds | None, options: 
         for number, source in enumerate(config.sources)
         for place, part in enumerate(source_parts(source, tfds))
     ]
-    # Of an unfinished corpus the settings are kept: others are refused.
-    writing.write_state(out, reading.PROGRESS, settings, reading.CorpusState())
     try:
         pipeline = beam.Pipeline(options=PipelineOptions([f"--{option}" for option in options]))
     except ValueError as error:
@@ -68,11 +66,10 @@ def write(packer: Packer, out: str, settings: dict, tfds: Tfds | None, options: 
             _build(pipeline, steps, parts)
     except Exception as error:
         # A runner may say the worker's error in words alone, with its traceback.
-        told = str(error) if isinstance(error, UserError) else _SENTENCE.search(str(error))
+        told = _SENTENCE.search(f"{type(error).__name__}: {error}")
         if told is None:
             raise
-        told = told if isinstance(told, str) else told[1]
-        raise UserError(told.partition(" [while running")[0]) from error
+        raise UserError(told[1]) from error
     written: list[_Block] = steps.load("blocks")
     state = reading.CorpusState(
         sum(block.documents for block in written),

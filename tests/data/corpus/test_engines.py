@@ -160,7 +160,9 @@ def test_workers_killed_at_random(vocabulary, tmp_path):
         os.kill(victim, signal.SIGKILL)
         killed.append(victim == process.pid)
         if killed[-1]:
-            process.communicate(timeout=60)  # until the workers, which share its output, have ended
+            process.communicate(
+                timeout=300
+            )  # until the workers, which share its output, have ended
             process = begun("killed", 4)
     said, _ = process.communicate(timeout=900)
     assert process.returncode == 0, said
