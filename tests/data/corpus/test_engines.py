@@ -73,12 +73,12 @@ def test_any_number_of_processes_goes_on(make, settings, out, tmp_path, monkeypa
     monkeypatch.setattr(progress, "_SECONDS", 0)
     make(tmp_path / "whole", **settings)
     lines = capsys.readouterr().err.splitlines()
-    numbers = itertools.cycle([1, 2])
+    numbers = itertools.cycle([2, 1])
 
     def made(out, **settings):
         return make(out, processes=next(numbers), **settings)
 
-    _, kills = made_with_kills(monkeypatch, made, out, operations=5, **settings)
+    _, kills = made_with_kills(monkeypatch, made, out, operations=9, **settings)
     assert kills >= 1 and contents(out) == contents(tmp_path / "whole")
     words = capsys.readouterr().err.splitlines()[-1].split("  ")
     assert words[:4] == lines[-1].split("  ")[:4]  # documents, rows and tokens of the last line
