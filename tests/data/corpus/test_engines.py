@@ -81,7 +81,7 @@ def test_any_number_of_processes_goes_on(make, settings, out, tmp_path, monkeypa
     _, kills = made_with_kills(monkeypatch, made, out, operations=9, **settings)
     assert kills >= 1 and contents(out) == contents(tmp_path / "whole")
     words = capsys.readouterr().err.splitlines()[-1].split("  ")
-    assert words[:4] == lines[-1].split("  ")[:4]  # documents, rows and tokens of the last line
+    assert words[:2] == lines[-1].split("  ")[:2]  # all documents, those gone past included
 
 
 def pipeline(*options: str):
