@@ -4,13 +4,14 @@ VENV := .venv
 PEERS := .venv-peers
 JOEY := .venv-joeynmt
 TPU := .venv-tpu
+BEAM := .venv-beam
 DOCS := .venv-docs
 ENGINES := .venv-engines
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 RUN := env TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python
 
-.PHONY: help setup demo test fuzz test-slow test-peers test-tpu test-notebooks notebooks engines test-engines test-bucket tpu-check lint bench walk wheel docs clean
+.PHONY: help setup demo test fuzz test-slow test-peers test-tpu test-beam test-notebooks notebooks engines test-engines test-bucket tpu-check lint bench walk wheel docs clean
 
 help:
 	@echo "make demo       train a small Macaron translator, score, export and serve it (10 minutes)"
@@ -25,6 +26,7 @@ help:
 	@echo "make engines    NVIDIA Triton, for python -m export.triton (into .venv-engines)"
 	@echo "make test-engines  its tests, and the Kubernetes manifests by Kubernetes' schemas"
 	@echo "make test-bucket   corpus, run and checkpoints on gs://, against an emulator (minutes)"
+	@echo "make test-beam  the preparation of corpora as Apache Beam pipelines (into .venv-beam)"
 	@echo "make notebooks  the examples as notebooks, in notebooks/ (Jupytext, into .venv-docs)"
 	@echo "make test-notebooks  runs them at tiny size"
 	@echo "make walk       every command of the pages on real data, a few updates each (an hour; DATA=DIR)"
@@ -129,6 +131,17 @@ test-engines: $(ENGINES)/installed
 test-bucket: $(ENGINES)/installed
 	env TF_CPP_MIN_LOG_LEVEL=3 $(ENGINES)/bin/python -m pytest -m slow tests/experiments/test_gs.py
 
+# As the peers'. Beam's own choice of protobuf is older than generated code of the pinned packages.
+$(BEAM)/installed: $(STAMP) experiments/pretrain/requirements-beam.txt
+	$(BIN)/python -m venv $(BEAM)
+	echo "$$(pwd)/$$(ls -d $(VENV)/lib/python*/site-packages)" > $$(ls -d $(BEAM)/lib/python*/site-packages)/main.pth
+	$(BEAM)/bin/python -m pip install --quiet --disable-pip-version-check -r experiments/pretrain/requirements-beam.txt
+	$(BEAM)/bin/python -m pip uninstall --quiet --yes protobuf
+	@touch $@
+
+test-beam: $(BEAM)/installed
+	env TF_CPP_MIN_LOG_LEVEL=3 $(BEAM)/bin/python -m pytest tests/data/corpus/test_engines.py
+
 # Tools of pages and notebooks, which see the checkout and the pinned environment.
 $(DOCS)/installed: $(STAMP) docs/requirements.txt
 	$(BIN)/python -m venv $(DOCS)
@@ -160,4 +173,4 @@ wheel: $(STAMP)
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
 
 clean:
-	rm -rf $(VENV) $(PEERS) $(JOEY) $(TPU) $(DOCS) $(ENGINES) runs notebooks site build dist
+	rm -rf $(VENV) $(PEERS) $(JOEY) $(TPU) $(BEAM) $(DOCS) $(ENGINES) runs notebooks site build dist

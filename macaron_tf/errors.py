@@ -63,6 +63,7 @@ def sentence_of(error: BaseException, place: str = "") -> str | None:
 # Optional modules, and the extra of pyproject.toml that brings each.
 EXTRAS = {
     "ai_edge_litert": "dev",
+    "apache_beam": "beam",
     "grpc": "serving",
     "h11": "serving",
     "huggingface_hub": "interop",

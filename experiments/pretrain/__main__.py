@@ -45,6 +45,19 @@ main = cli.program(
         _RECIPE,
         cli.argument("corpus", "folder of the corpus; made, or continued where it exists"),
         cli.VOCABULARY,
+        cli.count(
+            "--processes N",
+            "tokenize and pack in so many processes, one a core at most, half a gigabyte each; the "
+            "files are the same for any number (default 1)",
+            1,
+        ),
+        cli.argument(
+            "--beam OPTION",
+            "prepare with an Apache Beam pipeline and these options of it, such as "
+            "runner=DataflowRunner project=NAME; the files are the same",
+            nargs="+",
+            default=(),
+        ),
     ),
     cli.command(
         "train",

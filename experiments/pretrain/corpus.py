@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import functools
 import hashlib
 import itertools
 import json
@@ -14,7 +15,7 @@ from macaron_tf.data.corpus.documents import corpus_mixture, open_source
 from macaron_tf.data.corpus.reading import FORMAT, PretrainingCorpus
 from macaron_tf.data.corpus.writing import prepare
 from macaron_tf.data.sources.tfds import Tfds
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, needed
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import cache_directory
 from macaron_tf.text import (
@@ -73,6 +74,7 @@ def prepare_corpus(
     vocabulary_dir: str | None,
     tfds: Tfds | None = None,
     vocabulary: PieceVocabulary | None = None,
+    **options,
 ) -> PretrainingCorpus:
     """A recipe's corpus, prepared unless it exists.
 
@@ -80,6 +82,7 @@ def prepare_corpus(
         out: the corpus's folder; None = a folder of `cache_directory()` named by the settings.
         vocabulary_dir: a vocabulary to use instead of training one.
         vocabulary: the same, as an object.
+        options: of `prepare`.
     """
     if out is None:
         settings = [FORMAT, *map(repr, (recipe.corpus, recipe.vocabulary))]
@@ -90,7 +93,7 @@ def prepare_corpus(
         vocabulary = load_encoder_vocabulary(vocabulary_dir)
     elif vocabulary is None:
         vocabulary = _own_vocabulary(recipe, out, tfds)
-    return prepare(recipe.corpus, vocabulary, out, tfds=tfds)
+    return prepare(recipe.corpus, vocabulary, out, tfds=tfds, **options)
 
 
 def _own_vocabulary(
@@ -124,7 +127,14 @@ def described(vocabulary: PieceVocabulary) -> VocabularyConfig:
 def run_prepare(options: argparse.Namespace) -> None:
     """Prepares and says what to do next."""
     recipe = registry.load(options.recipe, PretrainingRecipe, options.set)
-    corpus = prepare_corpus(recipe, options.corpus, options.vocabulary, options.tfds)
+    how = {"processes": options.processes}
+    if options.beam:
+        if options.processes > 1:
+            raise UserError("--beam has workers of its own: leave --processes out")
+        with needed("preparing a corpus with --beam"):
+            from macaron_tf.data.corpus import beam
+        how = {"write": functools.partial(beam.write, options=options.beam)}
+    corpus = prepare_corpus(recipe, options.corpus, options.vocabulary, options.tfds, **how)
     print(f"{options.corpus}: {corpus.summary()}")
     print(f"next: {recipe.command} train {options.recipe} RUN --corpus {options.corpus}")
 

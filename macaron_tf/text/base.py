@@ -85,7 +85,7 @@ class Vocabulary(abc.ABC):
         """The vocabulary of `contents` and `settings`; a UserError where they hold none."""
 
     def __reduce__(self):
-        # For other processes: TensorFlow's resources are made anew there.
+        # Pickled for other processes as it is saved: the ops of a tokenizer stay behind.
         return type(self).from_contents, (self.contents(), self.settings())
 
     def trackables(self) -> list:

@@ -181,10 +181,14 @@ class CorpusConfig(Settings):
         return None if None in weights else weights
 
     @property
+    def draws_languages(self) -> bool:
+        """Whether `language_alpha` decides how often each language is read."""
+        return self.language_alpha is not None and self.batch_alpha is None
+
+    @property
     def repeats(self) -> bool:
         """Whether documents may come again."""
-        drawn = self.language_alpha is not None and self.batch_alpha is None
-        return self.weights is not None or drawn
+        return self.weights is not None or self.draws_languages
 
 
 def _source(given: Any) -> CorpusSource | dict:

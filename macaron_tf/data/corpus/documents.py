@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -27,11 +27,13 @@ from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.token_rows import TokenRows
 from macaron_tf.text.words import cut_lines, split_sentences
 
+Item = TypeVar("Item")
 Text = str | tuple[str, str]  # a document, or the two halves of a translation pair
 
 # Characters that are tokenized at once: an article alone (5 KB) would leave the tokenizer waiting
 # for Python, and the ids of a megabyte are another one.
 _GROUP = 1 << 20
+_RECORDS = 10_000  # of a part of a TFDS split: of Wikipedia 50 MB
 
 
 def open_source(
@@ -57,6 +59,26 @@ def open_source(
             )
         found = documents(source.source, source.split, tfds, source.language)
     return itertools.islice(found, max_documents)
+
+
+def source_parts(source: CorpusSource, tfds: Tfds | None = None) -> list[CorpusSource]:
+    """Cuts a source into parts that are read apart and make it up in this order: each file of text,
+    and each `_RECORDS` records of a TFDS split. Other sources are one part."""
+    if source.is_translation:
+        return [source]
+    parsed = parse_documents(source.source)
+    if parsed.kind.startswith("text"):
+        paths = list(map(str, source_files(source.source, source.split)))
+        if not any(set(path) & set("*?[]{},") for path in paths):  # a part's name is no pattern
+            return [
+                dataclasses.replace(source, source=f"{parsed.kind}:{path}", split="train")
+                for path in paths
+            ]
+    elif parsed.kind == "tfds" and source.split.isidentifier():
+        count = count_documents(source.source, source.split, tfds)
+        ends = [(start, min(start + _RECORDS, count)) for start in range(0, count, _RECORDS)]
+        return [dataclasses.replace(source, split=f"{source.split}[{a}:{b}]") for a, b in ends]
+    return [source]
 
 
 def identify_source(source: CorpusSource, tfds: Tfds | None = None) -> list:
@@ -153,19 +175,36 @@ def corpus_mixture(
         max_documents: the first so many of each source; None for all.
     """
     readers = [_source_reader(source, tfds, max_documents) for source in config.sources]
-    weights = config.weights
-    if config.language_alpha is not None and config.batch_alpha is None:
-        sizes = []  # of each source: documents and lines; a translation pair is one of each
+    sizes = []
+    if config.draws_languages:
         with Progress("counting lines", "documents") as progress:
             for reader in readers:
-                lines = []
-                for text in reader():
-                    lines.append(len(cut_lines(text)) if isinstance(text, str) else 1)
-                    progress.advance()
+                lines = [count_lines(text) for text in progress.over(reader())]
                 sizes.append((len(lines), sum(lines)))
+    return draw_documents(config, readers, sizes)
+
+
+def draw_documents(
+    config: CorpusConfig,
+    readers: Sequence[Callable[[], Iterator]],
+    sizes: Sequence[tuple[int, int]],
+) -> Iterator[MixedDocument]:
+    """The mixture of a corpus's documents, or of anything that stands for them.
+
+    Args:
+        readers: open the sources.
+        sizes: numbers of documents and of lines of each source, which `draws_languages` needs.
+    """
+    weights = config.weights
+    if config.draws_languages:
         weights = language_weights(config.sources, sizes, config.language_alpha)
     every = config.validation_every if config.paired else None
     return mixed_documents(readers, weights, config.seed, every)
+
+
+def count_lines(text: Text) -> int:
+    """The lines of a document; a translation pair is one."""
+    return len(cut_lines(text)) if isinstance(text, str) else 1
 
 
 def _source_reader(source, tfds, max_documents) -> Callable[[], Iterator[Text]]:
@@ -214,7 +253,7 @@ def tokenized_documents(
         For each document the ids of its sentences, none empty.
     """
     begun: list[tuple[np.ndarray, np.ndarray]] = []  # ids and lengths of a document's parts
-    for group in _grouped(_lines(texts)):
+    for group in _grouped(_lines(texts), lambda line: len(line[0])):
         lines, divisible, last = zip(*group, strict=True)
         sentences = [[line] for line in lines]
         if splitter is not None:
@@ -241,17 +280,27 @@ def _lines(texts: Iterable[Text]) -> Iterator[tuple[str, bool, bool]]:
             yield line, is_text, number == len(lines)
 
 
-def _grouped(lines: Iterator[tuple[str, bool, bool]]) -> Iterator[list[tuple[str, bool, bool]]]:
-    """Lists of lines with about `_GROUP` characters each."""
+def _grouped(items: Iterable[Item], size: Callable[[Item], int]) -> Iterator[list[Item]]:
+    """Lists of items with about `_GROUP` characters each."""
     group, characters = [], 0
-    for item in lines:
+    for item in items:
         group.append(item)
-        characters += len(item[0])
+        characters += size(item)
         if characters >= _GROUP:
             yield group
             group, characters = [], 0
     if group:
         yield group
+
+
+def chunked(documents: Iterable[MixedDocument]) -> Iterator[list[MixedDocument]]:
+    """Lists of whole documents with about `_GROUP` characters each, or one larger document."""
+
+    def size(document: MixedDocument) -> int:
+        text = document.text
+        return len(text) if isinstance(text, str) else sum(map(len, text))
+
+    return _grouped(documents, size)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -269,6 +318,10 @@ class CorpusDocument:
     repeated: bool
     held_out: bool
     languages: tuple[int, int]
+
+    @property
+    def size(self) -> int:
+        return len(self.sentences.ids)
 
 
 def corpus_documents(
@@ -295,7 +348,8 @@ def corpus_documents(
 def blocks(
     documents: Iterable[CorpusDocument], config: CorpusConfig
 ) -> Iterator[list[CorpusDocument]]:
-    """Groups documents by the shard: each block ends with the document that fills it.
+    """Groups documents, or what stands for them with a `size` and `held_out`, by the shard: each
+    block ends with the document that fills it.
 
     A block has a document to train on, and of next-sentence pairs two, so that one is there to draw
     from: it is held back until its successor has them too, and takes what is left at the end.
@@ -307,7 +361,7 @@ def blocks(
     usable = rows = 0  # of the block: documents with rows, and their rows
     for document in documents:
         block.append(document)
-        ids = 0 if document.held_out else len(document.sentences.ids)
+        ids = 0 if document.held_out else document.size
         usable += ids > 0
         rows += -(-ids // room)
         if usable >= least and rows >= config.rows_per_shard:

@@ -8,8 +8,10 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.data.corpus.config import CorpusConfig
-from macaron_tf.data.corpus.documents import CorpusDocument
+from macaron_tf.data.corpus.documents import CorpusDocument, MixedDocument, corpus_documents
+from macaron_tf.errors import UserError
 from macaron_tf.special_ids import PAD
+from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.token_rows import TokenRows
 
 
@@ -326,3 +328,127 @@ class RecordFormat:
         if "second_language" in column:
             batch["position_ids"] = positions - tf.where(second, boundaries, 0)
         return batch
+
+
+_TOO_FEW = {
+    "next_sentence": (
+        "sentence pairs need four documents or more with text, two of them to hold out: "
+        "half of the pairs take their second segment from another document of their split; "
+        "give more documents, or separate them (text-paragraphs:, text-lines:)"
+    ),
+    "sentence_order": (
+        "sentence pairs need two documents or more with text, one of them to hold out: "
+        "give more documents, or separate them (text-paragraphs:)"
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PackedBlock:
+    """The rows of a block of documents.
+
+    Attributes:
+        documents: number of the block's documents.
+        tokens: ids without padding.
+        records: of N rows.
+        repeated: (N,) bool: whether a row's document came before.
+        languages: (N, 2) ids of the languages of a row's halves.
+    """
+
+    documents: int
+    tokens: int
+    records: list[bytes]
+    repeated: np.ndarray
+    languages: np.ndarray
+
+    @property
+    def counted(self) -> int:
+        """Rows that are numbered for the choice of validation rows."""
+        return int((~self.repeated).sum())
+
+    def divided(
+        self, config: CorpusConfig, counted: int, kept_rows: set[bytes]
+    ) -> tuple[dict[tuple[int, ...], list[bytes]], list[bytes]]:
+        """Training records, by their languages where those have files of their own, and validation
+        records.
+
+        Args:
+            counted: of the blocks before this one.
+            kept_rows: validation records so far, to which those of this block are added: where
+                documents come again they are kept out of the training rows.
+        """
+        if config.paired:
+            return {(): self.records}, []
+        runs = (counted + np.cumsum(~self.repeated) - 1) // config.validation_run
+        chosen = ~self.repeated & (runs % config.validation_every == 0)
+        held_out = [self.records[i] for i in np.flatnonzero(chosen)]
+        if config.repeats:
+            kept_rows.update(held_out)
+        apart = config.batch_alpha is not None
+        train: dict[tuple[int, ...], list[bytes]] = {} if apart else {(): []}
+        for i in np.flatnonzero(~chosen):
+            if not (self.repeated[i] and self.records[i] in kept_rows):
+                languages = tuple(self.languages[i].tolist()) if apart else ()
+                train.setdefault(languages, []).append(self.records[i])
+        return dict(sorted(train.items())), held_out
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Packer:
+    """The steps from documents to records: each follows from its input alone, in any process."""
+
+    config: CorpusConfig
+    vocabulary: PieceVocabulary
+
+    @property
+    def record(self) -> RecordFormat:
+        return RecordFormat.of(self.config, self.vocabulary.size)
+
+    def tokenize(self, documents: Sequence[MixedDocument]) -> list[CorpusDocument]:
+        return list(corpus_documents(documents, self.vocabulary, self.config))
+
+    def pack(self, numbered: tuple[int, Sequence[CorpusDocument]]) -> PackedBlock:
+        """Packs a block, whose number among the corpus's blocks decides its pairs."""
+        number, block = numbered
+        if not self.config.paired:
+            return self._packed(block, running_rows(block, self.config), len(block))
+        train = [document for document in block if not document.held_out]
+        return self.pack_pairs(train, [number], len(block))
+
+    def pack_pairs(
+        self, documents: Sequence[CorpusDocument], seeds: list[int], count: int = 0
+    ) -> PackedBlock:
+        """Packs pairs of documents of one split; refuses too few of them.
+
+        Args:
+            seeds: further numbers of the seed.
+            count: number of documents, those that are held out included.
+        """
+        pairs = self.config.pairs
+        least = 2 if pairs == "next_sentence" else 1
+        if sum(document.size > 0 for document in documents) < least:
+            raise UserError(_TOO_FEW[pairs])
+        rows = pack_pairs(
+            [document.sentences for document in documents],
+            self.config.sequence_length,
+            np.random.default_rng([self.config.seed, *seeds]),
+            pairs,
+            single_sentences=self.config.row_packing == "sentence_pair",
+        )
+        return self._packed(documents, rows, count)
+
+    def _packed(
+        self, documents: Sequence[CorpusDocument], rows: Sequence[Row], count: int
+    ) -> PackedBlock:
+        vocabulary = self.vocabulary
+        rows = Rows.of(rows, self.config.sequence_length, vocabulary.cls_id, vocabulary.sep_id)
+        repeated = np.array([document.repeated for document in documents], bool)
+        languages = np.array([document.languages for document in documents], int)
+        languages = languages.reshape(-1, 2)[rows.owners]
+        return PackedBlock(
+            count,
+            int((rows.token_ids != PAD).sum()),
+            self.record.encoded(rows, languages),
+            repeated[rows.owners],
+            languages,
+        )

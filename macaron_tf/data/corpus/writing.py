@@ -5,9 +5,8 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-import numpy as np
 import tensorflow as tf
 
 from macaron_tf.data.corpus import reading
@@ -16,13 +15,14 @@ from macaron_tf.data.corpus.documents import (
     CorpusDocument,
     MixedDocument,
     blocks,
-    corpus_documents,
+    chunked,
     corpus_mixture,
     count_corpus,
     identify_source,
     open_source,
 )
-from macaron_tf.data.corpus.packing import RecordFormat, Row, Rows, pack_pairs, running_rows
+from macaron_tf.data.corpus.packing import PackedBlock, Packer, RecordFormat
+from macaron_tf.data.processes import Processes
 from macaron_tf.data.sources.names import Source
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError
@@ -31,17 +31,7 @@ from macaron_tf.io.files import only_writer, same_contents
 from macaron_tf.io.progress import Progress
 from macaron_tf.text.base import PieceVocabulary, check_vocabulary
 
-_TOO_FEW = {
-    "next_sentence": (
-        "sentence pairs need four documents or more with text, two of them to hold out: "
-        "half of the pairs take their second segment from another document of their split; "
-        "give more documents, or separate them (text-paragraphs:, text-lines:)"
-    ),
-    "sentence_order": (
-        "sentence pairs need two documents or more with text, one of them to hold out: "
-        "give more documents, or separate them (text-paragraphs:)"
-    ),
-}
+SCRATCH = "scratch"  # a pipeline's folder in the corpus's
 
 
 def prepare(
@@ -50,6 +40,8 @@ def prepare(
     out: str | os.PathLike,
     *,
     tfds: Tfds | None = None,
+    processes: int = 1,
+    write: Callable[[Packer, str, dict, Tfds | None], None] | None = None,
 ) -> reading.PretrainingCorpus:
     """Writes a corpus as shards of rows of one length, or resumes an unfinished one.
 
@@ -61,6 +53,13 @@ def prepare(
     where it equals one of them it is left out. Pairs hold out whole documents, which are kept
     out of the training rows whenever they are read. The halves of a translation pair that is held
     out may stand in the running text of their languages.
+
+    Args:
+        processes: number of processes that cut documents and pack rows, each of about half a
+            gigabyte. The bytes are the same whatever their number, which may change when an
+            unfinished corpus is resumed.
+        write: writes the corpus in place of these processes, such as `beam.write`, which takes
+            nothing from an unfinished one.
 
     Raises:
         UserError: a source that cannot be read; a folder that cannot be written, that another
@@ -78,7 +77,14 @@ def prepare(
         with only_writer(out, "preparing a corpus"):
             # Another process may have finished it since.
             if not _finished(out, settings):
-                _write(config, vocabulary, out, settings, tfds)
+                packer = Packer(config, vocabulary)
+                begun = begun_state(out, settings, packer.record)
+                if not begun.documents:
+                    vocabulary.save(out)
+                if write is not None:
+                    write(packer, out, settings, tfds)
+                else:
+                    _write(packer, out, settings, begun, tfds, processes)
                 return reading.PretrainingCorpus.open(out, verify=False)
     return reading.PretrainingCorpus.open(out)
 
@@ -92,14 +98,17 @@ def _finished(out: str, settings: dict) -> bool:
     return True
 
 
-def _write(config, vocabulary, out: str, settings: dict, tfds) -> None:
-    record = RecordFormat.of(config, vocabulary.size)
-    begun = begun_state(out, settings, record)
-    if not begun.documents:
-        vocabulary.save(out)
+def _write(packer: Packer, out: str, settings: dict, begun, tfds, processes: int) -> None:
+    config = packer.config
     mixture = corpus_mixture(config, tfds)
-    writer = CorpusWriter(config, vocabulary, out, settings, record, begun)
-    with Progress("preparing", "documents", count_corpus(config, tfds)) as progress:
+    writer = CorpusWriter(packer, out, settings, begun)
+    with (
+        Progress("preparing", "documents", count_corpus(config, tfds)) as progress,
+        Processes(processes, packer) as pool,
+    ):
+
+        def tokenized(documents: Iterable[MixedDocument]) -> Iterator[CorpusDocument]:
+            return itertools.chain.from_iterable(pool.map(Packer.tokenize, chunked(documents)))
 
         def held_out() -> Iterator[MixedDocument]:
             """The documents in the shards that validation pairs need at the end."""
@@ -108,135 +117,97 @@ def _write(config, vocabulary, out: str, settings: dict, tfds) -> None:
                 if document.held_out:
                     yield document
 
-        writer.hold_out(corpus_documents(held_out(), vocabulary, config))
+        for document in tokenized(held_out()):
+            writer.hold_out(document)
         start = time.monotonic()
-        for block in blocks(corpus_documents(mixture, vocabulary, config), config):
+        documents = map(writer.hold_out, tokenized(mixture))
+        numbered = enumerate(blocks(documents, config), len(begun.train))
+        for block in pool.map(Packer.pack, numbered):
             writer.write(block)
             state = writer.state
             rate = (state.tokens - begun.tokens) / max(time.monotonic() - start, 1e-9)
             progress.advance(
-                len(block), f"{state.rows:,} rows  {state.tokens:,} tokens  {rate:,.0f} tokens/s"
+                block.documents,
+                f"{state.rows:,} rows  {state.tokens:,} tokens  {rate:,.0f} tokens/s",
             )
     writer.finish()
 
 
 @dataclasses.dataclass(eq=False)
 class CorpusWriter:
-    """Packs blocks of documents, writes their shards and records each step.
+    """Writes the shards of packed blocks and records each step.
 
     Running text is held out by the row, which goes into files of its own beside each shard, and
     all are gathered at the end. Pairs are held out by the document: those documents are kept in
     memory, in ids one in `validation_every` of the corpus, and paired among each other at the end.
     """
 
-    config: CorpusConfig
-    vocabulary: PieceVocabulary
+    packer: Packer
     out: str
     settings: dict
-    record: RecordFormat
     state: reading.CorpusState
 
     def __post_init__(self):
         self._kept_documents: list[CorpusDocument] = []
         # Only documents that come again can bring a validation row into the training rows.
-        begun = self.state.validation if self.config.repeats else ()
-        self._kept_rows: set[bytes] = set(_records(self.out, begun))
+        begun = self.state.validation if self.packer.config.repeats else ()
+        self._kept_rows: set[bytes] = set(read_records(self.out, begun))
 
-    def hold_out(self, documents: Iterable[CorpusDocument]) -> None:
-        """Keeps the held-out ones of some documents, each once, for the pairs of the validation."""
-        self._kept_documents += [
-            document for document in documents if document.held_out and not document.repeated
-        ]
+    def hold_out(self, document: CorpusDocument) -> CorpusDocument:
+        """Keeps a held-out document, once, for the pairs of the validation."""
+        if document.held_out and not document.repeated:
+            self._kept_documents.append(document)
+        return document
 
-    def write(self, block: Sequence[CorpusDocument]) -> None:
-        """Writes a block's shard; refuses too few documents to pair."""
-        state, number = self.state, len(self.state.train)
-        counted, train, validation = state.counted, state.train, state.validation
-        if self.config.paired:
-            self.hold_out(block)
-            rows, records = self._pairs([d for d in block if not d.held_out], [number])
-            kept = {(): records}
-        else:
-            rows = self._filled(running_rows(block, self.config))
-            kept, held_out, count = self._divided(block, rows)
-            counted += count
-            name = f"part-{len(validation):05d}.tfrecord"
-            validation = (*validation, _write_shard(self.out, name, held_out))
-        for languages, records in sorted(kept.items()):
-            name = f"train-{len(train):05d}.tfrecord"
-            train = (*train, _write_shard(self.out, name, records, languages))
-        documents, tokens = state.documents + len(block), state.tokens + _tokens(rows)
-        self.state = reading.CorpusState(documents, counted, tokens, train, validation)
+    def write(self, block: PackedBlock) -> None:
+        """Writes the shards of the next block."""
+        state, config = self.state, self.packer.config
+        train, held_out = block.divided(config, state.counted, self._kept_rows)
+        validation = state.validation
+        if not config.paired:
+            validation += (write_part(self.out, len(validation), held_out),)
+        self.state = reading.CorpusState(
+            state.documents + block.documents,
+            state.counted + block.counted,
+            state.tokens + block.tokens,
+            state.train + write_train(self.out, len(state.train), train),
+            validation,
+        )
         write_state(self.out, reading.PROGRESS, self.settings, self.state)
 
     def finish(self) -> None:
         """Writes the validation rows, then the index, which makes the corpus valid."""
         tokens = self.state.tokens
-        if self.config.paired:
+        if self.packer.config.paired:
             # Seeds of training shards have one number, this one two.
-            rows, held_out = self._pairs(self._kept_documents, [0, 1])
-            records, tokens = iter(held_out), tokens + _tokens(rows)
+            block = self.packer.pack_pairs(self._kept_documents, [0, 1])
+            records, tokens = iter(block.records), tokens + block.tokens
         elif self.state.rows:
-            records = _records(self.out, self.state.validation)
+            records = read_records(self.out, self.state.validation)
         else:
             raise UserError("the sources hold no text that the vocabulary can cut: give others")
         validation: list[reading.Shard] = []
-        while chunk := list(itertools.islice(records, self.config.rows_per_shard)):
+        while chunk := list(itertools.islice(records, self.packer.config.rows_per_shard)):
             name = f"validation-{len(validation):05d}.tfrecord"
             validation.append(_write_shard(self.out, name, chunk))
         state = dataclasses.replace(self.state, tokens=tokens, validation=tuple(validation))
         write_state(self.out, reading.INDEX, self.settings, state)
         remove_leftovers(self.out)
 
-    def _divided(
-        self, block: Sequence[CorpusDocument], rows: Rows
-    ) -> tuple[dict[tuple[int, ...], list[bytes]], list[bytes], int]:
-        """Training records, by their languages where those have files of their own, validation
-        records, and how many rows were counted to choose them."""
-        records = self._encoded(block, rows)
-        repeated = np.array([document.repeated for document in block])[rows.owners]
-        numbers = self.state.counted + np.cumsum(~repeated) - 1
-        runs = numbers // self.config.validation_run
-        chosen = ~repeated & (runs % self.config.validation_every == 0)
-        held_out = [records[i] for i in np.flatnonzero(chosen)]
-        if self.config.repeats:
-            self._kept_rows.update(held_out)
-        apart = self.config.batch_alpha is not None
-        kept: dict[tuple[int, ...], list[bytes]] = {} if apart else {(): []}
-        for i in np.flatnonzero(~chosen):
-            if not (repeated[i] and records[i] in self._kept_rows):
-                languages = block[rows.owners[i]].languages if apart else ()
-                kept.setdefault(languages, []).append(records[i])
-        return kept, held_out, int((~repeated).sum())
 
-    def _pairs(
-        self, documents: Sequence[CorpusDocument], numbers: list[int]
-    ) -> tuple[Rows, list[bytes]]:
-        pairs = self.config.pairs
-        least = 2 if pairs == "next_sentence" else 1
-        if sum(len(document.sentences.ids) > 0 for document in documents) < least:
-            raise UserError(_TOO_FEW[pairs])
-        rows = pack_pairs(
-            [document.sentences for document in documents],
-            self.config.sequence_length,
-            np.random.default_rng([self.config.seed, *numbers]),
-            pairs,
-            single_sentences=self.config.row_packing == "sentence_pair",
-        )
-        rows = self._filled(rows)
-        return rows, self._encoded(documents, rows)
-
-    def _filled(self, rows: Sequence[Row]) -> Rows:
-        vocabulary = self.vocabulary
-        return Rows.of(rows, self.config.sequence_length, vocabulary.cls_id, vocabulary.sep_id)
-
-    def _encoded(self, documents: Sequence[CorpusDocument], rows: Rows) -> list[bytes]:
-        languages = np.array([document.languages for document in documents])  # (documents, 2)
-        return self.record.encoded(rows, languages[rows.owners])
+def write_part(folder: str, number: int, records: Sequence[bytes]) -> reading.Shard:
+    """The validation records of a block, in a file of their own until the corpus is finished."""
+    return _write_shard(folder, f"part-{number:05d}.tfrecord", records)
 
 
-def _tokens(rows: Rows) -> int:
-    return int((rows.token_ids != 0).sum())
+def write_train(
+    folder: str, first: int, records: dict[tuple[int, ...], list[bytes]]
+) -> tuple[reading.Shard, ...]:
+    """The training records of a block by their languages, in files numbered from `first` on."""
+    return tuple(
+        _write_shard(folder, f"train-{number:05d}.tfrecord", found, languages)
+        for number, (languages, found) in enumerate(records.items(), first)
+    )
 
 
 def _write_shard(
@@ -250,7 +221,8 @@ def _write_shard(
     return reading.Shard(name, len(records), digest, languages)
 
 
-def _records(folder: str, shards: Iterable[reading.Shard]) -> Iterator[bytes]:
+def read_records(folder: str, shards: Iterable[reading.Shard]) -> Iterator[bytes]:
+    """The records of shards, one after another."""
     paths = [storage.join(folder, shard.name) for shard in shards if shard.rows]
     if paths:
         for batch in tf.data.TFRecordDataset(paths).batch(1024).as_numpy_iterator():
@@ -322,3 +294,5 @@ def remove_leftovers(out: str) -> None:
         for path in storage.matching(out, pattern):
             storage.remove(path)
     storage.remove(storage.join(out, reading.PROGRESS))
+    if storage.exists(scratch := storage.join(out, SCRATCH)):
+        tf.io.gfile.rmtree(scratch)

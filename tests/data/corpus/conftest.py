@@ -82,8 +82,9 @@ def out(tmp_path) -> pathlib.Path:
 def make(texts, vocabulary, out):
     """Prepares the corpus of numbers with other settings."""
 
-    def make(out=out, vocabulary=vocabulary, **settings):
-        return prepare(config_of(texts, **settings), vocabulary, out)
+    def make(out=out, vocabulary=vocabulary, processes=1, write=None, **settings):
+        config = config_of(texts, **settings)
+        return prepare(config, vocabulary, out, processes=processes, write=write)
 
     return make
 

@@ -12,6 +12,8 @@ from macaron_tf.data.corpus.documents import (
     corpus_mixture,
     language_weights,
     mixed_documents,
+    open_source,
+    source_parts,
     tokenized_documents,
 )
 from macaron_tf.io import progress
@@ -151,6 +153,35 @@ def test_documents_of_a_corpus(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err.splitlines()[-1] == "counting lines  520 documents  0:00:00 gone"
     few = list(corpus_mixture(config, max_documents=3))
     assert sum(not document.repeated for document in few) == 9
+
+
+def texts_of(source: CorpusSource, tfds, count: int | None = None) -> list:
+    """The texts of a source's parts, one after another."""
+    parts = source_parts(source, tfds)
+    assert count is None or len(parts) == count
+    return [text for part in parts for text in open_source(part, tfds)]
+
+
+def test_parts_make_up_a_source(tmp_path):
+    (tmp_path / "pairs.tsv").write_text("a\tb\nc\td\n")
+    for name in ("y.train", "x.train", "odd[1].train"):
+        (tmp_path / name).write_text(f"of {name}\n\n \nand more\n")
+    for kind, count in (("text", 2), ("text-paragraphs", 2), ("text-lines", 2)):
+        source = CorpusSource(f"{kind}:{tmp_path}/y.{{split}},{tmp_path}/x.*")
+        assert texts_of(source, None, count) == list(open_source(source))
+    whole = CorpusSource(f"text:{tmp_path}/*.train")  # a file's name is a pattern
+    assert source_parts(whole) == [whole] and len(texts_of(whole, None)) == 3
+    pairs = CorpusSource(f"tsv:{tmp_path}/pairs.tsv", language=("en", "de"))
+    assert texts_of(pairs, None, 1) == [("a", "b"), ("c", "d")]
+
+
+def test_parts_of_a_tfds_split(tfds, monkeypatch):
+    monkeypatch.setattr(corpus_documents, "_RECORDS", 200)
+    source = CorpusSource("tfds:wikipedia/20230601.en")
+    assert texts_of(source, tfds) == list(open_source(source, tfds))
+    assert len(source_parts(source, tfds)) == 4
+    sliced = CorpusSource("tfds:wikipedia/20230601.en", split="train[:100]")
+    assert source_parts(sliced, tfds) == [sliced]
 
 
 @pytest.fixture(scope="module")

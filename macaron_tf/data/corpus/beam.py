@@ -1,0 +1,285 @@
+"""Preparation of a corpus as an Apache Beam pipeline: on many machines, the bytes of one process.
+
+Each source is cut into parts, which workers read; the documents are tokenized in chunks, which lie
+in a scratch folder inside the corpus's. Two things are decided in one place, from numbers alone:
+the documents of each block, and the numbers of its rows and files. All else is spread.
+"""
+
+import dataclasses
+import functools
+import itertools
+import pickle
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+import numpy as np
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from macaron_tf.data.corpus import reading, writing
+from macaron_tf.data.corpus.config import CorpusConfig, CorpusSource
+from macaron_tf.data.corpus.documents import (
+    CorpusDocument,
+    MixedDocument,
+    blocks,
+    chunked,
+    count_lines,
+    draw_documents,
+    open_source,
+    source_parts,
+)
+from macaron_tf.data.corpus.packing import PackedBlock, Packer
+from macaron_tf.data.sources.tfds import Tfds
+from macaron_tf.errors import UserError
+from macaron_tf.io import paths as storage
+from macaron_tf.text import load_encoder_vocabulary
+
+Key = tuple[int, int, int]  # a source, a part of it, a chunk: their order is the documents'
+Shards = tuple[reading.Shard, ...]
+
+_SENTENCE = re.compile(rf"{UserError.__name__}: (.*?)(?: \[while running|\\n|\n|$)")
+
+
+def write(packer: Packer, out: str, settings: dict, tfds: Tfds | None, options: Sequence[str]):
+    """Writes a corpus into `out`.
+
+    Args:
+        options: of Beam, `NAME=VALUE`, or NAME for a switch: a runner and all that it needs.
+
+    Raises:
+        UserError: one of a worker's, which comes as text and becomes a sentence again.
+    """
+    config = packer.config
+    steps = _Steps(config, out, tfds)
+    parts = [
+        ((number, place), part)
+        for number, source in enumerate(config.sources)
+        for place, part in enumerate(source_parts(source, tfds))
+    ]
+    try:
+        pipeline = beam.Pipeline(options=PipelineOptions([f"--{option}" for option in options]))
+    except ValueError as error:
+        raise UserError(f"--beam {' '.join(options)}: {' '.join(str(error).split())}") from error
+    try:
+        with pipeline:
+            _build(pipeline, steps, parts)
+    except Exception as error:
+        # A runner may say the worker's error in words alone, with its traceback.
+        told = _SENTENCE.search(f"{type(error).__name__}: {error}")
+        if told is None:
+            raise
+        raise UserError(told[1]) from error
+    written: list[_Block] = steps.load("blocks")
+    state = reading.CorpusState(
+        sum(block.documents for block in written),
+        sum(block.counted for block in written),
+        sum(block.tokens for block in written),
+        tuple(itertools.chain.from_iterable(block.train for block in written)),
+        tuple(itertools.chain.from_iterable(block.part for block in written)),
+    )
+    writer = writing.CorpusWriter(packer, out, settings, state)
+    for block in written if config.paired else ():
+        for document in steps.load(f"held-out-{block.number}"):
+            writer.hold_out(document)
+    writer.finish()
+
+
+def _build(pipeline: beam.Pipeline, steps: "_Steps", parts: list) -> None:
+    """Adds the steps; the side inputs, lists of numbers, keep their order."""
+    once = pipeline | "once" >> beam.Create([None])
+    chunks = (
+        pipeline
+        | "parts" >> beam.Create(parts)
+        | "deal parts" >> beam.Reshuffle()
+        | "read" >> beam.FlatMap(steps.read)
+        | "deal text" >> beam.Reshuffle()
+        | "tokenize" >> beam.Map(steps.tokenize)
+    )
+    packed = (
+        once
+        | "cut blocks" >> beam.FlatMap(steps.blocks, beam.pvalue.AsList(chunks))
+        | "deal blocks" >> beam.Reshuffle()
+        | "pack" >> beam.Map(steps.pack)
+    )
+    divided = (
+        once
+        | "number rows" >> beam.FlatMap(steps.number_rows, beam.pvalue.AsList(packed))
+        | "deal rows" >> beam.Reshuffle()
+        | "hold out" >> beam.Map(steps.hold_out)
+    )
+    written = (
+        once
+        | "number files" >> beam.FlatMap(steps.number_files, beam.pvalue.AsList(divided))
+        | "deal files" >> beam.Reshuffle()
+        | "write" >> beam.Map(steps.write)
+    )
+    once | "record" >> beam.Map(steps.record, beam.pvalue.AsList(written))
+
+
+class _Chunk(NamedTuple):
+    """Documents of a part of a source that were tokenized together.
+
+    Attributes:
+        sizes: (documents,) ids of each.
+    """
+
+    key: Key
+    sizes: np.ndarray
+    lines: int
+
+
+class _Place(NamedTuple):
+    """A document in a chunk, which stands for it while blocks are cut."""
+
+    key: Key
+    index: int
+    size: int
+    repeated: bool = False
+    held_out: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class _Block:
+    """The numbers of a packed block, and its files once they are written.
+
+    Attributes:
+        before: rows that the blocks before it count.
+        files, first_file: number of its training files, and of those before them.
+        part: the file of its validation rows; of pairs none.
+    """
+
+    number: int
+    documents: int
+    counted: int
+    tokens: int
+    before: int = 0
+    files: int = 0
+    first_file: int = 0
+    part: Shards = ()
+    train: Shards = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Steps:
+    """The steps of the pipeline, which Beam takes to its workers; a step done twice changes
+    nothing, since every file is written whole and with the same bytes."""
+
+    config: CorpusConfig
+    out: str
+    tfds: Tfds | None
+
+    @property
+    def packer(self) -> Packer:
+        return _packer(self.config, self.out)
+
+    def save(self, name: str, value: Any) -> None:
+        path = storage.join(storage.join(self.out, writing.SCRATCH), name)
+        storage.write_aside(path, pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+
+    def load(self, name: str) -> Any:
+        path = storage.join(storage.join(self.out, writing.SCRATCH), name)
+        return pickle.loads(storage.read_bytes(path))
+
+    def read(
+        self, part: tuple[tuple[int, int], CorpusSource]
+    ) -> Iterator[tuple[Key, list[MixedDocument]]]:
+        """The documents of a part, in chunks."""
+        key, source = part
+        texts = open_source(source, self.tfds)
+        documents = (MixedDocument(text, False, False, key[0]) for text in texts)
+        for number, chunk in enumerate(chunked(documents)):
+            yield (*key, number), chunk
+
+    def tokenize(self, keyed: tuple[Key, list[MixedDocument]]) -> _Chunk:
+        key, documents = keyed
+        tokenized = self.packer.tokenize(documents)
+        self.save(_name(key), tokenized)
+        lines = 0
+        if self.config.draws_languages:
+            lines = sum(count_lines(document.text) for document in documents)
+        return _Chunk(key, np.array([document.size for document in tokenized], np.int64), lines)
+
+    def blocks(self, _, chunks: Sequence[_Chunk]) -> Iterator[tuple[int, list[_Place]]]:
+        """The documents of each block, by the mixture's order and the numbers of their ids."""
+        own: list[list[_Chunk]] = [[] for _ in self.config.sources]
+        for chunk in sorted(chunks, key=lambda chunk: chunk.key):
+            own[chunk.key[0]].append(chunk)
+        readers = [functools.partial(_places, found) for found in own]
+        sizes = [(sum(len(c.sizes) for c in found), sum(c.lines for c in found)) for found in own]
+        drawn = (
+            place._replace(repeated=repeated, held_out=held_out)
+            for place, repeated, held_out, _ in draw_documents(self.config, readers, sizes)
+        )
+        yield from enumerate(blocks(drawn, self.config))
+
+    def pack(self, numbered: tuple[int, list[_Place]]) -> _Block:
+        number, places = numbered
+        chunks = {key: self.load(_name(key)) for key in {place.key for place in places}}
+        block: list[CorpusDocument] = [
+            dataclasses.replace(
+                chunks[place.key][place.index], repeated=place.repeated, held_out=place.held_out
+            )
+            for place in places
+        ]
+        packed = self.packer.pack((number, block))
+        self.save(f"packed-{number}", packed)
+        if self.config.paired:
+            held_out = [document for document in block if document.held_out]
+            self.save(f"held-out-{number}", held_out)
+        return _Block(number, packed.documents, packed.counted, packed.tokens)
+
+    def number_rows(self, _, found: Iterable[_Block]) -> Iterator[_Block]:
+        before = 0
+        for block in _in_order(found):
+            yield dataclasses.replace(block, before=before)
+            before += block.counted
+
+    def hold_out(self, block: _Block) -> _Block:
+        """Writes the validation rows of a block of running text."""
+        packed: PackedBlock = self.load(f"packed-{block.number}")
+        train, held_out = packed.divided(self.config, block.before, set())
+        part = ()
+        if not self.config.paired:
+            part = (writing.write_part(self.out, block.number, held_out),)
+        return dataclasses.replace(block, files=len(train), part=part)
+
+    def number_files(self, _, found: Iterable[_Block]) -> Iterator[tuple[_Block, Shards]]:
+        """Each block, with the validation rows of those before it where documents come again."""
+        first, parts = 0, ()
+        for block in _in_order(found):
+            yield dataclasses.replace(block, first_file=first), parts
+            first += block.files
+            parts += block.part if self.config.repeats else ()
+
+    def write(self, given: tuple[_Block, Shards]) -> _Block:
+        """Writes the training rows of a block."""
+        block, parts = given
+        packed: PackedBlock = self.load(f"packed-{block.number}")
+        kept = set(writing.read_records(self.out, parts if packed.repeated.any() else ()))
+        train, _ = packed.divided(self.config, block.before, kept)
+        shards = writing.write_train(self.out, block.first_file, train)
+        return dataclasses.replace(block, train=shards)
+
+    def record(self, _, found: Iterable[_Block]) -> None:
+        self.save("blocks", _in_order(found))
+
+
+@functools.cache
+def _packer(config: CorpusConfig, out: str) -> Packer:
+    """A worker reads the vocabulary, which the corpus's folder has, once."""
+    return Packer(config, load_encoder_vocabulary(out))
+
+
+def _places(chunks: Sequence[_Chunk]) -> Iterator[_Place]:
+    for chunk in chunks:
+        for index, size in enumerate(chunk.sizes.tolist()):
+            yield _Place(chunk.key, index, size)
+
+
+def _in_order(found: Iterable[_Block]) -> list[_Block]:
+    return sorted(found, key=lambda block: block.number)
+
+
+def _name(key: Key) -> str:
+    return "tokens-" + "-".join(map(str, key))

@@ -1,0 +1,170 @@
+"""Preparation in several processes and as a pipeline of Apache Beam: the files of one process."""
+
+import contextlib
+import functools
+import itertools
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import time
+
+import pytest
+
+from macaron_tf.data.corpus import documents
+from macaron_tf.data.corpus.writing import prepare
+from macaron_tf.io import progress
+from tests.data.corpus.conftest import config_of, contents
+from tests.data.corpus.test_writing import made_with_kills
+from tests.distribution.processes import started
+from tests.harness import refuses
+
+SEVERAL = "several languages"
+KINDS = {
+    "doc_text": {},
+    "full_text": {"packing": "full_text", "validation_run": 2},
+    "doc_sentences": {"packing": "doc_sentences"},
+    "full_sentences": {"packing": "full_sentences"},
+    "next_sentence": {"pairs": "next_sentence", "validation_every": 4},
+    "sentence_order": {"pairs": "sentence_order", "validation_every": 4},
+    "weights": {"weights": (1.0, 1.0)},
+    "pairs of a mixture": {"weights": (1.0, 1.0), "pairs": "next_sentence", "validation_every": 4},
+    SEVERAL: {"sources": None},
+    "language_alpha": {"sources": None, "language_alpha": 0.0, "rows_per_shard": 40},
+    "batch_alpha": {"sources": None, "batch_alpha": 0.5},
+}
+
+
+@pytest.fixture
+def settings(request, sources, monkeypatch):
+    """The settings of a kind of corpus, whose documents are tokenized by the handful."""
+    monkeypatch.setattr(documents, "_GROUP", 600)
+    found = dict(KINDS[request.param])
+    return found | {"sources": sources} if "sources" in found else found
+
+
+@pytest.fixture
+def agrees(texts, vocabulary, settings, tmp_path):
+    """Checks that some engine writes what one process does."""
+
+    def agrees(**engine):
+        config = config_of(texts, **settings)
+        folders = tmp_path / "one", tmp_path / "other"
+        prepare(config, vocabulary, folders[0])
+        prepare(config, vocabulary, folders[1], **engine)
+        one, other = map(contents, folders)
+        assert list(one) == list(other) and len(one) > 4
+        for name in one:
+            assert one[name] == other[name], name
+
+    return agrees
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", KINDS, indirect=True)
+def test_processes(agrees):
+    agrees(processes=3)
+
+
+@pytest.mark.parametrize("settings", ["next_sentence"], indirect=True)
+def test_any_number_of_processes_goes_on(make, settings, out, tmp_path, monkeypatch, capsys):
+    """Killed every few file operations; each life has one process or two in turn."""
+    monkeypatch.setattr(progress, "_SECONDS", 0)
+    make(tmp_path / "whole", **settings)
+    lines = capsys.readouterr().err.splitlines()
+    numbers = itertools.cycle([2, 1])
+
+    def made(out, **settings):
+        return make(out, processes=next(numbers), **settings)
+
+    _, kills = made_with_kills(monkeypatch, made, out, operations=9, **settings)
+    assert kills >= 1 and contents(out) == contents(tmp_path / "whole")
+    words = capsys.readouterr().err.splitlines()[-1].split("  ")
+    assert words[:2] == lines[-1].split("  ")[:2]  # all documents, those gone past included
+
+
+def pipeline(*options: str):
+    """Writes a corpus with Apache Beam; skips the test where there is none."""
+    reason = "Apache Beam has an environment of its own: make test-beam"
+    pytest.importorskip("apache_beam", reason=reason)
+    from macaron_tf.data.corpus import beam
+
+    return functools.partial(beam.write, options=options)
+
+
+@pytest.mark.parametrize("settings", KINDS, indirect=True)
+def test_a_pipeline(agrees):
+    agrees(write=pipeline("runner=FnApiRunner"))
+
+
+@pytest.mark.parametrize("settings", [SEVERAL, "pairs of a mixture"], indirect=True)
+def test_a_pipeline_of_two_workers(agrees):
+    workers = ["direct_num_workers=2", "direct_running_mode=multi_processing"]
+    agrees(write=pipeline("runner=DirectRunner", *workers))
+
+
+def test_the_sentence_of_a_worker(make, tmp_path):
+    write = pipeline("runner=FnApiRunner")
+    (tmp_path / "blank.txt").write_text(" \n")
+    sources = (f"text:{tmp_path}/blank.txt",)
+    refuses("blank.txt holds no text: remove", make, sources=sources, write=write)
+    refuses("--beam runner=NoRunner: Unexpected pipeline", make, write=pipeline("runner=NoRunner"))
+
+
+def workers_of(process: subprocess.Popen) -> list[int]:
+    """The process ids of the workers that a preparation has begun."""
+    found = []
+    for path in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == process.pid and b"spawn_main" in (path / "cmdline").read_bytes():
+                found.append(int(path.name))
+    return sorted(found)
+
+
+@pytest.mark.slow
+def test_workers_killed_at_random(vocabulary, tmp_path):
+    """Ten kills, of a worker, which is replaced, or of all at once: the command is given again."""
+    rng = random.Random(24)
+    (tmp_path / "texts").mkdir()
+    for number in range(300):
+        lines = (" ".join(str(rng.randrange(1000)) for _ in range(60)) + "." for _ in range(200))
+        (tmp_path / "texts" / f"{number:03d}.txt").write_text("\n".join(lines))
+    vocabulary.save(tmp_path / "vocabulary")
+    settings = [f"sources=text:{tmp_path}/texts/*.txt", "pairs=next_sentence"]
+    settings += ["validation_every=20", "rows_per_shard=1024"]
+    command = ["-m", "experiments.pretrain", "prepare", "bert_tiny", "--processes", "FOLDER"]
+    command += ["--vocabulary", str(tmp_path / "vocabulary")]
+    command += [word for setting in settings for word in ("--set", f"corpus.{setting}")]
+
+    def begun(name: str, processes: int) -> subprocess.Popen:
+        place = command.index("FOLDER")
+        words = [*command[:place], str(processes), str(tmp_path / name), *command[place + 1 :]]
+        return started(words)
+
+    def shards_in(name: str) -> list[pathlib.Path]:
+        return list((tmp_path / name).glob("train-*"))
+
+    whole = begun("whole", 1)
+    assert whole.communicate(timeout=900) and whole.returncode == 0
+    shards = len(shards_in("whole"))
+    assert shards > 20
+    process, killed = begun("killed", 4), []
+    for moment in sorted(rng.randrange(shards - 5) for _ in range(10)):
+        while not workers_of(process) or moment > len(shards_in("killed")):
+            assert process.poll() is None, process.communicate()[0]
+            time.sleep(0.005)
+        time.sleep(rng.uniform(0, 0.5))
+        victim = rng.choice([*workers_of(process), process.pid])
+        os.kill(victim, signal.SIGKILL)
+        killed.append(victim == process.pid)
+        if killed[-1]:
+            process.communicate(
+                timeout=300
+            )  # until the workers, which share its output, have ended
+            process = begun("killed", 4)
+    said, _ = process.communicate(timeout=900)
+    assert process.returncode == 0, said
+    assert 0 < sum(killed) < 10
+    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
