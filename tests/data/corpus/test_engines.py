@@ -118,7 +118,7 @@ def workers_of(process: subprocess.Popen) -> list[int]:
     for path in pathlib.Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == process.pid and b"spawn_main" in (path / "cmdline").read_bytes():
+            if parent == process.pid and b"work(" in (path / "cmdline").read_bytes():
                 found.append(int(path.name))
     return sorted(found)
 
@@ -160,9 +160,8 @@ def test_workers_killed_at_random(vocabulary, tmp_path):
         os.kill(victim, signal.SIGKILL)
         killed.append(victim == process.pid)
         if killed[-1]:
-            process.communicate(
-                timeout=300
-            )  # until the workers, which share its output, have ended
+            # Until the workers, which share its output, have ended.
+            process.communicate(timeout=300)
             process = begun("killed", 4)
     said, _ = process.communicate(timeout=900)
     assert process.returncode == 0, said
