@@ -20,7 +20,7 @@ from macaron_tf.distribution import is_tpu
 from macaron_tf.distribution.replicas import ReplicaMap
 from macaron_tf.io.progress import Progress
 from macaron_tf.layers.packing import packing_scope
-from macaron_tf.models import EncoderConfig
+from macaron_tf.models import EncoderConfig, EncoderDecoderConfig
 from macaron_tf.settings import Count, Dropout
 from macaron_tf.training import TrainingResult
 from macaron_tf.training.config import TrainingConfig
@@ -56,6 +56,7 @@ class EpochRecipe(Recipe):
     )
 
     by_argument: typing.ClassVar = {"task": "TASK", "init": "--init", "source": "--source"}
+    configs: typing.ClassVar[tuple[type, ...]] = (EncoderConfig,)  # of models that it is about
 
     task: str
     source: str | None
@@ -66,9 +67,10 @@ class EpochRecipe(Recipe):
     validate_epochs: Annotated[float, Gt(0), Lt(1e6)] | None = 1.0
     max_length: Count = 128
 
-    def model_config(self, vocab_size: int | None = None) -> EncoderConfig:
+    def model_config(self, vocab_size: int | None = None) -> EncoderConfig | EncoderDecoderConfig:
         config = super().model_config(vocab_size)
-        self.expect_model(config, EncoderConfig, "is no encoder")
+        if not isinstance(config, self.configs):
+            self.expect_model(config, EncoderConfig, "is no encoder")
         self.expect_positions(config, "max_length", self.max_length)
         return config
 

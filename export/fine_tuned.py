@@ -10,11 +10,10 @@ from experiments.finetune.kinds.spans import THRESHOLD
 from experiments.finetune.run import FinetuningRun, known_labels
 from export.module import ExportedModule
 from macaron_tf.data.tasks.definitions import Task
-from macaron_tf.data.tasks.encoding import encode_pairs
+from macaron_tf.data.tasks.encoding import encode_choices, encode_pairs
 from macaron_tf.data.tasks.questions import encode_questions
 from macaron_tf.data.tasks.tags import encode_words, word_probabilities
 from macaron_tf.decoding.spans import best_answers, best_spans, decided
-from macaron_tf.errors import UserError
 from macaron_tf.models import EncoderTagger
 from macaron_tf.models.pretrained import Pretrained
 from macaron_tf.text import PieceVocabulary
@@ -57,12 +56,44 @@ class ClassifierModule(TaskModule):
             if self.task.score_range:
                 scores = tf.clip_by_value(scores, *self.task.score_range)
             return {"score": scores}
-        names = tf.constant(self.task.labels)  # (C,)
+        return _classes(self.task, logits)
+
+
+def _classes(task: Task, logits: tf.Tensor) -> dict[str, tf.Tensor]:
+    """The answers that logits `(B, C)` give."""
+    names = tf.constant(task.labels)  # (C,)
+    return {
+        "label": tf.gather(names, tf.argmax(logits, axis=1)),
+        "probabilities": tf.nn.softmax(logits),
+        "classes": tf.broadcast_to(names, tf.shape(logits)),
+    }
+
+
+class ChooserModule(TaskModule):
+    """A choice among R texts.
+
+    Signature `serving_default`: `context (B,)` strings, `question (B,)` of a task with questions,
+    and `choice1 (B,)` to `choiceR (B,)`, "" where there is none, to the outputs of
+    `ClassifierModule`, the classes being the names of the choices. A long text is truncated as in
+    training.
+    """
+
+    def functions(self):
+        asked = ["question"] if self.task.question else []
+        choices = (f"choice{number}" for number in range(1, len(self.task.second) + 1))
         return {
-            "label": tf.gather(names, tf.argmax(logits, axis=1)),
-            "probabilities": tf.nn.softmax(logits),
-            "classes": tf.broadcast_to(names, tf.shape(logits)),
+            "serving_default": (self.serve, dict.fromkeys(["context", *asked, *choices], tf.string))
         }
+
+    def serve(self, context: tf.Tensor, *texts: tf.Tensor) -> dict[str, tf.Tensor]:
+        count = len(self.task.second)  # R
+        asked = tf.repeat(texts[0], count) if self.task.question else None  # (B R,)
+        choices = tf.reshape(tf.stack(texts[-count:], axis=1), [-1])  # (B R,)
+        given = tf.repeat(context, count), asked, choices
+        rows = encode_choices(self.vocabulary, *given, self.max_length, self.network.config.causal)
+        shape = (tf.shape(context)[0], count, tf.shape(rows["token_ids"])[1])
+        rows = {name: tf.reshape(ids, shape) for name, ids in rows.items()}  # (B, R, L)
+        return _classes(self.task, tf.cast(self.network(rows, training=False), tf.float32))
 
 
 def classifier_module(place: str, found: Pretrained) -> TaskModule:
@@ -142,24 +173,16 @@ class TaggerModule(TaskModule):
         }
 
 
-def fine_tuned_module(run: FinetuningRun, weights: epath.Path) -> tuple[ExportedModule, dict]:
-    """A fine-tuned run's model with a checkpoint's weights, and facts for the record.
+_OF_CLASSES = {"classification": ClassifierModule, "tags": TaggerModule, "choice": ChooserModule}
 
-    Raises:
-        UserError: its task is a choice between texts.
-    """
+
+def fine_tuned_module(run: FinetuningRun, weights: epath.Path) -> tuple[ExportedModule, dict]:
+    """A fine-tuned run's model with a checkpoint's weights, and facts for the record."""
     task, max_length = run.task, run.recipe.max_length
     given = (run.load_network(weights), run.vocabulary, task)
-    if task.kind == "classification":
-        module = ClassifierModule(*given, max_length)
-    elif task.kind == "spans":
+    if task.kind == "spans":
         threshold = run.tuned(weights).get(THRESHOLD, 0.0)
         module = SpanReaderModule(*given, run.recipe.limits, threshold)
-    elif task.kind == "tags":
-        module = TaggerModule(*given, max_length)
     else:
-        raise UserError(
-            f"{run.path} answers {task.name}, whose choices no signature takes: "
-            "`python -m experiments.finetune predict` answers it"
-        )
+        module = _OF_CLASSES[task.kind](*given, max_length)
     return module, {"task": task.name, "labels": list(task.labels), "max_length": max_length}

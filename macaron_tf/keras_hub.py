@@ -467,7 +467,7 @@ def task_of(
         kind, backbone = LanguageModelCausalLM, LanguageModelBackbone(network.config)
         backbone.language_model.set_weights(network.get_weights())
         settings["add_start_token"] = found.starts
-    elif isinstance(network, PretrainingEncoder | EncoderClassifier):
+    elif isinstance(network, PretrainingEncoder | EncoderClassifier) and network.encoder:
         backbone = EncoderBackbone(network.config)
         backbone.encoder.set_weights(network.encoder.get_weights())
         pooler = found.pooler or network.pooler

@@ -19,11 +19,12 @@ import argparse
 from experiments import command_line as cli
 
 _FORMS = """tasks: cola sst2 mrpc qqp stsb mnli qnli rte wnli (GLUE), boolq multirc (SuperGLUE),
-squad squad2 (questions whose answer stands in a text), conll2003 (entities), story_cloze race
-(choices, of a causal model; their tables are your own); `tasks` says more. On a table of your own:
-classify (a text or two, classes as the label column has them), regress (a score), tag (a tag for
-each word). Columns are found in the header, or named by --set table.text=COLUMN, table.text_b,
-table.label; `settings classify table` lists what else there is. The run keeps them.
+squad squad2 (questions whose answer stands in a text), conll2003 (entities), race swag hellaswag
+copa story_cloze (choices); `tasks` says more. On a table of your own: classify (a text or two,
+classes as the label column has them), regress (a score), tag (a tag for each word), choose (the
+number of the right one of choice1, choice2 ...). Columns are found in the header, or named by
+--set table.text=COLUMN, table.text_b, table.label; `settings classify table` lists what else there
+is. The run keeps them.
 
 FROM, what to start with:
   RUN[@CHECKPOINT]   a pre-training run, or a fine-tuning run of another task; or a folder that
@@ -49,8 +50,8 @@ without {split}, a share of the file's examples is held out for validation: --se
 
 lines for `predict`:
   a text, or two with a tab between; of squad question and context, or a JSON object of both a
-  line; of conll2003 the words of a sentence, spaces between; of choices the text and each choice,
-  tabs between
+  line; of conll2003 the words of a sentence, spaces between; of choices the text, the question
+  where the task has one, and each choice, tabs between, nothing for a choice that is not there
 """
 
 _TASK = cli.argument("task", "name of a task")
@@ -76,13 +77,13 @@ def print_tasks(options: argparse.Namespace) -> None:
     from experiments.finetune.kinds import kind_of
     from macaron_tf.data.tasks.definitions import OWN_TASKS, TASKS
 
-    print(f"{'task':9} {'columns of a table, with `label`':38} {'classes':40} metrics")
+    print(f"{'task':11} {'columns of a table, with `label`':46} {'classes':40} metrics")
     for task in TASKS.values():
-        columns = " ".join((*task.first, *task.second))
-        print(f"{task.name:9} {columns:38} {kind_of(task).answer:40} {' '.join(task.metrics)}")
+        columns = " ".join((*task.first, *task.question, *task.second))
+        print(f"{task.name:11} {columns:46} {kind_of(task).answer:40} {' '.join(task.metrics)}")
     for task in OWN_TASKS.values():
         columns, answers = "found in the header, or table.text", "those of your table"
-        print(f"{task.name:9} {columns:38} {answers:40} {' '.join(task.metrics)}")
+        print(f"{task.name:11} {columns:46} {answers:40} {' '.join(task.metrics)}")
 
 
 main = cli.program(

@@ -178,7 +178,7 @@ def _inits(options: argparse.Namespace) -> dict[str, Init]:
         if not equals or not _LABEL.fullmatch(name):
             name, place = "", given
         model = options.model if place == NOTHING or len(options.init) == 1 else None
-        init = read_init(place, model, options.vocabulary, options.lower_case)
+        init = read_init(place, model, options.vocabulary, options.lower_case, decoders=True)
         name = name or init.label
         if name in inits:
             raise UserError(

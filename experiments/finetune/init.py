@@ -15,6 +15,7 @@ from macaron_tf.io import paths as storage
 from macaron_tf.models import EncoderConfig, EncoderDecoderConfig, catalog
 from macaron_tf.models.config import DROPOUTS, differing_fields
 from macaron_tf.models.pretrained import Pretrained
+from macaron_tf.models.tasks import ReadingModel
 from macaron_tf.pretrained import load, needs_vocabulary
 from macaron_tf.text import PieceVocabulary, load_encoder_vocabulary
 from macaron_tf.text.base import check_vocabulary
@@ -68,6 +69,12 @@ class Init:
     def check(self, recipe: EpochRecipe) -> None:
         """Refuses a recipe whose model is not the one that the weights are of."""
         wanted = recipe.model_config(self.vocabulary.size)
+        if (wanted.summary == "last") != self.vocabulary.cls_last:
+            ends, summary = ("end", "last") if self.vocabulary.cls_last else ("begin", "first")
+            raise UserError(
+                f"--init {self.given}: rows of its vocabulary {ends} with [CLS], where a model of "
+                f"model.summary={wanted.summary} does not look: --set model.summary={summary}"
+            )
         if self.source is None:
             return
         for name, theirs in differing_fields(self.config, wanted).items():
@@ -91,8 +98,10 @@ class Init:
         if self.source is None:
             return
         theirs = self.source.network
+        pair = isinstance(self.source.config, EncoderDecoderConfig)
         for own, layer in (
-            (network.encoder, self.source.encoder),
+            (network.encoder, None if pair else self.source.encoder),
+            (network.encoder_decoder, (theirs.encoder_decoder or theirs) if pair else None),
             (network.pooler, self.source.pooler or theirs.pooler),
             (network.language_head, theirs.language_head),
         ):
@@ -112,6 +121,7 @@ def read_init(
     vocabulary: str | os.PathLike | None = None,
     lower_case: bool | None = None,
     pooling: bool = False,
+    decoders: bool = False,
 ) -> Init:
     """Reads the start that `--init` names.
 
@@ -120,6 +130,7 @@ def read_init(
         model: name of the catalog, for `none` alone.
         vocabulary: folder of the vocabulary, needed for `none`; elsewhere it is only compared.
         lower_case, pooling: see `macaron_tf.load`.
+        decoders: take a BART too, for a task that its decoder's hidden states answer.
     """
     if given == NOTHING:
         if not model or not vocabulary:
@@ -127,7 +138,7 @@ def read_init(
         return Init(given, load_encoder_vocabulary(vocabulary), model)
     if model:
         raise UserError(f"--model {model} goes with --init none: {given} brings its own model")
-    init = init_of(given, load(given, lower_case, pooling))
+    init = init_of(given, load(given, lower_case, pooling), decoders)
     if vocabulary:
         check_vocabulary(init.vocabulary.hash, load_encoder_vocabulary(vocabulary).hash, given)
     return init
@@ -142,20 +153,23 @@ def init_of_run(
     """The start of a run of an `EpochRecipe`, to go on with it; see `read_init`."""
     recipe = run.recipe
     if recipe.init != NOTHING:
-        return read_init(recipe.init, model, vocabulary, lower_case)
+        return read_init(recipe.init, model, vocabulary, lower_case, decoders=True)
     if model or vocabulary:
         raise UserError("--resume: leave out --model and --vocabulary, which the run has kept")
     return Init(NOTHING, run.vocabulary, recipe.model, recipe.model_options)
 
 
-def init_of(given: str, source: Pretrained) -> Init:
+def init_of(given: str, source: Pretrained, decoders: bool = False) -> Init:
     """The `Init` of a network that was loaded; see `read_init`."""
-    if isinstance(source.config, EncoderDecoderConfig):
+    pair = isinstance(source.config, EncoderDecoderConfig)
+    reads = source.objective == "denoising" or isinstance(source.network, ReadingModel)
+    if pair and not (decoders and reads):
         raise UserError(
-            f"--init {given} is an encoder-decoder: give a run of an encoder, or fine-tune this "
-            "one with experiments.text_to_text"
+            f"--init {given} is an encoder-decoder: give a run of an encoder"
+            f"{', or a BART' if decoders else ''}, or fine-tune this one with "
+            "experiments.text_to_text"
         )
-    if not isinstance(source.config, EncoderConfig):
+    if not pair and not isinstance(source.config, EncoderConfig):
         raise UserError(f"--init {given} is a {type(source.network).__name__}: give an encoder")
     if source.vocabulary is None and given.endswith(".keras"):
         raise needs_vocabulary(given)

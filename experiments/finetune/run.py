@@ -41,7 +41,13 @@ from macaron_tf.data.tasks.definitions import OWN_TASKS, Task, get_task
 from macaron_tf.data.tasks.own_tables import TableSettings
 from macaron_tf.errors import UserError, check_whole, nearest
 from macaron_tf.io import paths as storage
-from macaron_tf.models import CausalClassifier, EncoderClassifier, EncoderConfig, EncoderTagger
+from macaron_tf.models import (
+    CausalClassifier,
+    EncoderClassifier,
+    EncoderConfig,
+    EncoderDecoderConfig,
+    EncoderTagger,
+)
 from macaron_tf.models.pretrained import Pretrained
 from macaron_tf.objectives import Objective
 from macaron_tf.plug_ins import is_place
@@ -74,7 +80,8 @@ _SWISH_RNN_STEPS = {
     "wnli": 20_000,
     "conll2003": 20_000,
     "story_cloze": 20_000,
-    "race": 100_000,
+    **dict.fromkeys(("race", "swag", "hellaswag"), 100_000),
+    "copa": 20_000,
     "squad": 100_000,
     "squad2": 100_000,
 }
@@ -98,6 +105,7 @@ class FinetuningRecipe(EpochRecipe):
 
     kind = "finetuning"
     command = "python -m experiments.finetune"
+    configs = (EncoderConfig, EncoderDecoderConfig)
 
     head_dropout: Dropout = 0.1
     spans: SpanLimits = SpanLimits()
@@ -128,9 +136,10 @@ class FinetuningRecipe(EpochRecipe):
     def make_objective(self, static_shapes: bool = False) -> Objective:
         return kind_of(self.described).learnt(self.model_config(), self.language_weight)
 
-    def model_config(self, vocab_size: int | None = None) -> EncoderConfig:
+    def model_config(self, vocab_size: int | None = None) -> EncoderConfig | EncoderDecoderConfig:
         config = super().model_config(vocab_size)
-        if self.described.second and config.num_segments == 1:
+        segments = config.num_segments if isinstance(config, EncoderConfig) else 0
+        if self.described.second and segments == 1:
             raise UserError(
                 f"{self.task} is about two texts: the model needs model.num_segments of 2 (or 0)"
             )

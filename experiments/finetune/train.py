@@ -90,7 +90,7 @@ def run(options: argparse.Namespace) -> None:
         recipe = own.recipe.changed(source=options.source or own.recipe.source)
         recipe = override(recipe, options.set)
     else:
-        init = read_init(options.init, *given)
+        init = read_init(options.init, *given, decoders=True)
         first = preset(options.preset, get_task(options.task, own=True))
         recipe = configure(first, init, options.source, options.set)
     task = get_task(recipe.task, own=True)

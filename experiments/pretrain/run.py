@@ -116,6 +116,8 @@ class PretrainingRecipe(Recipe):
         partial_prediction: K of `"permutation_language"`: one token in so many is predicted.
         memory_length: of objectives with a memory: M, positions of earlier rows that attention
             sees.
+        bidirectional: of `"permutation_language"`: every text of an update is read in both
+            directions, so that half of its rows are read backwards (XLNet).
         head_transform: a layer before the table in the head over masked tokens (BERT), or the
             table alone (XLM); a language model's head is the table alone.
         batch_size: rows of a micro-batch. With a memory, the micro-batches of an update have texts
@@ -142,6 +144,7 @@ class PretrainingRecipe(Recipe):
     head_transform: bool = True
     partial_prediction: Annotated[float, Gt(1)] = 6.0
     memory_length: Natural = 0
+    bidirectional: bool = False
     batch_size: Count = 32
     init: str | None = None
     static_shapes: bool = False
@@ -159,6 +162,11 @@ class PretrainingRecipe(Recipe):
             )
         if self.learns == "span_boundary" and self.masking.choice != "spans":
             raise UserError("objective 'span_boundary' needs spans: set masking.choice=spans")
+        if self.bidirectional and self.learns != "permutation_language":
+            raise UserError(
+                f"bidirectional is of objective 'permutation_language': {self.objective!r} reads "
+                "its text forwards: leave it out"
+            )
         if self.has_memory:
             if self.corpus.batch_alpha is not None:
                 raise UserError(

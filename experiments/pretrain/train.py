@@ -206,9 +206,9 @@ def _batches(
 
     def batches(start: int) -> tf.data.Dataset:
         if recipe.has_memory:
-            rows = stream_dataset(
-                corpus, "train", size, start, turns=recipe.training.accumulation_steps
-            )
+            texts = {"bidirectional": recipe.bidirectional}
+            texts["turns"] = recipe.training.accumulation_steps
+            rows = stream_dataset(corpus, "train", size, start, **texts)
         elif corpus.config.batch_alpha is not None:
             per_update = recipe.training.accumulation_steps
             rows = language_batches(corpus, size, seed, start, per_update, numbered)

@@ -199,8 +199,10 @@ def xlnet_tiny() -> PretrainingRecipe:
 
     Yang et al. 2019: rows that go on from batch to batch with a memory of 48 (the paper's 384 of
     512), one token in 6 guessed, in spans of 1 to 5. Both streams go through the same weights; the
-    content stream is fine-tuned. Its loss, of tokens that are guessed from the others and from each
-    other, is no language model's perplexity. A recurrence (swish_rnn) would tell a token to itself.
+    content stream is fine-tuned. All text is read forwards; `--set bidirectional=True` reads half
+    of the rows backwards, as the paper. Its loss, of tokens that are guessed from the others and
+    from each other, is no language model's perplexity. A recurrence (swish_rnn) would tell a token
+    to itself.
 
     Measured: a loss of 5.19; Macaron 5.18.
     """
@@ -220,13 +222,14 @@ def xlnet_large() -> PretrainingRecipe:
     that go on in the next one; their memories, of 384 tokens as in its released command, 8,192 x
     384 x 1,024 numbers in each of 24 layers, take 309 GB over all devices. Chosen here: Wikipedia
     and PG-19 for the paper's five corpora; rows of running text, [CLS] first, for its pairs of
-    segments with [CLS] last; all rows are read forwards, where half of the paper's are read
-    backwards, and permuted whole, where the command permutes 256 tokens at a time.
+    segments with [CLS] last; rows are permuted whole, where the command permutes 256 tokens at a
+    time.
     """
     return bert_base().changed(
         model="xlnet_large",
         objective="permutation_language",
         memory_length=384,
+        bidirectional=True,
         corpus=dict(packing="full_text", validation_every=200, validation_run=32),
         vocabulary=VocabularyConfig(kind="unigram", size=32_000, lower_case=False),
         batch_size=256,

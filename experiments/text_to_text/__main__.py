@@ -13,8 +13,8 @@ from experiments import command_line as cli
 
 _FORMS = """tasks: cola sst2 mrpc qqp stsb mnli qnli rte wnli (GLUE), boolq multirc (SuperGLUE),
 each behind its name, "sst2 sentence: ...", with the class's name for an answer, or a score to the
-nearest 0.2; summarization (ROUGE), by default of AESLC's e-mails to their subjects; translation
-(BLEU)
+nearest 0.2; squad, "question: ... context: ...", with the answer; summarization (ROUGE), by default
+of AESLC's e-mails to their subjects; translation (BLEU)
 
 --source of examples: tfds:NAME or tsv:FILE with the task's columns and `label` under a header; of
 the last two pairs of texts, `experiments.translate --help` lists the forms, and the names of both

@@ -13,11 +13,19 @@ from experiments.text_to_text.run import PREFIXES, TextRecipe, TextRun, framed, 
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import get_task
+from macaron_tf.data.tasks.questions import Answer, read_questions
 from macaron_tf.data.tasks.reading import read_examples
-from macaron_tf.data.tasks.text_tasks import answer_text, as_texts, read_answer, read_answers
+from macaron_tf.data.tasks.text_tasks import (
+    answer_text,
+    as_texts,
+    questions_as_texts,
+    read_answer,
+    read_answers,
+)
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation import glue
 from macaron_tf.evaluation.language import rouge
+from macaron_tf.evaluation.reading import score_answers
 from macaron_tf.evaluation.translation import evaluate_translations
 from macaron_tf.io.progress import track
 from macaron_tf.text.base import PieceVocabulary
@@ -26,11 +34,11 @@ from macaron_tf.training.checkpoints import weights_record
 
 @dataclasses.dataclass(frozen=True)
 class TextPairs:
-    """(source, target) lines of a split of a task; of classes or scores as `Examples` has them."""
+    """(source, target) lines of a split of a task; labels as `Examples` or `Questions` has them."""
 
     task: str
     pairs: list[tuple[str, str]]
-    labels: np.ndarray | None = None
+    labels: np.ndarray | list[tuple[Answer, ...]] | None = None
     groups: np.ndarray | None = None
 
     @classmethod
@@ -42,6 +50,9 @@ class TextPairs:
             lines = ([" ".join(text.split()) for text in pair] for pair in pairs)
             return cls(recipe.task, [(prefix + text, answer) for text, answer in lines])
         task = get_task(recipe.task)
+        if task.kind == "spans":
+            questions = read_questions(task, split, tfds, recipe.source)
+            return cls(task.name, questions_as_texts(questions), questions.labels)
         examples = read_examples(task, split, tfds, recipe.source)
         return cls(task.name, as_texts(task, examples), examples.labels, examples.groups)
 
@@ -60,14 +71,17 @@ class TextPairs:
             scores = evaluate_translations(answers, targets)
             return {"bleu": scores.bleu, "chrf": scores.chrf, "score": scores.bleu}
         task = get_task(self.task)
+        if task.kind == "spans":
+            truths = [[answer.text for answer in found] for found in self.labels or ()]
+            found = score_answers(answers, truths)
+            return {**found, "score": found["f1"]}
         return glue.score(task, read_answers(task, answers, self.labels), self.labels, self.groups)
 
 
 def check_answers(task: str, vocabulary: PieceVocabulary) -> None:
     """Refuses a vocabulary that cannot say a task's answers."""
-    if task in PREFIXES:
+    if task in PREFIXES or (named := get_task(task)).kind == "spans":
         return
-    named = get_task(task)
     labels = range(named.num_classes) if named.labels else (3.8,)
     answers = [answer_text(named, label) for label in labels]
     back = vocabulary.decode_lines(vocabulary.encode_lines(answers))

@@ -26,8 +26,8 @@ from macaron_tf.training import TrainingConfig
 
 # Tasks of pairs of texts, and what stands before the first.
 PREFIXES = {"summarization": "summarize: ", "translation": "translate: "}
-# Tasks whose answers are words: a class's name or a score.
-TEXT_TASKS = tuple(name for name, task in TASKS.items() if task.kind == "classification")
+# Tasks whose answers are words: a class's name, a score, or what stands in the context.
+TEXT_TASKS = tuple(n for n, task in TASKS.items() if task.kind == "classification" or n == "squad")
 # The e-mails and their subjects that TensorFlow Datasets has.
 _SUMMARIES = ("tfds:aeslc", ("email_body", "subject_line"))
 
@@ -37,8 +37,9 @@ class TextRecipe(Recipe):
     """Every setting of a text-to-text run.
 
     Attributes:
-        task: of GLUE or SuperGLUE, by its name; or `"summarization"` or `"translation"`.
-        source: the examples, see `macaron_tf.data.tasks.reading.read_examples`; of the last two
+        task: of GLUE or SuperGLUE, by its name; `"squad"`, `"summarization"` or `"translation"`.
+        source: the examples, see `macaron_tf.data.tasks.reading.read_examples`, of SQuAD
+            `macaron_tf.data.tasks.questions.read_questions`; of the last two
             tasks pairs of texts, see `macaron_tf.data.read_pairs`.
         fields: names of the two sides of pairs: languages, or fields of a record.
         init: the weights to start from: a run of `experiments.pretrain`, or `hugging-face:DIR`.
@@ -150,6 +151,8 @@ def recipe_for(task: str, start: Pretrained, init: str, source: str | None) -> T
         fields=fields,
         init=init,
         starts=bool(start.ends),
+        # The paper's rows hold 512 tokens, which the contexts of SQuAD need.
+        max_source=min(512 if task == "squad" else 128, start.config.longest or 512),
         sentinel_rows=start.config.vocab_size - start.vocabulary.size,
         label_smoothing=0.1 if task in PREFIXES and denoising else 0.0,
         training=training,

@@ -216,6 +216,8 @@ class Pretraining(Step):
             if recipe.has_memory:  # as `stream_dataset` gives them
                 starts = tf.zeros([shape.rows], tf.bool)
                 batch |= {"previous_ids": batch["token_ids"], "starts": starts}
+            if recipe.bidirectional:
+                batch["backward"] = starts
             return batch
 
         # Static masks look the same, but want the rows' numbers.

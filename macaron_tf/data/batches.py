@@ -9,9 +9,9 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.errors import UserError
+from macaron_tf.special_ids import CLS_SEGMENT
 from macaron_tf.text.token_rows import TokenRows, fingerprint
 
-CLS_SEGMENT = 2  # of a [CLS] that ends a row: neither text's (Yang et al. 2019, section 2.5)
 _POOL = 16  # batches whose arrays are sorted by length together
 
 

@@ -33,6 +33,7 @@ class Context:
         two_streams: relative attention also returns its keys in its new state, for a second pass
             of queries (XLNet).
         query_positions: `(B, P, T)`, one-hot: in that second pass x is only these P of T positions.
+        backward: `(B,)`, True of texts that are read from their end: distances change their signs.
         training: as in Keras; None = as the Keras layer that is being called.
         packing: x is `(N, D)`, without padding; mask and the rest are of the rows `(B, T)`.
     """
@@ -47,6 +48,7 @@ class Context:
     index: Any = None
     two_streams: bool = False
     query_positions: Any = None
+    backward: Any = None
     training: bool | None = None
     packing: Packing | None = None
 

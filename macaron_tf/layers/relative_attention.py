@@ -36,7 +36,7 @@ class Keys(NamedTuple):
 
     key: Any  # (B, H, S, d)
     value: Any
-    distance: Any  # (H, C, d), a vector for each distance, the greatest, S, first
+    distance: Any  # (H, C, d) or (B, H, C, d), a vector for each distance, S, the greatest, first
     segment_ids: Any  # (B, S) int or None
     mask: Any  # True = attend, broadcasting to (B, H, T, S), or None
 
@@ -175,12 +175,26 @@ class RelativeAttention(MultiHeadAttention):
             if segment_ids is not None:
                 segment_ids = ops.pad(segment_ids, ((0, 0), (held, 0)))  # (B, S)
         key, value = self._split_heads(self.key_value(x), 2)
-        return Keys(key, value, self._distance_keys(held, length), segment_ids, mask)
+        distance = self._distance_keys(held, length, context.backward)
+        return Keys(key, value, distance, segment_ids, mask)
 
-    def _distance_keys(self, held, length):
-        """A vector for each distance from T queries to S = M + T keys: `(H, C, d)`."""
+    def _distance_keys(self, held, length, backward=None):
+        """A vector for each distance from T queries to S = M + T keys: `(H, C, d)`.
+
+        With `backward (B,)` it is `(B, H, C, d)`: of such rows the vectors of the distances in the
+        text, whose signs are the other ones.
+
+        References: Yang et al. 2019 (XLNet), its released code, `bi_data`.
+        """
         last = 0 if self.causal else 1 - length
         distances = ops.arange(held + length, last - 1, -1, dtype="int32")  # (C,)
+        if backward is None:
+            return self._project_distances(distances)
+        forward, turned = (self._project_distances(each) for each in (distances, -distances))
+        return ops.where(backward[:, None, None, None], turned, forward)
+
+    def _project_distances(self, distances):
+        """`(C,)` to `(H, C, d)`."""
         width = self.distance.kernel.shape[0]
         # (C, H d) -> (C, H, d) -> (H, C, d)
         distance = self.distance(sinusoids(distances, width, self.clamp_length))

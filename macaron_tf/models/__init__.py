@@ -16,6 +16,7 @@ from macaron_tf.models.stack import Stack
 from macaron_tf.models.tasks import (
     CausalChooser,
     CausalClassifier,
+    EncoderChooser,
     EncoderClassifier,
     EncoderSpanReader,
     EncoderTagger,

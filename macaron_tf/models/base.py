@@ -38,14 +38,14 @@ class Model(Recording, keras.Model):
         input_names: the inputs by name, with other names of each; None = `call` takes what it
             is given.
         required: the number of inputs, the first ones, that a call needs.
-        pooler, language_head: BERT's and a language model's, for which pre-trained weights are
-            taken over; None = there is none.
+        encoder_decoder, pooler, language_head: parts of a model, besides its `encoder`, for which
+            pre-trained weights are taken over; None = there is none.
     """
 
     takes_ids = True
     input_names: ClassVar[Mapping[str, tuple[str, ...]] | None] = ENCODER_INPUTS
     required: ClassVar[int] = 1
-    pooler = language_head = None
+    encoder = encoder_decoder = pooler = language_head = None
     _first_inputs: tuple = ()
     _first_alone = False
 

@@ -245,6 +245,8 @@ class EncoderDecoderConfig(StackConfig):
     """
 
     known_blocks: ClassVar[tuple[str, ...]] = SEQUENCE_BLOCKS
+    causal: ClassVar[bool] = False  # its encoder sees all of a text
+    summary: ClassVar[str] = "end"  # a classifier reads the decoder's last position
 
     num_encoder_layers: Depth
     num_decoder_layers: Depth

@@ -151,7 +151,8 @@ class TwoStreamModel(KeepsMemory, TokenModel):
 
     Call arguments: a dict of `token_ids (B, L)` int, 0 being padding, `order (B, L)` int,
     `masked_positions (B, P)` int, which are guessed, -1 being padding, and optionally `segment_ids
-    (B, L)` int and `memory` of `init_memory`. Returns a dict: `masked_language`, logits
+    (B, L)` int, `backward (B,)` bool, True of rows that are read from the end of their text, and
+    `memory` of `init_memory`. Returns a dict: `masked_language`, logits
     `(B, P, V)`; `content (B, L, D)`, `query (B, P, D)` and `memory`.
 
     References: Yang et al. 2019, "XLNet: Generalized Autoregressive Pretraining for Language
@@ -204,6 +205,7 @@ class TwoStreamModel(KeepsMemory, TokenModel):
             attention_mask=order[:, None, :] <= order[:, :, None],  # (B, L, L)
             segment_ids=inputs.get("segment_ids"),
             two_streams=True,
+            backward=inputs.get("backward"),
             training=training,
         )
         content = self.encoder.embed(inputs, training=training)

@@ -8,85 +8,180 @@ from keras import ops
 from macaron_tf.checks import check_count
 from macaron_tf.layers.heads import ClassificationHead, Pooler, Pooling, SpanHead
 from macaron_tf.models.base import ENCODER_INPUTS, Model, padding_mask
-from macaron_tf.models.config import EncoderConfig
+from macaron_tf.models.config import EncoderConfig, EncoderDecoderConfig
 from macaron_tf.models.encoder import Encoder
+from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.models.language_model import LanguageModel
-from macaron_tf.special_ids import PAD
+from macaron_tf.special_ids import CLS_SEGMENT, EOS, PAD
 
 
 class TaskModel(Model):
     """Base of the task models: an encoder or language model, and layers over its hidden states."""
 
+    @property
+    def head_range(self) -> float:
+        """Standard deviation of the first matrices over the hidden states."""
+        return self.config.initializer_range or 0.02
+
     def classification_head(self, outputs: int, dropout: float = 0.0) -> ClassificationHead:
         """A linear layer behind dropout."""
-        options = self.config.options("initializer_range")
-        return ClassificationHead(outputs, dropout, **options, name="head")
+        return ClassificationHead(outputs, dropout, initializer_range=self.head_range, name="head")
 
 
-class EncoderClassifier(TaskModel):
+class ReadingModel(TaskModel):
+    """Base of the models over a hidden state of each position, an encoder's or a decoder's.
+
+    An encoder-decoder reads a row in its encoder, and in its decoder behind a [SEP]: the state at a
+    position has seen all of the row, and in the decoder the ids before it.
+
+    Args:
+        config: of the encoder or the encoder-decoder.
+
+    References: Lewis et al. 2020 (BART), sections 3.1 and 3.2, its released code.
+    """
+
+    def __init__(self, config: EncoderConfig | EncoderDecoderConfig, **kwargs):
+        super().__init__(config, **kwargs)
+        if isinstance(config, EncoderDecoderConfig):
+            self.encoder_decoder = EncoderDecoder(config)
+        else:
+            self.encoder = Encoder(config)
+
+    def hidden_states(self, inputs, training=None):
+        if self.encoder_decoder is None:
+            return super().hidden_states(inputs, training=training)
+        source = inputs["token_ids"]
+        start = ops.full_like(source[:, :1], EOS)
+        pair = {"source": source, "target": ops.concatenate([start, source[:, :-1]], axis=1)}
+        return self.encoder_decoder.hidden_states(pair, training=training)
+
+
+class EncoderClassifier(ReadingModel):
     """An encoder, its pooled [CLS] position, and a linear layer over it.
 
     Args:
-        config: of the encoder; its `summary` says where [CLS] stands.
+        config: of the encoder; its `summary` says where [CLS] stands. Of an encoder-decoder the
+            decoder's state at the last id, [SEP], takes its place.
         num_classes: C; 1 for regression.
         head_dropout: on the pooled vector.
 
     Call arguments: a dict of `token_ids (B, L)` and optionally `segment_ids (B, L)`. Returns
     logits `(B, C)`.
 
-    References: Devlin et al. 2018 (BERT), figure 4 (a) and (b).
+    References: Devlin et al. 2018 (BERT), figure 4 (a) and (b); Lewis et al. 2020 (BART), figure 3.
     """
 
     def __init__(
-        self, config: EncoderConfig, num_classes: int, head_dropout: float = 0.1, **kwargs
+        self,
+        config: EncoderConfig | EncoderDecoderConfig,
+        num_classes: int,
+        head_dropout: float = 0.1,
+        **kwargs,
     ):
         super().__init__(config, **kwargs)
-        self.encoder = Encoder(config)
-        mode = "last" if config.summary == "last" else "cls"
-        self.pool = Pooling(mode, name="pool")
-        self.pooler = Pooler(config.initializer_range, name="pooler")
+        self.pool = Pooling("cls" if config.summary == "first" else "last", name="pool")
+        self.pooler = Pooler(self.head_range, name="pooler")
         self.head = self.classification_head(num_classes, head_dropout)
 
     def call(self, inputs, training=None):
-        hidden = self.encoder(inputs, training=training)  # (B, L, D)
+        hidden = self.hidden_states(inputs, training=training)  # (B, L, D)
         vectors = self.pool(hidden, mask=padding_mask(inputs))  # (B, D)
         return self.head(self.pooler(vectors[:, None]), training=training)  # (B, C)
 
 
-class EncoderSpanReader(TaskModel):
+class EncoderChooser(TaskModel):
+    """A score of each choice that may go with a context, from an encoder.
+
+    Args:
+        config, head_dropout: see `EncoderClassifier`; the linear layer has one output.
+
+    Call arguments: a dict of `token_ids (B, R, L)`, the context with each of R choices, rows of
+    `encode_choices`, and optionally `segment_ids (B, R, L)`. Returns logits `(B, R)`, whose softmax
+    is over the choices; -1e9 where a row is padding, for an example with fewer.
+
+    References: Devlin et al. 2018 (BERT), section 4.4.
+    """
+
+    def __init__(
+        self, config: EncoderConfig | EncoderDecoderConfig, head_dropout: float = 0.1, **kwargs
+    ):
+        super().__init__(config, **kwargs)
+        self.classifier = EncoderClassifier(config, 1, head_dropout)
+
+    @property
+    def encoder(self):
+        return self.classifier.encoder
+
+    @property
+    def encoder_decoder(self):
+        return self.classifier.encoder_decoder
+
+    @property
+    def pooler(self):
+        return self.classifier.pooler
+
+    def call(self, inputs, training=None):
+        length = ops.shape(inputs["token_ids"])[-1]
+        # (B, R, L) -> (B R, L) each
+        rows = {name: ops.reshape(x, (-1, length)) for name, x in inputs.items()}
+        scores = self.classifier(rows, training=training)  # (B R, 1)
+        return choice_logits(scores, inputs["token_ids"])
+
+
+def choice_logits(scores, token_ids):
+    """Scores of the rows `(B, R, L)` in any shape, as `(B, R)`; -1e9 of a row of padding."""
+    there = ops.any(ops.not_equal(token_ids, PAD), axis=-1)  # (B, R)
+    return ops.where(there, ops.reshape(scores, ops.shape(there)), -1e9)
+
+
+class EncoderSpanReader(ReadingModel):
     """An encoder, and the scores of each position as the start and the end of the answer.
 
     An answer begins and ends in the context; [CLS], position 0, stands for "there is none". All
-    other positions score -1e9: the question's, separators and padding.
+    other positions score -1e9: the question's, separators and padding. Of rows that end with [CLS],
+    `context [SEP] question [SEP] [CLS]`, its scores are put first and those of the row follow.
 
-    Call arguments: a dict of `token_ids (B, L)` and `segment_ids (B, L)`, 1 in `context [SEP]`.
-    Returns float32 logits `(B, 2, L)`: start at index 0, end at 1.
+    Call arguments: a dict of `token_ids (B, L)` and `segment_ids (B, L)`, 1 in `context [SEP]`; of
+    rows that end with [CLS] 0 in `context [SEP]` and 2 at [CLS]. Returns float32 logits
+    `(B, 2, L)`: start at index 0, end at 1.
 
-    References: Devlin et al. 2018 (BERT), section 4.2 and figure 4 (c).
+    References: Devlin et al. 2018 (BERT), section 4.2 and figure 4 (c); Yang et al. 2019 (XLNet),
+    its released code.
     """
 
     required = 2  # an answer stands in the second segment
 
-    def __init__(self, config: EncoderConfig, **kwargs):
+    def __init__(self, config: EncoderConfig | EncoderDecoderConfig, **kwargs):
         super().__init__(config, **kwargs)
-        self.encoder = Encoder(config)
-        self.head = SpanHead(config.initializer_range, name="head")
+        self.head = SpanHead(self.head_range, name="head")
 
     def call(self, inputs, training=None):
-        hidden = self.encoder(inputs, training=training)  # (B, L, D)
-        allowed = answer_mask(padding_mask(inputs), inputs["segment_ids"])  # (B, L)
-        return self.head(hidden, attention_mask=allowed)  # (B, 2, L)
+        hidden = self.hidden_states(inputs, training=training)  # (B, L, D)
+        real, segment_ids = padding_mask(inputs), inputs["segment_ids"]
+        last = self.config.summary == "last"
+        allowed = answer_mask(real, segment_ids, last)  # (B, L)
+        scores = self.head(hidden, attention_mask=allowed)  # (B, 2, L)
+        if not last:
+            return scores
+        is_cls = ops.equal(segment_ids, CLS_SEGMENT)[:, None]  # (B, 1, L)
+        null = ops.max(ops.where(is_cls, scores, -1e9), axis=-1, keepdims=True)  # (B, 2, 1)
+        # A row's last position is its [CLS], or padding.
+        others = ops.where(is_cls, -1e9, scores)[..., :-1]
+        return ops.concatenate([null, others], axis=-1)
 
 
-def answer_mask(real, segment_ids):
+def answer_mask(real, segment_ids, cls_last: bool = False):
     """The mask of an answer's ends: [CLS] and the context before its [SEP]; all (B, L)."""
-    followed = ops.pad(real[:, 1:], ((0, 0), (0, 1)))  # (B, L): false at a row's last id
-    context = ops.logical_and(ops.equal(segment_ids, 1), followed)
+    inside = ops.equal(segment_ids, 0 if cls_last else 1)
+    inside = ops.logical_and(ops.cast(real, "bool"), inside)  # in `context [SEP]`
+    context = ops.logical_and(inside, ops.pad(inside[:, 1:], ((0, 0), (0, 1))))
+    if cls_last:
+        return ops.logical_or(context, ops.equal(segment_ids, CLS_SEGMENT))
     first = ops.equal(ops.arange(ops.shape(real)[1]), 0)  # (L,)
     return ops.logical_or(context, first)
 
 
-class EncoderTagger(TaskModel):
+class EncoderTagger(ReadingModel):
     """An encoder, and dropout and a linear layer over each position: scores of `num_tags` = C tags.
 
     Call arguments: a dict of `token_ids (B, L)` and optionally `segment_ids (B, L)`. Returns
@@ -95,13 +190,18 @@ class EncoderTagger(TaskModel):
     References: Devlin et al. 2018 (BERT), section 5.3 and figure 4 (d).
     """
 
-    def __init__(self, config: EncoderConfig, num_tags: int, head_dropout: float = 0.1, **kwargs):
+    def __init__(
+        self,
+        config: EncoderConfig | EncoderDecoderConfig,
+        num_tags: int,
+        head_dropout: float = 0.1,
+        **kwargs,
+    ):
         super().__init__(config, **kwargs)
-        self.encoder = Encoder(config)
         self.head = self.classification_head(num_tags, head_dropout)
 
     def call(self, inputs, training=None):
-        hidden = self.encoder(inputs, training=training)  # (B, L, D)
+        hidden = self.hidden_states(inputs, training=training)  # (B, L, D)
         return self.head(hidden, training=training)  # (B, L, C)
 
 
@@ -143,15 +243,15 @@ class CausalReader(TaskModel, abc.ABC):
         # (B R, D) -> (B, R, D) and (B R, L, D) -> (B, R, L, D)
         vectors = ops.reshape(vectors, (-1, count, self.config.hidden_dim))
         hidden = ops.reshape(hidden, (-1, count, length, self.config.hidden_dim))
-        return self.answers(vectors, training=training), token_ids, hidden
+        return self.answers(vectors, token_ids, training=training), token_ids, hidden
 
     @abc.abstractmethod
     def rows(self, inputs):
         """The rows of each example: ids `(B, R, L)`."""
 
     @abc.abstractmethod
-    def answers(self, vectors, training=None):
-        """The outputs of a call, from vectors `(B, R, D)`."""
+    def answers(self, vectors, token_ids, training=None):
+        """The outputs of a call, from vectors `(B, R, D)` of rows of ids `(B, R, L)`."""
 
 
 class CausalClassifier(CausalReader):
@@ -183,7 +283,7 @@ class CausalClassifier(CausalReader):
             return token_ids[:, None]  # (B, 1, L)
         return ops.stack([token_ids, swapped(token_ids, inputs["segment_ids"])], axis=1)
 
-    def answers(self, vectors, training=None):
+    def answers(self, vectors, token_ids, training=None):
         return self.head(ops.sum(vectors, axis=1), training=training)
 
 
@@ -191,7 +291,7 @@ class CausalChooser(CausalReader):
     """A score of each choice that may go with a context, from a language model.
 
     Call arguments: a dict of `token_ids (B, R, L)`, the context with each of R choices, rows of
-    `encode_causal`. Returns logits `(B, R)`, whose softmax is over the choices.
+    `encode_choices`. Returns logits `(B, R)`, see `EncoderChooser`.
 
     References: Radford et al. 2018 (GPT), figure 1.
     """
@@ -202,8 +302,9 @@ class CausalChooser(CausalReader):
     def rows(self, inputs):
         return inputs["token_ids"]
 
-    def answers(self, vectors, training=None):
-        return self.head(vectors, training=training)[..., 0]  # (B, R, D) -> (B, R, 1) -> (B, R)
+    def answers(self, vectors, token_ids, training=None):
+        scores = self.head(vectors, training=training)  # (B, R, D) -> (B, R, 1)
+        return choice_logits(scores, token_ids)
 
 
 def swapped(token_ids, segment_ids):

@@ -96,7 +96,7 @@ class PermutationObjective(PretrainingObjective):
     def __call__(self, network, batch: Batch, training: bool) -> Sums:
         memory = network.memories["training" if training else "evaluation"]
         past = memory.read(batch["starts"])
-        inputs = {name: batch[name] for name in ("order", "masked_positions")}
+        inputs = {n: batch[n] for n in ("order", "masked_positions", "backward") if n in batch}
         _, query, past = network.two_streams(
             {**encoder_inputs(batch), **inputs}, past, training=training
         )  # query: (B, P, D)

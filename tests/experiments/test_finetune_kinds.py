@@ -4,6 +4,7 @@ Choices, and classes here, are those of a language model that was pre-trained a 
 """
 
 import dataclasses
+import itertools
 import json
 
 import numpy as np
@@ -18,10 +19,17 @@ from experiments.pretrain import __main__ as pretrain
 from experiments.pretrain.run import PretrainingRun
 from export.saved_model import export
 from macaron_tf.data.tasks.definitions import TASKS, get_task
-from macaron_tf.errors import UserError
-from macaron_tf.models import CausalChooser, CausalClassifier, SegmentLanguageModel, catalog
+from macaron_tf.models import (
+    CausalChooser,
+    CausalClassifier,
+    EncoderChooser,
+    SegmentLanguageModel,
+    catalog,
+)
 from macaron_tf.models.pretrained import Pretrained
 from macaron_tf.text import load_encoder_vocabulary
+from macaron_tf.text.normalization import NormalizationConfig
+from macaron_tf.text.sentencepiece import SentencePieceVocabulary
 from macaron_tf.training.progress import read_lines
 from tests.experiments.pretraining_toy import flags, toy_settings
 from tests.experiments.task_toys import (
@@ -94,6 +102,38 @@ def test_predict_answers_out_of_the_text_as_it_was_given(folder, answered):
     records = [dict(zip(("question", "context"), line.split("\t"), strict=True)) for line in lines]
     text = "\n".join(map(json.dumps, records))
     assert answered(main, "predict", folder / "squad2", text=text) == found
+
+
+def test_rows_that_end_with_cls_are_read_too(folder, tmp_path, answered, refused):
+    """XLNet's: a context, then its question; words, then [CLS]."""
+    lines = [" ".join(rows) for rows in itertools.permutations((*NAMES, "the", "old", "cat"), 3)]
+    made = SentencePieceVocabulary.train(lines, 20, model_type="unigram")
+    proto, lower = made.proto, NormalizationConfig(lower_case=True)
+    vocabulary = SentencePieceVocabulary(proto, normalization=lower, cls_last=True)
+    vocabulary.save(tmp_path / "vocabulary")
+    runs = {task: tmp_path / task for task in READING}
+    for task, run in runs.items():
+        steps = {"training__max_steps": 2, "training__validate_every": 2}
+        flags = toy_flags(folder, task, model="xlnet_tiny", model__summary="last", **steps)
+        flags = [*without(flags, "--vocabulary"), "--vocabulary", str(tmp_path / "vocabulary")]
+        if task == "squad2":
+            first = ["train", task, str(run), *without(flags, "model.summary")]
+            refused(
+                main,
+                first,
+                "rows of its vocabulary end with [CLS], where a model of model.summary=first",
+                run,
+            )
+        assert main(["train", task, str(run), *flags]) == 0
+    line = "Who?\tthe old  Ann saw the Cat"
+    answer, _, start, end = answered(main, "predict", runs["squad2"], text=line).split("\t")
+    assert line.split("\t")[1][int(start) : int(end)] == answer
+    served = tf.saved_model.load(str(export(runs["squad2"], tmp_path / "out")))
+    names = dict(zip(("question", "context"), map(tf.constant, zip(line.split("\t"))), strict=True))
+    said = served.signatures["serving_default"](**names)
+    assert said["answer"].numpy()[0].decode() == answer
+    found = answered(main, "predict", runs["conll2003"], text="old Ann and the cat " * 8)
+    assert len(found.split()) == 2 * 40
 
 
 def test_predict_tags_every_word(folder, answered):
@@ -260,7 +300,8 @@ def test_it_is_fine_tuned_by_the_command_that_any_encoder_is(gpt, toy, tmp_path,
     assert said["label"].numpy().tolist() == [b"positive"]
 
 
-def test_choices_are_fine_tuned(toy, tmp_path, refused):
+@pytest.mark.parametrize("model", ["gpt_tiny", "bert_tiny"])
+def test_choices_are_fine_tuned(model, toy, tmp_path, answered, refused):
     """The right ending has the context's mood."""
     rng = np.random.default_rng(0)
     for split, count in (("train", 200), ("validation", 40)):
@@ -274,18 +315,31 @@ def test_choices_are_fine_tuned(toy, tmp_path, refused):
         path = tmp_path / f"{split}.tsv"
         write_table(path, rows, "context\tending1\tending2\tlabel")
     run, source = tmp_path / "run", f"tsv:{tmp_path}/{{split}}.tsv"
-    settings = {"source": source, "model": "gpt_tiny", "training__max_steps": 80}
+    settings = {"source": source, "model": model, "training__max_steps": 80}
     train_toy(toy, run, "story_cloze", training__validate_every=40, **settings)
     opened = FinetuningRun.open(run)
-    assert isinstance(opened.build_network(), CausalChooser)
+    kind = CausalChooser if model == "gpt_tiny" else EncoderChooser
+    assert isinstance(opened.build_network(), kind)
     assert validations(run)[-1]["accuracy"] > 0.8
     assert main(["evaluate", str(run), "--output", str(tmp_path / "scores")]) == 0
     assert scores_in(tmp_path / "scores")["metrics"]["accuracy"] == opened.result().best_score
     (tmp_path / "lines").write_text("film good\tgood\n")
     arguments = ["predict", str(run), "--input", str(tmp_path / "lines")]
     refused(main, arguments, "line 1: 2 columns, not 3")
-    with pytest.raises(UserError, match="whose choices no signature takes"):
-        export(opened.path, tmp_path / "out")
-    bert = toy_flags(toy, source=source, max_length=16)
-    arguments = ["train", "story_cloze", str(tmp_path / "bert"), *bert]
-    refused(main, arguments, "only a causal model is fine-tuned on")
+    (tmp_path / "lines").write_text("film good\tgood\tbad\nfilm good\t\tbad\n")
+    refused(main, arguments, "line 2: fewer than two choices: give two or more")
+    lines = ["the film great\tgood\tbad", "very film great\tbad\tgood"]
+    found = answered(main, "predict", run, text="\n".join(lines))
+    rows = [line.split("\t") for line in found.splitlines()]
+    assert {row[0] for row in rows} <= {"1", "2"}
+    served = tf.saved_model.load(str(export(opened.path, tmp_path / "out")))
+    columns = zip(
+        ("context", "choice1", "choice2"),
+        zip(*(x.split("\t") for x in lines), strict=True),
+        strict=True,
+    )
+    said = served.signatures["serving_default"](**{n: tf.constant(c) for n, c in columns})
+    assert said["classes"].numpy().tolist() == [[b"1", b"2"]] * 2
+    assert [label.decode() for label in said["label"].numpy()] == [row[0] for row in rows]
+    shown = [[float(part) for part in row[1:]] for row in rows]
+    np.testing.assert_allclose(said["probabilities"], shown, atol=1e-4)

@@ -1,16 +1,20 @@
 """T5 and BART on the language of letters: pre-trained by the command, then answering in words."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
+from experiments.finetune.__main__ import main as finetune
 from experiments.finetune.init import read_init
 from experiments.pretrain.__main__ import main as pretrain
 from experiments.pretrain.run import PretrainingRun
 from experiments.text_to_text.__main__ import main
 from experiments.text_to_text.evaluate import check_answers
 from experiments.text_to_text.run import TextRun, open_run
+from export.saved_model import export
 from macaron_tf.interop import read_encoder_decoder
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
 from macaron_tf.pretrained import load
@@ -21,7 +25,9 @@ from tests.harness import refuses
 
 
 @pytest.mark.parametrize("recipe", ["t5_tiny", pytest.param("bart_tiny", marks=pytest.mark.slow)])
-def test_it_is_pre_trained_and_evaluated(recipe, t5_run, t5_corpus, tmp_path, ran, refused):
+def test_it_is_pre_trained_and_evaluated(
+    recipe, t5_run, t5_corpus, tables, tmp_path, ran, refused, answered
+):
     run = t5_run
     if recipe == "bart_tiny":
         run = tmp_path / "bart"
@@ -37,6 +43,22 @@ def test_it_is_pre_trained_and_evaluated(recipe, t5_run, t5_corpus, tmp_path, ra
     assert opened.build_network().config.vocab_size == opened.vocabulary.size + sentinels
     refused(pretrain, ["fill", run, "a [MASK]"], "is an encoder-decoder and fills no [MASK]")
     refuses("is an encoder-decoder: give a run of an encoder", read_init, str(run))
+    if recipe == "t5_tiny":
+        words = "give a run of an encoder, or a BART, or fine-tune this one with"
+        refuses(words, read_init, str(run), decoders=True)
+        return
+    # As a classifier: the row once more in the decoder.
+    tuned, steps = tmp_path / "tuned", ["training.max_steps=2", "training.validate_every=2"]
+    start = ["train", "sst2", tuned, "--init", run, "--source", tables]
+    ran(finetune, *start, *flags([*steps, "max_length=12"]))
+    (line,) = answered(finetune, "predict", tuned, text="a c\n").splitlines()
+    served = tf.saved_model.load(str(export(tuned, tmp_path / "out")))
+    said = served.signatures["serving_default"](text=tf.constant(["a c"]))
+    label, *shown = line.split("\t")
+    assert said["label"].numpy()[0].decode() == label
+    np.testing.assert_allclose(said["probabilities"][0], [float(p) for p in shown], atol=1e-4)
+    again = read_init(str(tuned), decoders=True)  # a run of a task is a start too
+    assert again.source.network.encoder_decoder is not None
 
 
 TRAINING = ("max_steps=80", "validate_every=40", "log_every=10", "learning_rate=0.01")
@@ -71,10 +93,28 @@ def test_from_pre_training_to_answers(t5_run, tables, tmp_path, answered):
     refuses("answers sst2: leave --task rte out", open_run, str(run), task="rte")
 
 
+def test_answers_that_stand_in_a_text_are_written(t5_run, tmp_path, answered):
+    texts = ("a b c", "b c d", "c d a", "d a b")
+    for split in ("train", "validation"):
+        asked = [
+            {"context": text, "qas": [{"id": text, "question": "a", "answers": [
+                {"text": text[:1], "answer_start": 0}]}]}
+            for text in texts
+        ]  # fmt: skip
+        (tmp_path / f"{split}.json").write_text(json.dumps({"data": [{"paragraphs": asked}]}))
+    run, source = tmp_path / "squad", f"squad:{tmp_path}/{{split}}.json"
+    assert main(["train", "squad", str(run), "--init", t5_run, "--source", source, *SETTINGS]) == 0
+    assert {"task_f1", "task_exact", "score"} <= set(validations(run)[-1])
+    assert main(["evaluate", str(run)]) == 0
+    record = scores_in(run / "scores")
+    assert record["targets"] == ["a", "b", "c", "d"] and record["f1"] == record["score"]
+    assert answered(main, "predict", run, text="a\ta b c\n").splitlines() == record["answers"][:1]
+
+
 def test_wrong_input_is_one_sentence(t5_run, tmp_path, refused):
     run, bleu = str(tmp_path / "run"), ["--set", "training.best_metric=bleu"]
     for arguments, words in (
-        (["squad", run, "--init", t5_run], "task='squad' must be one of"),
+        (["squad2", run, "--init", t5_run], "task='squad2' must be one of"),
         (["sst2", run, "--init", str(tmp_path)], "is no run"),
         (["sst2", run, "--init", t5_run, *bleu], "training.best_metric is 'bleu'"),
         (

@@ -13,9 +13,11 @@ from macaron_tf.decoding import (
     translate_ids,
 )
 from macaron_tf.interop import import_encoder_decoder, read_encoder_decoder
+from macaron_tf.models import EncoderClassifier, EncoderSpanReader
 from tests.decoding.toy import check_greedy
 from tests.harness import refuses
 from tests.interop.test_vocabularies import byte_pair_tokenizer, train_sentencepiece
+from tests.interop.toys import check_equal, copy_linear
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -169,6 +171,54 @@ def test_logits_and_greedy_decoding_agree(system, saved, tmp_path):
     np.testing.assert_allclose(logits, expected, atol=1e-4 if kind == "marian" else 3e-5)
 
     check_greedy(ours, source, functools.partial(their_logits, theirs, ids), LENGTH)
+
+
+BART = {
+    "vocab_size": VOCAB,
+    "max_position_embeddings": 20,
+    **WIDTHS,
+    "encoder_layers": 2,
+    "decoder_layers": 3,
+}
+
+
+def in_theirs(kind, ids, source):
+    """A BART of their class that answers tasks, and its answers to rows of ours."""
+    theirs = shaken(kind, transformers.BartConfig(**BART, num_labels=3), 0.2)
+    with torch.no_grad():
+        mask = torch.tensor(source != 0).long()
+        return theirs, theirs(input_ids=torch.tensor(ids[source]), attention_mask=mask)
+
+
+def test_the_classes_of_a_bart_agree():
+    ids = np.array([*SPECIAL["bart"], 0, *range(4, VOCAB)])
+    source = sources(len(ids))
+    theirs, answers = in_theirs(transformers.BartForSequenceClassification, ids, source)
+    read = in_memory(theirs)
+    np.testing.assert_array_equal(read.ids, ids)
+    ours = EncoderClassifier(read.config, 3)
+    ours.build()
+    ours.encoder_decoder.set_weights(read.network.get_weights())
+    copy_linear(theirs.classification_head.dense, ours.pooler.dense)
+    copy_linear(theirs.classification_head.out_proj, ours.head.dense)
+    check_equal(ours({"token_ids": source}, training=False), answers.logits)
+
+
+def test_the_answers_of_a_bart_agree():
+    ids = np.array([*SPECIAL["bart"], 0, *range(4, VOCAB)])
+    source = sources(len(ids))
+    theirs, answers = in_theirs(transformers.BartForQuestionAnswering, ids, source)
+    read = in_memory(theirs)
+    ours = EncoderSpanReader(read.config)
+    ours.build()
+    ours.encoder_decoder.set_weights(read.network.get_weights())
+    copy_linear(theirs.qa_outputs, ours.head.dense)
+    segments = (np.arange(source.shape[1]) >= 4) * (source != 0).astype("int32")
+    found = np.asarray(ours({"token_ids": source, "segment_ids": segments}, training=False))
+    allowed = found > -1e8
+    assert allowed[:, :, [0, 4]].all() and not allowed[:, :, [1, -1]].any()
+    expected = torch.stack([answers.start_logits, answers.end_logits], dim=1).numpy()
+    check_equal(found[allowed], expected[allowed])
 
 
 def test_beam_search_of_a_fixed_length_agrees():

@@ -12,9 +12,10 @@ import pytest
 
 from macaron_tf.decoding.scoring import padded
 from macaron_tf.interop import read_encoder, read_sentence_transformer
+from macaron_tf.models import EncoderChooser
 from macaron_tf.text.byte_pairs import byte_alphabet
 from tests.harness import check_saved, numpy_of, refuses
-from tests.interop.toys import check_equal, save_random, write_modules
+from tests.interop.toys import check_equal, copy_linear, save_random, write_modules
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -193,8 +194,20 @@ def test_another_head_is_named_and_left_behind(tmp_path):
     read, inputs = read_encoder(tmp_path), batch(theirs, "bert")
     assert read.unread == ("classifier.bias", "classifier.weight")
     network = read.classifier(4)
-    weight, bias = (theirs.classifier.state_dict()[name].numpy() for name in ("weight", "bias"))
-    network.head.dense.set_weights([weight.T, bias])
+    copy_linear(theirs.classifier, network.head.dense)
+    check_equal(network(ours_of(read, inputs), training=False), call(theirs, inputs).logits)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "albert"])
+def test_choices_are_scored_alike(family, tmp_path):
+    theirs = make(family, "ForMultipleChoice", tmp_path)
+    read = read_encoder(tmp_path)
+    inputs = {name: rows.reshape(2, 2, 13) for name, rows in batch(theirs, family).items()}
+    network = EncoderChooser(read.config)
+    network.build()
+    network.encoder.set_weights(read.encoder.get_weights())
+    network.pooler.set_weights(read.pooler.get_weights())
+    copy_linear(theirs.classifier, network.classifier.head.dense)
     check_equal(network(ours_of(read, inputs), training=False), call(theirs, inputs).logits)
 
 

@@ -10,9 +10,10 @@ import pytest
 
 from macaron_tf.interop import read_language_model, read_xlnet
 from macaron_tf.interop.vocabularies import read_gpt2_vocabulary
+from macaron_tf.models import EncoderChooser, EncoderClassifier, EncoderSpanReader, EncoderTagger
 from macaron_tf.text.byte_pairs import byte_alphabet
 from tests.harness import numpy_of, refuses
-from tests.interop.toys import check_equal, save_random
+from tests.interop.toys import check_equal, copy_linear, save_random
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -218,9 +219,74 @@ def test_the_content_stream_is_the_encoder_s_and_nobody_sees_padding(tmp_path, o
     np.testing.assert_allclose(found[real], expected[real], atol=1e-4)
 
 
-def test_both_streams_with_a_permutation_and_a_memory(tmp_path):
+def task_rows(padded=2):
+    """Rows `context [SEP] question [SEP] [CLS]`, the second one shorter."""
+    tokens, segments = drawn()["token_ids"], np.zeros((B, L), "int32")
+    for row, (context, length) in enumerate(((5, L), (3, L - padded))):
+        segments[row, context : length - 1] = 1
+        segments[row, length - 1] = 2
+        tokens[row, [context - 1, length - 2]], tokens[row, length - 1] = 3, 2
+        tokens[row, length:] = 0
+    return {"token_ids": tokens, "segment_ids": segments}
+
+
+@pytest.mark.parametrize(
+    "head", ["SequenceClassification", "TokenClassification", "MultipleChoice"]
+)
+def test_classes_tags_and_choices_of_an_xlnet_agree(head, tmp_path):
+    theirs = make("xlnet", tmp_path, f"For{head}", num_labels=3)
+    # Their summary is the last column's: their rows are filled up in front.
+    read, rows = read_xlnet(tmp_path), task_rows(2 if head.startswith("Token") else 0)
+    real = rows["token_ids"] != 0
+    more = {"attention_mask": torch.tensor(real.astype("float32"))}
+    made = {
+        "SequenceClassification": lambda: EncoderClassifier(read.config, 3),
+        "TokenClassification": lambda: EncoderTagger(read.config, 3),
+        "MultipleChoice": lambda: EncoderChooser(read.config),
+    }
+    ours = made[head]()
+    ours.build()
+    ours.encoder.set_weights(read.network.encoder.get_weights())
+    last = getattr(ours, "classifier", ours)
+    if read.pooler:
+        last.pooler.set_weights(read.pooler.get_weights())
+    copy_linear(
+        theirs.classifier if head.startswith("Token") else theirs.logits_proj, last.head.dense
+    )
+    given, read_rows = rows, rows
+    if head == "MultipleChoice":
+        given = {name: ids[None] for name, ids in rows.items()}
+        more = {"attention_mask": more["attention_mask"][None]}
+        read_rows = given
+    expected = hidden_states(theirs, read, read_rows, **more).logits.numpy()
+    found = numpy_of(ours(given, training=False))
+    check_equal(*((found[real], expected[real]) if head.startswith("Token") else (found, expected)))
+
+
+def test_the_answers_of_an_xlnet_agree(tmp_path):
+    theirs = make("xlnet", tmp_path, "ForQuestionAnsweringSimple")
+    read, rows = read_xlnet(tmp_path), task_rows()
+    ours = EncoderSpanReader(read.config)
+    ours.build()
+    ours.encoder.set_weights(read.network.encoder.get_weights())
+    copy_linear(theirs.qa_outputs, ours.head.dense)
+    real = torch.tensor((rows["token_ids"] != 0).astype("float32"))
+    answers = hidden_states(theirs, read, rows, attention_mask=real)
+    expected = torch.stack([answers.start_logits, answers.end_logits], dim=1).numpy()
+    found = numpy_of(ours(rows, training=False))
+    for row, (context, length) in enumerate(((5, L), (3, L - 2))):
+        check_equal(found[row, :, 0], expected[row, :, length - 1])
+        check_equal(found[row, :, 1:context], expected[row, :, : context - 1])
+        assert (found[row, :, context:] < -1e8).all()
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_both_streams_with_a_permutation_and_a_memory(both, tmp_path):
+    """And with the second half of the batch read backwards."""
     theirs = make("xlnet", tmp_path)
     read = read_xlnet(tmp_path)
+    theirs.transformer.bi_data = both
+    backward = {"backward": np.arange(B) >= B // 2} if both else {}
     mems, past = None, read.network.init_memory(B)
     for seed in range(3):  # the second and third segment look back
         batch = drawn(seed)
@@ -239,7 +305,7 @@ def test_both_streams_with_a_permutation_and_a_memory(tmp_path):
             use_mems=True,
             output_hidden_states=True,
         )
-        outputs = read.network({**batch, "memory": past})
+        outputs = read.network({**batch, **backward, "memory": past})
         mems, past = found.mems, outputs["memory"]
         content, query = found.hidden_states[-2:]  # of the last layer
         np.testing.assert_allclose(numpy_of(outputs["content"]), content.numpy(), atol=2e-5)

@@ -79,7 +79,50 @@ def test_each_choice_is_scored():
     np.testing.assert_allclose(numpy_of(model({"token_ids": rows})), expected, atol=1e-5)
 
 
-ENCODER = models.EncoderConfig(24, 16, 32, 2, 1, max_length=12)
+ENCODER = models.EncoderConfig(24, 16, 32, 2, 1, max_length=12, initializer_range=0.3)
+
+
+BART = models.EncoderDecoderConfig(
+    24, 16, 32, 2, 1, 1, max_length=12, positions="learned", block="transformer", norm="post",
+    initializer_range=0.3,
+)  # fmt: skip
+
+
+def test_a_decoder_reads_the_row_once_more_behind_its_end():
+    model = built(models.EncoderClassifier, BART, 3, 0.0, noise=0.2)
+    given = batch(PAIRS[:4])
+    found = numpy_of(model(given))
+    for row_ids, logits in zip(given["token_ids"], found, strict=True):
+        real = row_ids[row_ids != 0][None]
+        behind = np.concatenate([[[3]], real[:, :-1]], axis=1)
+        pair = {"source": real, "target": behind.astype("int32")}
+        last = model.encoder_decoder.hidden_states(pair, training=False)[:, -1:]
+        np.testing.assert_allclose(numpy_of(model.head(model.pooler(last)))[0], logits, atol=1e-5)
+    states = model.hidden_states(given)
+    for kind, options in ((models.EncoderSpanReader, ()), (models.EncoderTagger, (5, 0.0))):
+        other = built(kind, BART, *options)
+        other.encoder_decoder.set_weights(model.encoder_decoder.get_weights())
+        scores = other.head(states)
+        if kind is models.EncoderSpanReader:
+            allowed = answer_mask(given["token_ids"], given["segment_ids"])
+            scores = np.where(np.asarray(allowed)[:, None], scores, np.float32(-1e9))
+        np.testing.assert_allclose(numpy_of(other(given)), numpy_of(scores), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [models.EncoderChooser, models.CausalChooser])
+def test_a_choice_that_is_not_there_is_never_chosen(kind):
+    config = CONFIG if kind is models.CausalChooser else ENCODER
+    model = built(kind, config, head_dropout=0.0, noise=0.2)
+    given = batch([*PAIRS[:3], None])
+    given = {name: rows.reshape(2, 2, 10) for name, rows in given.items()}
+    found = numpy_of(model(given))
+    assert found.shape == (2, 2) and found[1, 1] == np.float32(-1e9)
+    alone = {name: rows[1:, :1] for name, rows in given.items()}
+    np.testing.assert_allclose(numpy_of(model(alone)), found[1:, :1], atol=1e-5)
+    if kind is models.EncoderChooser:
+        flat = {name: rows.reshape(4, 10) for name, rows in given.items()}
+        scores = numpy_of(model.classifier(flat)).reshape(2, 2)
+        np.testing.assert_allclose(found[0], scores[0], atol=1e-5)
 
 
 def inputs():
@@ -101,6 +144,25 @@ def test_an_answer_lies_in_the_context():
     ]
     logits = numpy_of(built(models.EncoderSpanReader, ENCODER)(given))
     assert ((logits > -1e8) == allowed[:, None]).all()
+
+
+def test_the_scores_of_a_cls_that_ends_a_row_come_first():
+    """Rows `context [SEP] question [SEP] [CLS]`, of two lengths, and padding."""
+    tokens = ids(3, 8)
+    segments = np.array([[0, 0, 0, 0, 1, 1, 1, 2], [0, 0, 1, 1, 2, 0, 0, 0], [0] * 8], "int32")
+    tokens[1, 5:] = tokens[2] = 0
+    config = dataclasses.replace(
+        ENCODER, positions="transformer_xl", summary="last", num_segments=2
+    )
+    model = built(models.EncoderSpanReader, config)
+    given = {"token_ids": tokens, "segment_ids": segments}
+    found = numpy_of(model(given))
+    plain = numpy_of(model.head(model.hidden_states(given)))
+    assert found.shape == (3, 2, 8)
+    np.testing.assert_allclose(found[0, :, :4], plain[0][:, [7, 0, 1, 2]], atol=1e-5)
+    np.testing.assert_allclose(found[1, :, :2], plain[1][:, [4, 0]], atol=1e-5)
+    for row, seen in ((0, 4), (1, 2), (2, 0)):
+        assert (found[row, :, seen:] == np.float32(-1e9)).all()
 
 
 @pytest.mark.parametrize(

@@ -51,15 +51,6 @@ class Limits(Settings):
     causal: bool = False
 
 
-def refuse_last(task: Task, config: EncoderConfig) -> None:
-    """Refuses a model whose rows end with [CLS], for a kind whose rows begin with it."""
-    if config.summary == "last":
-        raise UserError(
-            f"{task.name} is read in rows that begin with [CLS], which those of this XLNet end "
-            "with: fine-tune it on a classification, or give --init another encoder"
-        )
-
-
 class TaskKind(abc.ABC):
     """A kind of task, of one task.
 

@@ -16,7 +16,7 @@ from macaron_tf.data.tasks.encoding import encode_examples
 from macaron_tf.data.tasks.reading import Examples, read_examples
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.glue import decide, score
-from macaron_tf.models import CausalChooser, CausalClassifier, EncoderClassifier
+from macaron_tf.models import CausalChooser, CausalClassifier, EncoderChooser, EncoderClassifier
 from macaron_tf.objectives import AuxiliaryLanguageObjective, ClassificationObjective
 
 
@@ -82,7 +82,7 @@ class Classification(TaskKind):
 
 
 class Choice(Classification):
-    """Tasks of RACE's kind. Outputs are logits `(N, R)`, one of each choice."""
+    """Tasks of RACE's kind. Outputs are logits `(N, R)`, one of each choice, -1e9 where none is."""
 
     @property
     def answer(self) -> str:
@@ -94,15 +94,24 @@ class Choice(Classification):
 
     @property
     def columns(self) -> int:
-        return 1 + len(self.task.second)
+        return 1 + bool(self.task.question) + len(self.task.second)
 
-    def network(self, config, head_dropout, policy) -> CausalChooser:
-        if not config.causal:
-            raise UserError(
-                f"{self.task.name} is about choices, which only a causal model is fine-tuned on "
-                "here: give --init a run of one, such as gpt_tiny's"
-            )
-        return CausalChooser(config, head_dropout, dtype=policy)
+    def of_texts(self, *columns: Sequence[str]) -> Examples:
+        first, *others = map(list, columns)
+        asked = others.pop(0) if self.task.question else None
+        return Examples((first, *others), None, questions=asked)
+
+    def parse(self, lines: list[str], first: int) -> Examples:
+        examples = super().parse(lines, first)
+        for number, choices in enumerate(zip(*examples.texts[1:], strict=True), first):
+            if sum(bool(choice.strip()) for choice in choices) < 2:
+                raise UserError(f"line {number}: fewer than two choices: give two or more")
+        return examples
+
+    def network(self, config, head_dropout, policy) -> EncoderChooser | CausalChooser:
+        return (CausalChooser if config.causal else EncoderChooser)(
+            config, head_dropout, dtype=policy
+        )
 
     def baseline(self, train: Examples) -> None:
         return None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from experiments.finetune.kinds.base import Limits, SpanLimits, TaskKind, refuse_last
+from experiments.finetune.kinds.base import Limits, SpanLimits, TaskKind
 from macaron_tf.data.tasks.questions import (
     EncodedQuestions,
     Questions,
@@ -83,7 +83,6 @@ class Spans(TaskKind):
         )
 
     def network(self, config, head_dropout, policy) -> EncoderSpanReader:
-        refuse_last(self.task, config)
         return EncoderSpanReader(config, dtype=policy)
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
-from experiments.finetune.kinds.base import Limits, TaskKind, refuse_last
+from experiments.finetune.kinds.base import Limits, TaskKind
 from macaron_tf.data.tasks.tags import (
     EncodedTaggedSentences,
     TaggedSentences,
@@ -36,7 +36,6 @@ class Tags(TaskKind):
         return encode_tagged(vocabulary, examples, limits.max_length)
 
     def network(self, config, head_dropout, policy) -> EncoderTagger:
-        refuse_last(self.task, config)
         return EncoderTagger(config, self.task.num_classes, head_dropout, dtype=policy)
 
     @property

@@ -510,6 +510,7 @@ def stream_dataset(
     start_step: int = 0,
     repeat: bool = True,
     turns: int = 1,
+    bidirectional: bool = False,
 ) -> tf.data.Dataset:
     """The rows of a split as texts side by side: row b of batch t + 1 follows row b of batch t.
 
@@ -523,6 +524,10 @@ def stream_dataset(
         repeat: begin again after n batches, for ever.
         turns: batches that have texts of their own, an update's micro-batches: with A of them there
             are A B texts, and row b of batch t + A follows row b of batch t.
+        bidirectional: there are half as many texts, and each is read twice: in the first half of
+            the rows, and in the second half from its end, the ids of a row between its [CLS] and
+            its last [SEP] in reverse order (Yang et al. 2019 (XLNet), section 2.4, and its released
+            code). Batches then have `backward (B,)` bool, which is true of the second half.
 
     Returns:
         Dataset of the corpus's batches, with `previous_ids (B, L)` int32, the row before each, 0
@@ -530,16 +535,23 @@ def stream_dataset(
     """
     if turns > 1:
         step, passed = divmod(start_step, turns)
-        together = stream_dataset(corpus, split, turns * batch_size, step, repeat)
+        rows = turns * batch_size
+        together = stream_dataset(corpus, split, rows, step, repeat, bidirectional=bidirectional)
         batches = together.rebatch(batch_size, drop_remainder=True).skip(passed)
         steps = int(together.cardinality())
         return prefetched(batches, steps if steps < 0 else steps * turns - passed)
     shards, paths = corpus.files(split)
     total = sum(shard.rows for shard in shards)
-    length = total // batch_size
+    if bidirectional and batch_size % 2:
+        raise UserError(
+            f"{batch_size} rows of an update cannot be read in both directions, half of them in "
+            "each: take an even batch_size"
+        )
+    texts = batch_size // 2 if bidirectional else batch_size
+    length = total // texts
     if not length:
         raise UserError(
-            f"the split {split!r} of {corpus.folder} has {total} rows, fewer than the {batch_size} "
+            f"the split {split!r} of {corpus.folder} has {total} rows, fewer than the {texts} "
             "texts of an update: prepare more text, or take a smaller batch_size or fewer "
             "accumulation_steps"
         )
@@ -553,6 +565,18 @@ def stream_dataset(
         records = files.flat_map(lambda number: tf.data.TFRecordDataset(tf.gather(paths, number)))
         return records.skip(start - tf.gather(firsts, shard)).take(count)
 
+    def rows_back(start: tf.Tensor, count: int) -> tf.data.Dataset:
+        """The row `start` and those before it; a shard is in memory at once."""
+        shard = tf.searchsorted(firsts, [start], side="right", out_type=tf.int64)[0] - 1
+
+        def turned(number: tf.Tensor) -> tf.data.Dataset:
+            records = tf.data.TFRecordDataset(tf.gather(paths, number)).batch(tf.int64.max)
+            return tf.data.Dataset.from_tensor_slices(tf.reverse(records.get_single_element(), [0]))
+
+        records = tf.data.Dataset.range(shard, -1, -1).flat_map(turned)
+        ends = firsts + tf.constant([shard.rows for shard in shards], tf.int64)
+        return records.skip(tf.gather(ends, shard) - 1 - start).take(count)
+
     # Begin one batch earlier, for the rows before the first ones.
     first = max(start_step - 1, 0)
     passed = first % length if repeat else min(first, length)
@@ -561,16 +585,28 @@ def stream_dataset(
         rest = rows(number * length + passed, length - passed)
         return rest.concatenate(rows(number * length, length).repeat()) if repeat else rest
 
-    records = tf.data.Dataset.range(batch_size).interleave(
-        text, cycle_length=batch_size, block_length=1
-    )
-    records = records.batch(batch_size, drop_remainder=True)
+    def text_back(number: tf.Tensor) -> tf.data.Dataset:
+        last = (number + 1) * length - 1
+        rest = rows_back(last - passed, length - passed)
+        return rest.concatenate(rows_back(last, length).repeat()) if repeat else rest
+
+    def side_by_side(read: Callable[[tf.Tensor], tf.data.Dataset]) -> tf.data.Dataset:
+        found = tf.data.Dataset.range(texts).interleave(read, cycle_length=texts, block_length=1)
+        return found.batch(texts, drop_remainder=True)
+
+    records = side_by_side(text)
+    if bidirectional:
+        both = tf.data.Dataset.zip(records, side_by_side(text_back))
+        records = both.map(lambda *halves: tf.concat(halves, axis=0))
 
     @tf.autograph.experimental.do_not_convert
-    def batch(number: tf.Tensor, texts: tf.Tensor) -> dict[str, tf.Tensor]:
-        features = corpus.record.features(corpus.record.table(texts))
-        starts = tf.fill([batch_size], number % length == 0)
-        return {**features, "starts": starts}
+    def batch(number: tf.Tensor, rows: tf.Tensor) -> dict[str, tf.Tensor]:
+        features = corpus.record.features(corpus.record.table(rows))
+        if bidirectional:
+            backward = tf.range(batch_size) >= texts
+            features |= {"token_ids": _turned(features["token_ids"], backward)}
+            features["backward"] = backward
+        return {**features, "starts": tf.fill([batch_size], number % length == 0)}
 
     numbers = tf.data.Dataset.counter(first, dtype=tf.int64)
     dataset = tf.data.Dataset.zip(numbers, records).map(batch, tf.data.AUTOTUNE, deterministic=True)
@@ -583,3 +619,10 @@ def stream_dataset(
     dataset = dataset.scan(nothing, follow).skip(start_step - first)
     steps = tf.data.INFINITE_CARDINALITY if repeat else max(length - start_step, 0)
     return prefetched(dataset, steps)
+
+
+def _turned(token_ids: tf.Tensor, backward: tf.Tensor) -> tf.Tensor:
+    """Rows `(B, L)` with their ids between [CLS] and the last [SEP] reversed, where `backward`."""
+    inside = tf.math.count_nonzero(token_ids, axis=1) - 2  # (B,)
+    inside = tf.where(backward, tf.maximum(inside, 0), 0)
+    return tf.concat([token_ids[:, :1], tf.reverse_sequence(token_ids[:, 1:], inside, 1)], axis=1)

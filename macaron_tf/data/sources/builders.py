@@ -1,4 +1,4 @@
-"""TFDS builders of sets that TFDS lacks: IWSLT14, Multi30k and the entities of CoNLL-2003.
+"""TFDS builders of sets that TFDS lacks: IWSLT14, Multi30k, the entities of CoNLL-2003, SWAG.
 
 Importing this module registers them, so that `tfds.load` and `--download` find them. A name that
 TFDS has itself one day stays TFDS's.
@@ -8,6 +8,7 @@ beside this file: `touch checksums.tsv`, then
 `tfds.download.DownloadConfig(register_checksums=True)` for `download_and_prepare`.
 """
 
+import csv
 import io
 import itertools
 import re
@@ -164,7 +165,31 @@ class Conll2003Ner(PublishedSet, skip_registration="conll2003_ner" in _FOREIGN):
         return {split: self._generate_examples(_sentences(text)) for split, text in texts.items()}
 
 
-OWN = {b.name: b for b in (Multi30k, Iwslt14, Conll2003Ner) if b.name not in _FOREIGN}
+class Swag(PublishedSet, skip_registration="swag" in _FOREIGN):
+    """The next event, one of four endings of a sentence (Zellers et al. 2018)."""
+
+    PLACE = "https://raw.githubusercontent.com/rowanz/swagaf/master/data"
+    SIZE = "34 MB"
+    FILES = ("train.csv", "val.csv", "test.csv")
+    TEXTS = ("sent1", "sent2", *(f"ending{number}" for number in range(4)))
+
+    def _info(self) -> tfds.core.DatasetInfo:
+        features = {name: tfds.features.Text() for name in self.TEXTS}
+        features["label"] = tfds.features.ClassLabel(names=list("0123"))
+        return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
+
+    def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict:
+        files = self._fetched(dl_manager)
+        splits = zip(("train", "validation", "test"), self.FILES, strict=True)
+        return {split: self._generate_examples(self._rows(files[name])) for split, name in splits}
+
+    def _rows(self, path: epath.Path) -> Iterator[dict]:
+        for row in csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"), newline="")):
+            # The test set's labels are secret.
+            yield {**{name: row[name] for name in self.TEXTS}, "label": int(row.get("label", -1))}
+
+
+OWN = {b.name: b for b in (Multi30k, Iwslt14, Conll2003Ner, Swag) if b.name not in _FOREIGN}
 
 
 def _by_hand(

@@ -38,6 +38,10 @@ class Task(Settings):
         kind: `"classification"` (or regression) of a text or two, `"spans"`, an
             answer to a question that stands in a context, `"tags"`, a class for each word, or
             `"choice"`, which of the `second` fields goes with the first text.
+        question: of choices, fields of a question to the first text, which each of them answers.
+        lists: of choices, the fields of TensorFlow Datasets' records that hold lists: one of all
+            choices, or, of several questions a record, of the questions, of the choices of each
+            and of the right ones; none where every choice is a field.
         source: the source of its examples, as for `read_examples`, `read_questions` or
             `read_tagged`; None = always named.
         validation_splits: the development sets, the one that decides first.
@@ -62,6 +66,8 @@ class Task(Settings):
     metrics: tuple[str, ...] = ("accuracy",)
     more_metrics: tuple[str, ...] = ()
     kind: Literal["classification", "spans", "tags", "choice"] = "classification"
+    question: tuple[str, ...] = ()
+    lists: tuple[str, ...] = ()
     source: str | None = None
     validation_splits: tuple[str, ...] = ("validation",)
     score_range: tuple[float, float] | None = None
@@ -85,7 +91,7 @@ class Task(Settings):
 
     def summary(self) -> str:
         """Columns and classes in a line, such as "text -> label: a, b"."""
-        columns = " + ".join((*self.first, *self.second)) or "words"
+        columns = " + ".join((*self.first, *self.question, *self.second)) or "words"
         classes = f"{len(self.labels)} classes, {', '.join(self.labels[:20])}"
         return f"{columns} -> {self.label}: {'a score' if self.regression else classes}"
 
@@ -119,6 +125,13 @@ def _squad(name: str, version: str, *metrics: str, **options) -> Task:
     )
 
 
+def _choice(name: str, source: str | None, first: str, *choices: str, **options) -> Task:
+    """A task of choices, to which a text goes on or which answer a question to it."""
+    return Task(name, (first,), choices, source=source, kind="choice", **options)
+
+
+_ENDINGS, _FOUR = ("endings",), tuple(f"ending{number}" for number in range(4))
+_CHOICES = ("choice1", "choice2")
 _ENTAILMENT = dict.fromkeys(("labels", "server_labels"), ("entailment", "not_entailment"))
 _MNLI = ("entailment", "neutral", "contradiction")
 _PARAPHRASE = {"metrics": ("f1", "accuracy"), "symmetric": True}
@@ -193,17 +206,42 @@ _TASKS = (
         source="tfds:conll2003_ner",
         validation_splits=("dev",),
     ),
-    # Mostafazadeh et al. 2016 and Lai et al. 2017; their texts are not in TensorFlow Datasets.
-    Task("story_cloze", ("context",), ("ending1", "ending2"), ("1", "2"), kind="choice"),
-    Task("race", ("article", "question"), tuple("abcd"), tuple("ABCD"), kind="choice"),
+    # Mostafazadeh et al. 2016, of whom TensorFlow Datasets has no training set.
+    _choice(
+        "story_cloze", None, "context", "ending1", "ending2", labels=("1", "2"), lists=_ENDINGS
+    ),
+    # Lai et al. 2017; papers train on both parts.
+    _choice(
+        "race",
+        "tfds:race/middle,race/high",
+        "article",
+        *"abcd",
+        question=("question",),
+        labels=tuple("ABCD"),
+        lists=("questions", "options", "answers"),
+        validation_splits=("dev",),
+    ),
+    # Zellers et al. 2018 and 2019. The first sentence, the beginning of the next, and its endings.
+    _choice("swag", "tfds:swag", "sent1", *_FOUR, question=("sent2",), labels=tuple("0123")),
+    _choice("hellaswag", "tfds:hellaswag", "context", *_FOUR, labels=tuple("0123"), lists=_ENDINGS),
+    # Roemmele et al. 2011; the question is a word, "cause" or "effect".
+    _choice(
+        "copa",
+        "tfds:super_glue/copa",
+        "premise",
+        *_CHOICES,
+        question=("question",),
+        labels=_CHOICES,
+    ),
 )
 TASKS = {task.name: task for task in _TASKS}
 
-# Tasks of the user's own: of one text or two, columns and classes as the table has them.
+# Tasks of the user's own: columns and classes as the table has them.
 _OWN = (
     Task("classify", first=(), more_metrics=("macro_f1",), own=True),
     Task("regress", first=(), metrics=("pearson",), more_metrics=("spearman",), own=True),
     Task("tag", first=(), kind="tags", metrics=("f1",), own=True),
+    Task("choose", first=(), kind="choice", own=True),
 )
 OWN_TASKS = {task.name: task for task in _OWN}
 

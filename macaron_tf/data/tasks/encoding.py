@@ -8,10 +8,11 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text
 
-from macaron_tf.data.batches import CLS_SEGMENT, EncodedExamples, in_parts
+from macaron_tf.data.batches import EncodedExamples, in_parts
 from macaron_tf.data.tasks.reading import Examples
 from macaron_tf.errors import UserError
 from macaron_tf.io.progress import track
+from macaron_tf.special_ids import CLS_SEGMENT
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.token_rows import TokenRows
 
@@ -59,11 +60,39 @@ def encode_pairs(
     if causal:
         (extract,) = columns_of([vocabulary.mask_id], a.nrows())
         parts[-1] = (extract, parts[-1][1])
+    return rows_of(parts)
+
+
+def rows_of(parts: Sequence[tuple[tf.RaggedTensor | tf.Tensor, int]]) -> dict[str, tf.Tensor]:
+    """Rows of parts of ids `(B, None)` side by side, each with its segment: see `encode_pairs`."""
     segments = [tf.ones_like(ids) * segment for ids, segment in parts]
     return {
         "token_ids": tf.concat([ids for ids, _ in parts], axis=1).to_tensor(),  # (B, L)
         "segment_ids": tf.concat(segments, axis=1).to_tensor(),
     }
+
+
+def encode_choices(
+    vocabulary: PieceVocabulary,
+    contexts: tf.Tensor,
+    questions: tf.Tensor | None,
+    choices: tf.Tensor,
+    max_length: int,
+    causal: bool = False,
+) -> dict[str, tf.Tensor]:
+    """Rows of a context with a choice, by `encode_pairs`: one row a choice, all `(B,)` strings.
+
+    A question goes before the choice, `[CLS] context [SEP] question choice [SEP]` (Liu et al. 2019
+    (RoBERTa), section 5.3); to a causal model behind the context (Radford et al. 2018, section
+    3.3). A choice that is "" is a row of padding.
+    """
+    there = tf.not_equal(tf.strings.strip(choices), "")
+    if questions is not None and causal:
+        contexts = tf.strings.join([contexts, questions], " ")
+    elif questions is not None:
+        choices = tf.strings.join([questions, choices], " ")
+    rows = encode_pairs(vocabulary, contexts, choices, max_length, causal)
+    return {name: tf.where(there[:, None], ids, 0) for name, ids in rows.items()}
 
 
 def check_length(max_length: int, least: int, needs: str, mend: str = "") -> None:
@@ -116,15 +145,22 @@ def encode_examples(
     max_length: int,
     causal: bool = False,
 ) -> EncodedExamples:
-    """Tokenizes a split once, by `encode_pairs`; of choices R rows an example, one of each."""
+    """Tokenizes a split once, by `encode_pairs`; of choices R rows each, by `encode_choices`."""
     contexts, *choices = examples.texts
     count = len(choices) or 1
-    first = [context for context in contexts for _ in range(count)]
+    first, asked = (
+        texts and [text for text in texts for _ in range(count)]
+        for texts in (contexts, examples.questions)
+    )
     second = [text for texts in zip(*choices, strict=True) for text in texts] if choices else None
 
     def encode(part: slice) -> tuple:
-        texts = first[part], second and second[part]
-        encoded = encode_pairs(vocabulary, *texts, max_length, causal)
+        if count > 1:
+            texts = (rows and tf.constant(rows[part]) for rows in (first, asked, second))
+            encoded = encode_choices(vocabulary, *texts, max_length, causal)
+        else:
+            texts = first[part], second and second[part]
+            encoded = encode_pairs(vocabulary, *texts, max_length, causal)
         opening = (encoded["token_ids"] != 0) & (encoded["segment_ids"] == 0)  # (B, L)
         return encoded["token_ids"], tf.math.count_nonzero(opening, axis=1)
 

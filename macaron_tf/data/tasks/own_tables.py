@@ -4,6 +4,7 @@ TableSettings().filled(get_task("classify", own=True), "tsv:mine.tsv")
 """
 
 import dataclasses
+import re
 import sys
 from collections.abc import Sequence
 from typing import Annotated, ClassVar
@@ -28,23 +29,31 @@ _TEXTS = {
     "question1": "question2",
 }
 _WORDS = dict.fromkeys(("tokens", "words", *_TEXTS), "")
+# Of a choice: names of the context's column, beside which the question is `question`.
+_CONTEXTS = dict.fromkeys(("context", "text", "article", "passage", "premise"), "question")
+_CHOICE = re.compile(r"choice\d+")
 _LABELS = ("label", "tags")
 _MANY = 20  # classes; more of them are suspected where few lines share one
 
 
 @dataclasses.dataclass(frozen=True)
 class TableSettings(Settings):
-    """Columns and classes of the tasks classify, regress and tag, and what is held out of a file.
+    """Columns and classes of classify, regress, tag and choose, and what is held out of a file.
 
     Attributes:
         text: column of the text, or several to be joined by spaces; by default the header's `text`,
             `text_a`, `sentence`, `sentence1`, `premise` or `question1` (of tags `tokens` or
-            `words`), or the only column beside the label's.
+            `words`, of choices `context`, `text`, `article`, `passage` or `premise`), or the only
+            column beside the label's and the choices'.
         text_b: column of a second text; beside a first one that was found it is `text_b`,
-            `sentence2`, `hypothesis` or `question2`, whichever belongs there.
+            `sentence2`, `hypothesis` or `question2`, whichever belongs there; of choices the
+            question that they answer, `question`.
+        choices: columns of the choices; by default the header's `choice1`, `choice2` and so on. An
+            example may leave some empty.
         label: column of the class, the score or the tags; by default `label` (of tags also `tags`).
         classes: names of the classes or tags, class 0 first; by default those that a set of
-            TensorFlow Datasets names, or those of the training table, sorted.
+            TensorFlow Datasets names, or those of the training table, sorted; of choices their
+            numbers from 1.
         mean, deviation: of the scores, which a model learns as (score - mean) / deviation; by
             default of the training table.
         held_out: share of the examples that are the development set, where the file's name has no
@@ -56,6 +65,7 @@ class TableSettings(Settings):
 
     text: tuple[str, ...] = ()
     text_b: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
     label: str | None = None
     classes: tuple[str, ...] = ()
     mean: float | None = None
@@ -69,19 +79,23 @@ class TableSettings(Settings):
 
     def check_task(self, task: Task) -> None:
         """Refuses columns and classes for a task that has its own."""
-        names = ("text", "text_b", "label", "classes", "mean", "deviation")
+        names = ("text", "text_b", "choices", "label", "classes", "mean", "deviation")
         for name in names:
             if getattr(self, name) not in ((), None) and not task.own:
                 raise self.error(
-                    f"{name} is of the tasks classify, regress and tag: {task.name} has columns "
-                    "and classes of its own"
+                    f"{name} is of the tasks classify, regress, tag and choose: {task.name} has "
+                    "columns and classes of its own"
                 )
+        if self.choices and task.kind != "choice":
+            raise self.error(f"choices={self.choices!r} are of the task choose, not {task.name}")
 
     def described(self, task: Task) -> Task:
         """A task with these columns and classes, where they are the user's own."""
         if not task.own:
             return task
         fields = dict(first=self.text, second=self.text_b, labels=self.classes)
+        if task.kind == "choice":
+            fields |= dict(question=self.text_b, second=self.choices)
         fields |= dict(label=self.label or "label", mean=self.mean or 0.0)
         metrics = {}
         if task.kind == "tags" and not is_iob(self.classes):
@@ -118,6 +132,14 @@ class TableSettings(Settings):
             return dataclasses.replace(
                 found, mean=float(scores.mean()), deviation=float(scores.std())
             )
+        if task.kind == "choice":
+            count = len(found.choices)
+            names = self.classes or names or tuple(map(str, range(1, count + 1)))
+            if len(names) != count:
+                raise UserError(
+                    f"{source}: {count} columns of choices, and {len(names)} classes "
+                    f"{', '.join(names)}: give as many by --set table.classes"
+                )
         if self.classes:
             return found
         return _replaced(found, str(source), names or _classes(known, Table(parsed, "train", tfds)))
@@ -131,11 +153,19 @@ class TableSettings(Settings):
             )
         labels = _LABELS if task.kind == "tags" else _LABELS[:1]
         label = self.label or next((name for name in labels if name in header), labels[0])
-        text, text_b = self.text, self.text_b
+        text, text_b, choices = self.text, self.text_b, self.choices
+        if task.kind == "choice":
+            choices = choices or tuple(filter(_CHOICE.fullmatch, header))
+            if len(choices) < 2:
+                raise UserError(
+                    f"{table.path}: {len(choices) or 'no'} column of a choice among "
+                    f"{', '.join(map(repr, header))}: name them choice1, choice2 and so on, or by "
+                    '--set \'table.choices=("COLUMN", "COLUMN")\''
+                )
         if not text:
-            pairs = _WORDS if task.kind == "tags" else _TEXTS
+            pairs = {"tags": _WORDS, "choice": _CONTEXTS}.get(task.kind, _TEXTS)
             named = [name for name in pairs if name in header]
-            others = [name for name in header if name != label]
+            others = [name for name in header if name not in (label, *choices)]
             if len(named or others) != 1:
                 raise UserError(
                     f"{table.path}: which column of {', '.join(map(repr, header))} "
@@ -144,8 +174,10 @@ class TableSettings(Settings):
             text = tuple(named or others)
             if not text_b and pairs.get(text[0]) in header:
                 text_b = (pairs[text[0]],)
-        next(iter(table.rows((*text, *text_b, label), (label,))))  # refuses columns and no example
-        return dataclasses.replace(self, text=text, text_b=text_b, label=label)
+        # Refuses columns that are missing, and a table without an example.
+        next(iter(table.rows((*text, *text_b, *choices, label), (*choices, label))))
+        found = dict(text=text, text_b=text_b, choices=choices, label=label)
+        return dataclasses.replace(self, **found)
 
     def held(self, labels: Sequence | np.ndarray, source: str) -> np.ndarray:
         """A mask (N,) of the examples held out: a like share of each class and score."""

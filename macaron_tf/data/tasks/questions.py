@@ -11,10 +11,17 @@ import tensorflow as tf
 from macaron_tf.data.batches import EncodedExamples
 from macaron_tf.data.sources.tfds import Tfds, decoded, read_columns
 from macaron_tf.data.tasks.definitions import Task
-from macaron_tf.data.tasks.encoding import check_length, columns_of, encode_parts, windows_over
+from macaron_tf.data.tasks.encoding import (
+    check_length,
+    columns_of,
+    encode_parts,
+    rows_of,
+    windows_over,
+)
 from macaron_tf.data.tasks.reading import may_be_unlabelled, parse_task_source
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
+from macaron_tf.special_ids import CLS_SEGMENT
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.normalization import LocatedPieces
 
@@ -162,7 +169,8 @@ class WindowPositions(NamedTuple):
 
     Attributes:
         question: (M,) int64, ascending: the question of each window.
-        boundary: (M,) int64: the position of a window's first context piece.
+        boundary: (M,) int64: the position of a window's first context piece, as an
+            `EncoderSpanReader` counts positions.
         first_piece: (M,) int64: that piece's number in its context.
         starts, ends: (N, None) int64 ragged, of each context's pieces, in characters.
     """
@@ -185,15 +193,18 @@ def encode_questions(
 ) -> tuple[dict[str, tf.Tensor], WindowPositions]:
     """Texts to windows `[CLS] question [SEP] context [SEP]`, several where a context is long.
 
+    A vocabulary with `cls_last` gives XLNet's, `context [SEP] question [SEP] [CLS]`.
+
     Args:
         stride: context pieces between the beginnings of two windows.
         max_question: pieces of a question; the others are cut off.
 
     Returns:
         {"token_ids": (M, L) int32, filled up with 0 (PAD); "segment_ids": (M, L) int32, 1 in
-        `context [SEP]`}, and the positions.
+        the second text with its [SEP], 2 at a [CLS] that ends a row}, and the positions.
 
-    References: Devlin et al. 2018 (BERT), section 4.2 and its released code.
+    References: Devlin et al. 2018 (BERT), section 4.2 and its released code; Yang et al. 2019
+    (XLNet), its released code.
     """
     specials = 2 + vocabulary.pair_separators
     needs = f"questions of {max_question} tokens"
@@ -206,18 +217,17 @@ def encode_questions(
     windows = windows_over(located.ids, max_length - specials - asked.row_lengths(), stride)
     question = windows.starts.value_rowids()  # (M,)
     cls, sep = columns_of((vocabulary.cls_id, vocabulary.sep_id), tf.size(question))
-    between = [sep] * vocabulary.pair_separators
-    head = tf.concat([cls, tf.gather(asked, question), *between], axis=1)  # (M, None)
-    tail = tf.concat([windows.ids, sep], axis=1)  # (M, None)
-    segments = tf.concat([tf.zeros_like(head), tf.ones_like(tail)], axis=1)
-    inputs = {
-        "token_ids": tf.concat([head, tail], axis=1).to_tensor(),  # (M, L)
-        "segment_ids": segments.to_tensor(),
-    }
+    between, asked = [(sep, 0)] * vocabulary.pair_separators, tf.gather(asked, question)
+    if vocabulary.cls_last:
+        parts = [(windows.ids, 0), *between, (asked, 1), (sep, 1), (cls, CLS_SEGMENT)]
+        boundary = tf.ones_like(question)  # behind [CLS], whose scores are the first
+    else:
+        parts = [(cls, 0), (asked, 0), *between, (windows.ids, 1), (sep, 1)]
+        boundary = asked.row_lengths() + 1 + len(between)
     positions = WindowPositions(
-        question, head.row_lengths(), windows.starts.values, located.starts, located.ends
+        question, boundary, windows.starts.values, located.starts, located.ends
     )
-    return inputs, positions
+    return rows_of(parts), positions
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -250,16 +260,25 @@ def encode_question_examples(
         # SQuAD has millions of pieces: int32 halves their memory.
         starts, ends = (tf.cast(rows, tf.int32) for rows in (found.starts, found.ends))
         found = found._replace(question=found.question + part.start, starts=starts, ends=ends)
-        return inputs["token_ids"], *found
+        opening = (inputs["token_ids"] != 0) & (inputs["segment_ids"] == 0)  # (M, L)
+        return inputs["token_ids"], tf.math.count_nonzero(opening, axis=1), *found
 
     rows, found = encode_parts(len(examples), encode, vocabulary.size)
-    positions = WindowPositions(*(tf.concat(parts, axis=0) for parts in zip(*found, strict=True)))
-    labels = None if examples.labels is None else _labels(examples, positions, rows.lengths)
-    return EncodedQuestions(rows, positions.boundary.numpy(), labels, max_length, positions)
+    boundaries, *found = (tf.concat(parts, axis=0) for parts in zip(*found, strict=True))
+    positions, last = WindowPositions(*found), vocabulary.cls_last
+    boundaries = boundaries.numpy()
+    # Each context ends before a [SEP]; where it comes first, behind the scores of [CLS].
+    ends = boundaries if last else rows.lengths - 1
+    labels = None if examples.labels is None else _labels(examples, positions, ends)
+    return EncodedQuestions(rows, boundaries, labels, max_length, positions, cls_last=last)
 
 
-def _labels(examples: Questions, positions: WindowPositions, lengths: np.ndarray) -> np.ndarray:
-    """(M, 2) int32: the first answer's first and last position in each window; 0 is [CLS]."""
+def _labels(examples: Questions, positions: WindowPositions, limits: np.ndarray) -> np.ndarray:
+    """(M, 2) int32: the first answer's first and last position in each window; 0 is [CLS].
+
+    Args:
+        limits: (M,), the position behind each context's last.
+    """
     starts, ends = positions.starts.values.numpy(), positions.ends.values.numpy()
     splits = positions.starts.row_splits.numpy()
     question, boundary = positions.question.numpy(), positions.boundary.numpy()  # (M,)
@@ -275,6 +294,6 @@ def _labels(examples: Questions, positions: WindowPositions, lengths: np.ndarray
                 pieces[number] = first, last
     shift = boundary - positions.first_piece.numpy()  # (M,)
     found = pieces[question] + shift[:, None]  # (M, 2)
-    inside = (found[:, 0] >= boundary) & (found[:, 1] < lengths - 1)  # before the last [SEP]
+    inside = (found[:, 0] >= boundary) & (found[:, 1] < limits)
     inside &= pieces[question, 0] >= 0
     return np.where(inside[:, None], found, 0).astype(np.int32)

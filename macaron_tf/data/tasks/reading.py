@@ -135,18 +135,20 @@ class Examples:
 
     Attributes:
         texts: lists of N texts: one or two; contexts and then each choice; or anchors, positives
-            and negatives of triplets.
+            and negatives of triplets. A choice that is "" is not there: examples may have fewer.
         labels: (N,) int32 classes or right choices, or float32 scores; None where the answers are
             kept secret, or the order of a triplet says all.
         indices: (N,) int64, the benchmark's number of each, which its server asks for.
         groups: (N, 2) int64, the paragraph and the question of each, for a task whose examples are
             judged together by question.
+        questions: N questions to the contexts, of choices that answer one.
     """
 
     texts: tuple[list[str], ...]
     labels: np.ndarray | None
     indices: np.ndarray | None = None
     groups: np.ndarray | None = None
+    questions: list[str] | None = None
 
     def __len__(self) -> int:
         return len(self.texts[0])
@@ -164,7 +166,8 @@ class Examples:
         """The examples of these numbers."""
         texts = tuple([column[row] for row in rows] for column in self.texts)
         arrays = (self.labels, self.indices, self.groups)
-        return Examples(texts, *(None if array is None else array[rows] for array in arrays))
+        found = (None if array is None else array[rows] for array in arrays)
+        return Examples(texts, *found, self.questions and [self.questions[row] for row in rows])
 
 
 def read_examples(
@@ -175,7 +178,8 @@ def read_examples(
     Args:
         source: instead of the task's own, one of
             `tfds:NAME[/CONFIG][:VERSION]`: records with the task's fields, `label` (-1 = secret)
-                and `idx`; of a task of the user's own a `Table`;
+                and `idx`; of choices as `Task.lists` says, of one set or of several with commas
+                between; of a task of the user's own a `Table`;
             `tsv:FILE`: a `Table` with the task's fields and `label`, a class by its name or number,
                 or a score; other columns are not read. The label column may be absent where the
                 split's name begins with "test" or "all";
@@ -191,12 +195,17 @@ def read_examples(
     """
     parsed = parse_task_source(task, source, "tsv:FILE", OWN_ROWS)
     if parsed.kind == "tfds" and not task.own:
-        fields, *others = _of_tfds(task, parsed.place, split, tfds)
+        read = _choices_of_tfds if task.kind == "choice" else _of_tfds
+        fields, *others = read(task, parsed.place, split, tfds)
     else:
         fields, *others = _of_table(task, Table(parsed, split, tfds))
     second = [(field,) for field in task.second] if task.kind == "choice" else [task.second]
-    parts = (zip(*map(fields.get, names), strict=True) for names in (task.first, *second) if names)
-    return Examples(tuple([" ".join(texts) for texts in part] for part in parts), *others)
+    first, questions, *second = (
+        [" ".join(texts) for texts in zip(*map(fields.get, names), strict=True)]
+        for names in (task.first, task.question, *second)
+    )
+    texts = (first, *filter(None, second))
+    return Examples(texts, *others, questions=questions or None)
 
 
 # The texts of each field, and the labels, indices and groups of `Examples`.
@@ -206,12 +215,7 @@ _Columns = tuple[dict[str, list[str]], np.ndarray | None, np.ndarray, np.ndarray
 def _of_tfds(task, name, split, tfds) -> _Columns:
     fields = (*task.first, *task.second)
     columns = read_columns(name, split, (*fields, _LABEL, _INDEX), tfds)
-    names = columns.class_names.get(_LABEL, task.labels)
-    if names != task.labels:
-        raise UserError(
-            f"tfds:{name} has the classes {', '.join(names) or 'none'}, the task {task.name!r} "
-            f"{', '.join(task.labels) or 'none'}: take a set with the task's classes, in that order"
-        )
+    _check_classes(task, name, columns.class_names.get(_LABEL, task.labels))
     values = columns.values
     labels = values[_LABEL]
     if np.all(labels == -1):  # a test set whose answers are secret
@@ -232,15 +236,78 @@ def _of_tfds(task, name, split, tfds) -> _Columns:
     return {field: decoded(values[field]) for field in fields}, labels, indices, groups
 
 
+def _check_classes(task: Task, name: str, found: tuple[str, ...]) -> None:
+    if found != task.labels:
+        raise UserError(
+            f"tfds:{name} has the classes {', '.join(found) or 'none'}, the task {task.name!r} "
+            f"{', '.join(task.labels) or 'none'}: take a set with the task's classes, in that order"
+        )
+
+
+def _choices_of_tfds(task: Task, names: str, split: str, tfds: Tfds | None) -> _Columns:
+    """The records of several sets, one set after the other."""
+    several = len(task.lists) == 3  # questions a record
+    given = task.lists if several else (*task.question, *(task.lists or task.second), _LABEL)
+    fields, rows, labels = (*task.first, *given), [], []
+    for name in names.split(","):
+        columns = read_columns(name, split, fields, tfds)
+        _check_classes(task, name, columns.class_names.get(_LABEL, task.labels))
+        records = zip(*map(columns.values.get, fields), strict=True)
+        for number, (first, *others) in enumerate(records):
+            where = f"tfds:{name}, split {split!r}, record {number}"
+            examples = zip(*others, strict=True) if several else [_parted(task, others)]
+            for *asked, choices, label in examples:
+                if not 2 <= len(choices) <= len(task.second):
+                    raise UserError(
+                        f"{where}: {len(choices)} choices, not 2 to {len(task.second)}; prepare "
+                        "the set again"
+                    )
+                # A choice without a text is one of them still.
+                texts = [text.strip() or "-" for text in decoded(choices)]
+                missing = len(task.second) - len(texts)
+                rows.append((*decoded([first, *asked]), *texts, *[""] * missing))
+                label = label.decode() if isinstance(label, bytes) else str(label)
+                labels.append(-1 if label == "-1" else _parse_label(task, label, where))
+    secret = set(labels) == {-1}
+    if -1 in labels and not secret:
+        raise UserError(f"tfds:{names}, split {split!r}: some labels are secret, -1, and some not")
+    names = (*task.first, *task.question, *task.second)
+    texts = {
+        name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)
+    }
+    return texts, None if secret else np.array(labels, np.int32), np.arange(len(rows)), None
+
+
+def _parted(task: Task, values: Sequence) -> tuple:
+    """The question, where there is one, the choices and the label of a record's values."""
+    *texts, label = values
+    asked, choices = texts[: len(task.question)], texts[len(task.question) :]
+    return *asked, choices[0] if task.lists else choices, label
+
+
+def _check_choices(task: Task, choices: Sequence[str], label: int | None, where: str) -> None:
+    """Refuses a row with fewer than two choices, or whose right one is not there."""
+    there = [bool(choice.strip()) for choice in choices]
+    if sum(there) < 2 or (label is not None and not there[label]):
+        missing = "two choices" if sum(there) < 2 else f"the right choice {task.labels[label]!r}"
+        raise UserError(f"{where}: {missing} must not be empty; fill in {', '.join(task.second)}")
+
+
 def _of_table(task: Task, table: Table) -> _Columns:
-    fields = (*task.first, *task.second)
+    fields, choices = (*task.first, *task.question, *task.second), task.kind == "choice"
     must = not may_be_unlabelled(table.split)
     labelled = must or task.label in table.header
-    found = table.rows((*fields, task.label) if labelled else fields, (task.label,))
+    may_be_empty = (task.label, *(task.second if choices else ()))
+    found = table.rows((*fields, task.label) if labelled else fields, may_be_empty)
     places, rows = zip(*found, strict=True)
     if labelled := labelled and (must or any(row[-1].strip() for row in rows)):
         answers = zip(places, rows, strict=True)
         labels = [_parse_label(task, row[-1].strip(), where) for where, row in answers]
+    if choices:
+        first = len(fields) - len(task.second)
+        for number, (where, row) in enumerate(zip(places, rows, strict=True)):
+            right = labels[number] if labelled else None
+            _check_choices(task, row[first : len(fields)], right, where)
     texts = {field: [row[i] for row in rows] for i, field in enumerate(fields)}
     groups = None
     if task.grouped:  # equal texts are the same paragraph, or the same question to it

@@ -13,10 +13,17 @@ from macaron_tf.data.batches import EncodedExamples
 from macaron_tf.data.sources.names import Source
 from macaron_tf.data.sources.tfds import Tfds, decoded, read_columns
 from macaron_tf.data.tasks.definitions import Task
-from macaron_tf.data.tasks.encoding import check_length, columns_of, encode_parts, windows_over
+from macaron_tf.data.tasks.encoding import (
+    check_length,
+    columns_of,
+    encode_parts,
+    rows_of,
+    windows_over,
+)
 from macaron_tf.data.tasks.reading import OWN_ROWS, Table, parse_task_source
 from macaron_tf.errors import UserError
 from macaron_tf.io.files import lines_of
+from macaron_tf.special_ids import CLS_SEGMENT
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.token_rows import TokenRows
 
@@ -191,11 +198,12 @@ def encode_words(
 ) -> tuple[dict[str, tf.Tensor], WordPositions]:
     """Sentences (N, words) to windows `[CLS] pieces [SEP]`, which overlap by half.
 
-    Each word is seen in the window whose middle its first piece is nearest to.
+    Each word is seen in the window whose middle its first piece is nearest to. A vocabulary with
+    `cls_last` gives `pieces [SEP] [CLS]`.
 
     Returns:
-        {"token_ids": (M, L) int32, filled up with 0 (PAD); "segment_ids": (M, L) int32, all 0},
-        and the positions of the words, in order.
+        {"token_ids": (M, L) int32, filled up with 0 (PAD); "segment_ids": (M, L) int32, 2 at a
+        [CLS] that ends a row, else 0}, and the positions of the words, in order.
     """
     check_length(max_length, 3, "sentences")
     room = max_length - 2
@@ -208,7 +216,9 @@ def encode_words(
     rooms = tf.fill([sentences.nrows()], tf.constant(room, tf.int64))  # (N,)
     windows = windows_over(sentences, rooms, stride)
     cls, sep = columns_of((vocabulary.cls_id, vocabulary.sep_id), windows.ids.nrows())
-    token_ids = tf.concat([cls, windows.ids, sep], axis=1).to_tensor()  # (M, L)
+    last = vocabulary.cls_last
+    parts = [(windows.ids, 0), (sep, 0)]
+    parts = [*parts, (cls, CLS_SEGMENT)] if last else [(cls, 0), *parts]
     owner = words.value_rowids()  # (W,)
     piece = pieces.row_starts() - tf.gather(sentences.row_starts(), owner)  # (W,), in the sentence
     window = (piece - room // 2 + stride // 2) // stride
@@ -216,9 +226,9 @@ def encode_words(
     has_piece = pieces.row_lengths() > 0
     positions = WordPositions(
         tf.where(has_piece, tf.gather(windows.starts.row_starts(), owner) + window, -1),
-        tf.where(has_piece, 1 + piece - window * stride, -1),
+        tf.where(has_piece, (not last) + piece - window * stride, -1),
     )
-    return {"token_ids": token_ids, "segment_ids": tf.zeros_like(token_ids)}, positions
+    return rows_of(parts), positions
 
 
 def word_probabilities(logits: tf.Tensor, positions: WordPositions) -> tf.Tensor:
@@ -274,4 +284,6 @@ def encode_tagged(
         labels = TokenRows(tags, rows.offsets)
     splits = np.cumsum([0, *map(len, examples.words)])
     positions = WordPositions(row, column)
-    return EncodedTaggedSentences(rows, rows.lengths, labels, max_length, positions, splits)
+    return EncodedTaggedSentences(
+        rows, rows.lengths, labels, max_length, positions, splits, cls_last=vocabulary.cls_last
+    )

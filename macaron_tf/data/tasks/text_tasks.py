@@ -6,7 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from macaron_tf.data.tasks.definitions import Task
+from macaron_tf.data.tasks.definitions import Task, get_task
+from macaron_tf.data.tasks.questions import Questions
 from macaron_tf.data.tasks.reading import Examples
 
 # White space as Python's `split` knows it.
@@ -30,19 +31,47 @@ def as_texts(task: Task, examples: Examples) -> list[tuple[str, str]]:
     ]
 
 
+def questions_as_texts(questions: Questions) -> list[tuple[str, str]]:
+    """Questions as (source, target) lines, "question: ... context: ..." and the first answer."""
+    labels = questions.labels or [()] * len(questions)
+    rows = zip(questions.questions, questions.contexts, labels, strict=True)
+    squad = get_task("squad")
+    return [
+        (source_text(squad, asked, text), " ".join(answers[0].text.split()) if answers else "")
+        for asked, text, answers in rows
+    ]
+
+
+def _names(task: Task) -> tuple[str, str, bool]:
+    """The words before the two texts of a task, and whether these change places.
+
+    The paper's code sorts the fields of GLUE: MNLI's hypothesis stands before its premise.
+    """
+    turned = task.kind == "classification" and () < task.second < task.first
+    names = (" ".join(fields) for fields in (task.first, task.second))
+    first, second = reversed([*names]) if turned else names
+    begin = "" if task.kind == "spans" else f"{task.name} "
+    return f"{begin}{first}: ", f" {second}: ", turned
+
+
 def source_text(task: Task, first: str, second: str | None) -> str:
     """One text of a task, or two, under their names, in one line."""
-    parts = [task.name, f"{' '.join(task.first)}:", first]
-    if second is not None:
-        parts += [f"{' '.join(task.second)}:", second]
-    return " ".join(" ".join(parts).split())
+    before, between, turned = _names(task)
+    texts = [first] if second is None else [first, second]
+    joined = between.join(reversed(texts) if turned else texts)
+    return " ".join(f"{before}{joined}".split())
 
 
 def source_texts(task: Task, lines: tf.Tensor) -> tf.Tensor:
     """`source_text` in-graph, of lines `(B,)`: a text each, or two with a tab between."""
-    second = f" {' '.join(task.second)}: "
-    lines = tf.strings.regex_replace(lines, "\t", second, replace_global=False)
-    return in_one_line(tf.strings.join([f"{task.name} {' '.join(task.first)}: ", lines]))
+    before, between, turned = _names(task)
+    if turned:
+        lines = tf.strings.regex_replace(lines, r"(?s)\A([^\t]*)\t(.*)\z", "\\2\t\\1")
+        # A tab within the second text, which stands first now, is white space.
+        lines = tf.strings.regex_replace(lines, r"(?s)\A(.*)\t([^\t]*)\z", rf"\1{between}\2")
+    else:
+        lines = tf.strings.regex_replace(lines, "\t", between, replace_global=False)
+    return in_one_line(tf.strings.join([before, lines]))
 
 
 def in_one_line(texts: tf.Tensor) -> tf.Tensor:

@@ -309,11 +309,40 @@ def test_row_b_goes_on_where_row_b_ended(stream_corpus):
         stream_dataset(stream_corpus, "validation", count + 1)
 
 
-def test_it_begins_at_any_step(stream_corpus):
-    length = stream_corpus.rows("train") // 3
-    whole = batches(stream_dataset(stream_corpus, "train", 3), 2 * length + 4)
+def test_half_of_the_rows_read_their_text_backwards(stream_corpus):
+    rows = rows_of(stream_corpus, "train")
+    length = len(rows) // 2
+    found = batches(stream_dataset(stream_corpus, "train", 4, bidirectional=True), length + 2)
+    for t, batch in enumerate(found):
+        place = t % length
+        np.testing.assert_array_equal(batch["backward"], [False, False, True, True])
+        np.testing.assert_array_equal(batch["starts"], [place == 0] * 4)
+        for b in range(2):
+            np.testing.assert_array_equal(batch["token_ids"][b], rows[b * length + place])
+            row = rows[(b + 1) * length - 1 - place]
+            last = np.flatnonzero(row)[-1]
+            turned = [row[0], *row[1:last][::-1], *row[last:]]
+            np.testing.assert_array_equal(batch["token_ids"][2 + b], turned)
+    refuses(
+        "3 rows of an update cannot be read in both",
+        stream_dataset,
+        stream_corpus,
+        "train",
+        3,
+        bidirectional=True,
+    )
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_it_begins_at_any_step(stream_corpus, both):
+    size = 4 if both else 3
+    length = stream_corpus.rows("train") // (2 if both else 3)
+    whole = batches(
+        stream_dataset(stream_corpus, "train", size, bidirectional=both), 2 * length + 4
+    )
     for start in (1, length - 1, length + 1):
-        later = batches(stream_dataset(stream_corpus, "train", 3, start), 3)
+        later = stream_dataset(stream_corpus, "train", size, start, bidirectional=both)
+        later = batches(later, 3)
         for one, other in zip(whole[start : start + 3], later, strict=True):
             for name in one:
                 np.testing.assert_array_equal(one[name], other[name])

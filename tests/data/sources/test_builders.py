@@ -14,17 +14,20 @@ from macaron_tf.data.sources import builders
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.data.sources.tfds import Tfds, open_set, read_columns
 from macaron_tf.data.tasks.definitions import get_task
+from macaron_tf.data.tasks.reading import read_examples
 from macaron_tf.data.tasks.tags import read_tagged
 from tests.harness import refuses
 
 CAPTIONS = [("Ein Mann boxt.", "A man boxes."), ("Zwei Hunde.", "Two dogs."), ("Ja!", "Yes!")]
 NEWS = "-DOCSTART- -X- -X- O\n\nU.N. NNP I-NP I-ORG\nsays VBZ I-VP O\n\nRome NNP I-NP I-LOC\n\n"
+SWAG = ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3"
+EVENT = '0,v,1,A man runs. He,A man runs.,He,gold,"sits, then rests.",eats.,is.,was a café.'
 TED = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012")
 
 
 @pytest.fixture
 def published(tmp_path, monkeypatch):
-    """A folder that holds all three sets as they are published, in place of the web."""
+    """A folder that holds all sets as they are published, in place of the web."""
     folder = tmp_path / "published"
     folder.mkdir()
     for builder in builders.OWN.values():
@@ -33,6 +36,9 @@ def published(tmp_path, monkeypatch):
         for side, code in enumerate(("de", "en")):
             lines = "".join(f"{part} {pair[side]}\n" for pair in CAPTIONS)
             (folder / f"{part}.{code}.gz").write_bytes(gzip.compress(lines.encode()))
+    for part in ("train", "val", "test"):
+        label, number = ("", "") if part == "test" else (",label", ",2")
+        (folder / f"{part}.csv").write_text(f"{SWAG}{label}\r\n{EVENT}{number}\r\n")
     with zipfile.ZipFile(folder / "conll2003.zip", "w") as archive:
         for name in ("train.txt", "valid.txt", "test.txt"):
             archive.writestr(name, NEWS)
@@ -86,6 +92,15 @@ def test_iwslt14(published, tmp_path):
         (f"{part.lower()} , wort &apos; s end .", f"{part.lower()} , word &apos;s end .")
         for part in TED
     )
+
+
+def test_swag(published, tmp_path):
+    tfds = Tfds(tmp_path / "sets", download=True)
+    for split, labels in (("train", [2]), ("validation", [2]), ("test", None)):
+        found = read_examples(get_task("swag"), split, tfds)
+        assert found.texts[:2] == (["A man runs."], ["sits, then rests."])
+        assert found.texts[4] == ["was a café."] and found.questions == ["He"]
+        assert (None if found.labels is None else found.labels.tolist()) == labels
 
 
 @pytest.mark.parametrize("by_hand", [False, True])

@@ -10,6 +10,7 @@ import tensorflow as tf
 from macaron_tf.data.batches import ExampleBatches, in_parts
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.encoding import (
+    encode_choices,
     encode_examples,
     encode_pairs,
     encode_sentences,
@@ -31,7 +32,10 @@ def encoded(vocabulary, first, second, max_length, causal=False):
 
 def spelt(vocabulary, *arguments, **options):
     """Rows as text: "." is padding, "?" [UNK], "^" [CLS], "|" [SEP], "!" the extract token."""
-    rows, segments = encoded(vocabulary, *arguments, **options)
+    return as_text(*encoded(vocabulary, *arguments, **options))
+
+
+def as_text(rows, segments):
     ids = ["".join(".?^|!abcde"[i] for i in row) for row in rows]
     return [f"{row} {''.join(map(str, own))}" for row, own in zip(ids, segments, strict=True)]
 
@@ -133,6 +137,25 @@ def test_a_split_is_tokenized_in_parts(vocabulary):
     assert found.rows.padded(np.arange(1218), 8).tolist() == whole
     again = encode_examples(vocabulary, dataclasses.replace(many, texts=many.texts[:1]), 8)
     assert (again.boundaries == again.rows.lengths).all()
+
+
+@pytest.mark.parametrize(
+    ("causal", "rows"),
+    [
+        (False, ["^a|bc| 000111", "^a|bd| 000111", "...... 000000", "^e|bc| 000111"]),
+        (True, ["^ab|c! 000011", "^ab|d! 000011", "...... 000000", "^eb|c! 000011"]),
+    ],
+)
+def test_a_question_goes_with_its_choices_and_some_are_not_there(vocabulary, causal, rows):
+    texts = (["a", "a", "a", "e"], ["b"] * 4, ["c", "d", " ", "c"])
+    found = encode_choices(vocabulary, *map(tf.constant, texts), 8, causal)
+    assert as_text(found["token_ids"].numpy(), found["segment_ids"].numpy()) == rows
+    examples = Examples((["a", "e"], ["c", "c"], ["d", ""]), np.array([1, 0]), questions=["b"] * 2)
+    encoded = encode_examples(vocabulary, examples.take(np.array([0, 1])), 8, causal)
+    (batch,) = ExampleBatches(encoded, 2, shapes=1).evaluation_dataset().as_numpy_iterator()
+    ids, segments = (batch[name].reshape(4, 8)[:, :6] for name in ("token_ids", "segment_ids"))
+    expected = [rows[0], rows[1], rows[3], rows[2]]
+    assert as_text(ids, segments) in (expected, expected[2:] + expected[:2])
 
 
 def test_each_choice_is_a_row_of_its_context(vocabulary, table):

@@ -11,7 +11,10 @@ from macaron_tf.data.tasks.reading import read_examples
 from macaron_tf.data.tasks.tags import read_tagged
 from tests.harness import refuses
 
-CLASSIFY, REGRESS, TAG = (get_task(name, own=True) for name in ("classify", "regress", "tag"))
+CLASSIFY, REGRESS, TAG, CHOOSE = (
+    get_task(name, own=True) for name in ("classify", "regress", "tag", "choose")
+)
+CHOICES = "context\tquestion\tchoice1\tchoice2\tchoice3\tlabel\n"
 
 
 def filled(task, folder, content: str, name: str = "own.tsv", **settings):
@@ -62,10 +65,49 @@ def test_columns_and_classes_are_those_of_the_table(text, settings, first, secon
         (REGRESS, "text\tlabel\na\t2\nb\t2\n", "all 2 scores are 2"),
         (TAG, "words\ttags\na b\tX\n", "line 2: 2 words, and 1 tags in column 'tags'"),
         (TAG, "words\ttags\na b\tX X\n", "all labels are 'X'"),
+        (CHOOSE, "context\tchoice1\tlabel\na\tb\t1\n", "1 column of a choice among 'context', 'c"),
+        (CHOOSE, "context\ta\tb\tlabel\na\tb\tc\t1\n", "no column of a choice among"),
+        (CHOOSE, "x\ty\tchoice1\tchoice2\tlabel\n", "which column of 'x', 'y', 'choice1'"),
     ],
 )
 def test_bad_tables_are_one_sentence(task, text, words, tmp_path):
     refuses(words, filled, task, tmp_path, text)
+
+
+def test_choices_are_numbered_columns(tmp_path):
+    text = f"{CHOICES}a\tb\tc\td\te\t3\nf\tg\th\ti\t\t1\n"
+    table, task = filled(CHOOSE, tmp_path, text)
+    assert (task.first, task.question, task.labels) == (("context",), ("question",), tuple("123"))
+    examples = read_examples(task, "train", source=f"tsv:{tmp_path}/own.tsv")
+    assert examples.texts == (["a", "f"], ["c", "h"], ["d", "i"], ["e", ""])
+    assert examples.questions == ["b", "g"] and examples.labels.tolist() == [2, 0]
+    assert table.filled(CHOOSE, f"tsv:{tmp_path}/own.tsv") == table
+    named = {"choices": ("x", "y"), "classes": ("yes", "no"), "label": "right"}
+    _, task = filled(CHOOSE, tmp_path, "t\ty\tx\tright\na\tb\tc\tno\n", **named)
+    assert (task.first, task.question, task.second) == (("t",), (), ("x", "y"))
+    assert read_examples(task, "train", source=f"tsv:{tmp_path}/own.tsv").labels.tolist() == [1]
+    refuses(
+        "2 columns of choices, and 3 classes",
+        filled,
+        CHOOSE,
+        tmp_path,
+        "t\ty\tx\tright\na\tb\tc\t1\n",
+        **{**named, "classes": tuple("123")},
+    )
+    wrong = f"{CHOICES}a\tb\tc\td\te\t4\n"
+    _, task = filled(CHOOSE, tmp_path, wrong)
+    refuses(
+        "line 2: '4' in column 'label' is not one of the classes 1, 2, 3",
+        read_examples,
+        task,
+        "train",
+        source=f"tsv:{tmp_path}/own.tsv",
+    )
+    refuses(
+        "choices=.* are of the task choose, not classify",
+        TableSettings(choices=("a", "b")).check_task,
+        CLASSIFY,
+    )
 
 
 def test_labels_of_other_tables_are_not_taken_for_numbers(tmp_path):

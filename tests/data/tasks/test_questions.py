@@ -1,8 +1,10 @@
 """SQuAD's questions: read from files and TFDS, and as windows over contexts."""
 
+import copy
 import json
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from macaron_tf.data.batches import ExampleBatches
@@ -126,6 +128,31 @@ def test_rows_and_labels(vocabulary):
         assert one == other
 
 
+def test_a_context_comes_first_where_cls_is_last(vocabulary):
+    vocabulary = copy.copy(vocabulary)
+    vocabulary.cls_last = True
+    examples = Questions(["1", "2"], ["ab c", "a"], ["e f g h i", ""], [(Answer("h i", 6),), ()])
+    room = {"max_length": 9, "stride": 2, "max_question": 2}
+    data = ExampleBatches(encode_question_examples(vocabulary, examples, **room), 4, shapes=1)
+    (batch,) = data.evaluation_dataset().as_numpy_iterator()
+    order = np.argsort(batch["index"])
+    cls, sep = vocabulary.cls_id, vocabulary.sep_id
+    a, b, e, f, g, h, i = (vocabulary.words.index(w) for w in ("a", "##b", *"efghi"))
+    rows = [
+        [e, f, g, h, sep, a, b, sep, cls], [g, h, i, sep, a, b, sep, cls, 0],
+        [sep, a, sep, cls, 0, 0, 0, 0, 0],
+    ]  # fmt: skip
+    rows = {tuple(row[:9]) for row in batch["token_ids"][order].tolist()} - {(0,) * 9}, rows
+    assert rows[0] == set(map(tuple, rows[1]))
+    found = {tuple(ids): (s, label) for ids, s, label in zip(
+        batch["token_ids"].tolist(), batch["segment_ids"].tolist(), batch["label"].tolist(),
+        strict=True)}  # fmt: skip
+    length = batch["token_ids"].shape[1] - 9
+    segments, label = found[(g, h, i, sep, a, b, sep, cls, *[0] * (length + 1))]
+    assert segments == [0, 0, 0, 0, 1, 1, 1, 2, *[0] * (length + 1)] and label == [2, 3]
+    assert found[(e, f, g, h, sep, a, b, sep, cls, *[0] * length)][1] == [0, 0]
+
+
 def test_batches_carry_two_positions(vocabulary):
     def batches_of(*answers):
         examples = Questions(list("12345"), ["q"] * 5, ["a b c d e f g"] * 5, [answers] * 5)
@@ -151,8 +178,10 @@ def test_no_room_is_refused(vocabulary):
         refuses(message, encode_question_examples, vocabulary, examples, **room)
 
 
-def test_real_answers_are_found_again(tfds, bert):
-    examples = read_questions(SQUAD, "validation", tfds)
+@pytest.mark.parametrize("cls_last", [False, True])
+def test_real_answers_are_found_again(cls_last, tfds, bert):
+    examples, bert = read_questions(SQUAD, "validation", tfds), copy.copy(bert)
+    bert.cls_last = cls_last
     options = {"max_length": 128, "stride": 40, "max_question": 32}
     encoded = encode_question_examples(bert, examples, **options)
     assert len(encoded.rows.lengths) > len(examples) == 138
@@ -160,8 +189,12 @@ def test_real_answers_are_found_again(tfds, bert):
     for window in np.flatnonzero(encoded.labels[:, 0]):
         question = positions.question[window]
         shift = positions.starts.row_starts()[question] + positions.first_piece[window]
-        first, last = encoded.labels[window] - encoded.boundaries[window] + shift
+        first, last = encoded.labels[window] - positions.boundary[window] + shift
         start, end = positions.starts.values[first], positions.ends.values[last]
         assert examples.contexts[question][start:end] == examples.labels[question][0].text
         found.add(int(question))
+        # [CLS], which ends a row, is position 0 all the same.
+        inside = encoded.rows.offsets[window] + encoded.labels[window] - cls_last
+        pieces = encoded.rows.ids[inside[0] : inside[1] + 1]
+        assert pieces.tolist() == bert.encode_lines([examples.contexts[question][start:end]])[0]
     assert len(found) == 138

@@ -56,7 +56,7 @@ def test_questions_and_tags():
         "squad2": "spans",
         "conll2003": "tags",
         "story_cloze": "choice",
-        "race": "choice",
+        **dict.fromkeys(("race", "swag", "hellaswag", "copa"), "choice"),
     }
     symmetric = {name for name, task in TASKS.items() if task.symmetric}
     assert symmetric == {"mrpc", "qqp", "stsb"}
@@ -162,6 +162,89 @@ def test_secret_labels_are_none(tmp_path):
     assert examples.indices.tolist() == [7, 7]
     with pytest.raises(UserError, match="record .: the label is -1, not one of the classes unacc"):
         read([1, -1], tmp_path / "mixed")
+
+
+RACE = [
+    {
+        "article": "A dog sleeps.",
+        "questions": ["Who?", "What?"],
+        "options": [["a dog", "a cat", "", "I"], ["sleeps", "eats"]],
+        "answers": ["A", "B"],
+    },
+    {"article": "Rain.", "questions": ["Why?"], "options": [["x", "y", "z"]], "answers": ["C"]},
+]
+ENDING = {"context": "He", "endings": ["runs", "sits", "eats", "is"], "label": 2}
+COPA = {"premise": "It rained.", "question": "effect", "choice1": "wet", "choice2": "dry"}
+
+
+def test_choices_of_official_records(tmp_path):
+    """Lists of RACE's and HellaSwag's kind, and COPA's fields."""
+    tfds = pytest.importorskip("tensorflow_datasets").features
+    text, texts = tfds.Text(), tfds.Sequence(tfds.Text())
+    race = {"article": text, "questions": texts, "options": tfds.Sequence(texts), "answers": texts}
+
+    def read(name, features, *records, split="train"):
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        prepare(folder, features, **{split: records})
+        source = "tfds:glue/toy,glue/toy" if name == "race" else "tfds:glue/toy"
+        return read_examples(TASKS[name], split, Tfds(folder), source)
+
+    found = read("race", race, *RACE)
+    assert len(found) == 6 and found.labels.tolist() == [0, 1, 2] * 2
+    assert found.texts[0][:3] == ["A dog sleeps."] * 2 + ["Rain."]
+    assert found.questions[:3] == ["Who?", "What?", "Why?"]
+    assert [choices[:3] for choices in found.texts[1:]] == [
+        ["a dog", "sleeps", "x"], ["a cat", "eats", "y"], ["-", "", "z"], ["I", "", ""],
+    ]  # fmt: skip
+    broken = {**RACE[1], "answers": ["E"]}
+    refuses("record 0: 'E' in column 'label' is not one of the", read, "race", race, broken)
+    broken = {**RACE[1], "options": [["x"]]}
+    refuses("record 0: 1 choices, not 2 to 4", read, "race", race, broken)
+    endings = {"context": text, "endings": texts, "label": np.int32}
+    found = read("hellaswag", endings, ENDING)
+    assert found.texts == (["He"], ["runs"], ["sits"], ["eats"], ["is"]) and found.labels == [2]
+    assert found.questions is None
+    secret = {**ENDING, "label": -1}
+    assert read("hellaswag", endings, secret, split="test").labels is None
+    refuses("some labels are secret", read, "hellaswag", endings, ENDING, secret)
+    stories = [{**ENDING, "endings": ["a", "b"], "label": label} for label in (1, 2)]
+    assert read("story_cloze", endings, *stories).labels.tolist() == [0, 1]
+    names = tfds.ClassLabel(names=["choice1", "choice2"])
+    copa = {**dict.fromkeys(COPA, text), "label": names}
+    found = read("copa", copa, {**COPA, "label": 1})
+    assert found.texts == (["It rained."], ["wet"], ["dry"]) and found.labels == [1]
+    assert found.questions == ["effect"]
+    other = {**copa, "label": tfds.ClassLabel(names=["no", "yes"])}
+    refuses("classes no, yes, the task 'copa' choice1", read, "copa", other, {**COPA, "label": 1})
+
+
+def test_the_fields_of_choices_are_those_of_the_official_builders():
+    library = pytest.importorskip("tensorflow_datasets")
+    for task in (TASKS["race"], TASKS["hellaswag"], TASKS["copa"]):
+        for name in task.source.removeprefix("tfds:").split(","):
+            base, _, config = name.partition("/")
+            kind = library.builder_cls(base)
+            configs = {one.name: one for one in kind.BUILDER_CONFIGS}
+            assert not config or config in configs
+            if base == "super_glue":
+                assert {*configs[config].features} == {*task.first, *task.question, *task.second}
+                assert tuple(configs[config].label_classes) == task.labels
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("p\tq\ta\t\t\t\tA", "line 2: two choices must not be empty; fill in a, b, c, d"),
+        ("p\tq\ta\tb\t\t\tC", "line 2: the right choice 'C' must not be empty"),
+        ("p\tq\ta\tb\tc\td\tE", "line 2: 'E' in column 'label' is not one of the classes A, B"),
+        ("\tq\ta\tb\tc\td\tA", "line 2: the text in column 'article' is empty"),
+    ],
+)
+def test_a_table_of_choices(line, message, table):
+    header = "article\tquestion\ta\tb\tc\td\tlabel"
+    found = read_examples(TASKS["race"], "train", source=table(header, "p\tq\ta\tb\t\td\tB"))
+    assert found.texts == (["p"], ["a"], ["b"], [""], ["d"]) and found.questions == ["q"]
+    refuses(message, read_examples, TASKS["race"], "train", source=table(header, line))
 
 
 def test_columns_are_in_order(tfds):

@@ -1,5 +1,7 @@
 """Tagged sentences: read in any IOB, cut into windows with no word lost."""
 
+import copy
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -54,8 +56,12 @@ def test_tfds(tfds):
     refuses("no field 'tokens'", read_tagged, TASK, "train", tfds, source="tfds:glue/rte")
 
 
-@pytest.mark.parametrize("max_length", [3, 4, 5, 8, 9, 30, 100])
-def test_no_word_is_lost(vocabulary, max_length):
+@pytest.mark.parametrize(
+    ("max_length", "cls_last"), [(n, False) for n in (3, 4, 5, 8, 9, 30, 100)] + [(9, True)]
+)
+def test_no_word_is_lost(vocabulary, max_length, cls_last):
+    vocabulary = copy.copy(vocabulary)
+    vocabulary.cls_last = cls_last
     rng = np.random.default_rng(max_length)
     words = [
         ["".join(rng.choice(list("abcdefghij"), rng.integers(1, 12))) for _ in range(count)]
@@ -89,7 +95,7 @@ def test_no_word_is_lost(vocabulary, max_length):
         at = 0
     owner = np.repeat(np.arange(len(words)), [len(row) for row in words])
     for number in np.flatnonzero(encoded.positions.rows >= 0):
-        column = encoded.positions.columns[number] - 1
+        column = encoded.positions.columns[number] - (not cls_last)
         left, right = pieces[number], lengths[owner[number]] - 1 - pieces[number]
         assert column >= min(left, room // 4 - 1)
         assert room - 1 - column >= min(right, room // 4 - 1)

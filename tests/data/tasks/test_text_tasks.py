@@ -1,5 +1,6 @@
 """Examples as texts: inputs and answers of text-to-text models, and prompts."""
 
+import dataclasses
 import gzip
 
 import numpy as np
@@ -22,6 +23,7 @@ from macaron_tf.data.tasks.text_tasks import (
     answer_text,
     as_texts,
     in_one_line,
+    questions_as_texts,
     read_answer,
     read_answers,
     source_text,
@@ -44,11 +46,18 @@ def test_the_papers_examples():
     pairs = as_texts(get_task("stsb"), examples_of(["a"], ["b"], [3.25]))
     assert pairs == [("stsb sentence1: a sentence2: b", "3.2")]
     assert as_texts(get_task("cola"), examples_of(["a"], None, None)) == [("cola sentence: a", "")]
+    pairs = as_texts(get_task("mnli"), examples_of(["A b."], ["C."], [2]))
+    assert pairs == [("mnli hypothesis: C. premise: A b.", "contradiction")]
+    asked = Questions(
+        ["1"], ["Who?"], ["Ann  Lee sleeps."], [(Answer("Ann  Lee", 0), Answer("A", 0))]
+    )
+    assert questions_as_texts(asked) == [("question: Who? context: Ann Lee sleeps.", "Ann Lee")]
+    assert questions_as_texts(dataclasses.replace(asked, labels=None))[0][1] == ""
 
 
 def test_sources_in_the_graph_are_the_same():
     lines = ["a  b\tc\td", " a\u00a0b \u3000", "a\x0b\x1c\x85b\t", "", "\\1 \\"]
-    for name in ("rte", "sst2"):
+    for name in ("rte", "sst2", "mnli", "squad"):
         task = get_task(name)
         expected = []
         for line in lines:
