@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 
 import pytest
 import tensorflow as tf
@@ -32,6 +33,8 @@ from tests.harness import refuses
 
 class Doubled(tf.Module):
     """Twice a number, by a table that fills 400 KB."""
+
+    network = types.SimpleNamespace(compute_dtype="float32")
 
     def __init__(self):
         super().__init__()
