@@ -9,6 +9,10 @@ that is; what memory a core needs; the largest batch that fits; shapes that depe
 the compiler's estimate of a step's time, loops counted. It exits with 0 where every recipe passes,
 with 1 where one does not, and with 2 where the command is wrong.
 
+    python -m experiments.tpu_check --slices
+
+needs no compiler: the bytes of every model of the catalog, and the smallest slice that holds them.
+
 The compiler is installed by `make tpu-check`, or by
 `pip install -r experiments/tpu_check/requirements.txt`
 in an environment of its own. A recipe of base size takes a minute or two and 6 GB.
@@ -42,6 +46,7 @@ main = cli.single_program(
     cli.argument("--markdown FILE", "write the table there; with --json, of all of its rows"),
     cli.argument("--hlo DIR", "keep the compiler's optimized programs there"),
     cli.switch("--list", "list the chips"),
+    cli.switch("--slices", "which model of the catalog trains on which slice, by its shapes"),
     cli.settings("model.rnn_step_sizes=1 or training.dtype_policy=float32"),
 )
 

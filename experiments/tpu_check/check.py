@@ -18,7 +18,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from experiments import studies
-from experiments.tpu_check import compiler
+from experiments.tpu_check import compiler, slices
 from experiments.tpu_check.chips import chip_of, listing
 from experiments.tpu_check.step import Sources, Step, Traced, problem, step_of
 from macaron_tf.errors import UserError
@@ -36,6 +36,9 @@ def run(options: argparse.Namespace) -> int:
     """Checks the recipes; the exit status."""
     if options.list:
         print(listing())
+        return 0
+    if options.slices:
+        slices.run(options.markdown)
         return 0
     if not options.recipe:
         raise UserError("name a recipe, such as bert_base; `pretrain recipes` lists them")

@@ -77,15 +77,13 @@ def refuse_oversize(place: str = "the model", copies: int = 1) -> Iterator[None]
         UserError: the weights need more than `device_memory`.
     """
     memory, needed = device_memory(), 0
-    graph = tf.__internal__.FuncGraph("sizes")  # a plain graph takes no values from outside
 
     def create(next_creator, **options):
         nonlocal needed
         value, shape = options["initial_value"], "a shape that TensorFlow cannot hold"
         if memory is not None:
             try:
-                with graph.as_default():  # symbolic: a shape without values
-                    value = value() if callable(value) else tf.convert_to_tensor(value)
+                value = _symbolic(value)
                 shape = str(tuple(value.shape))
                 kept = copies if options.get("trainable", True) else 1
                 needed += kept * value.shape.num_elements() * value.dtype.size
@@ -97,6 +95,28 @@ def refuse_oversize(place: str = "the model", copies: int = 1) -> Iterator[None]
 
     with tf.variable_creator_scope(create):
         yield
+
+
+@contextlib.contextmanager
+def without_values() -> Iterator[None]:
+    """Lets variables made within the `with` have shapes and types alone, and take no memory."""
+    from tensorflow.python.ops import resource_variable_ops  # there is no public way
+
+    def create(next_creator, **options):
+        value = _symbolic(options["initial_value"])
+        return resource_variable_ops.UninitializedVariable(
+            shape=value.shape, dtype=value.dtype, trainable=options.get("trainable", True)
+        )
+
+    with tf.variable_creator_scope(create):
+        yield
+
+
+def _symbolic(value) -> tf.Tensor:
+    """A variable's initial value with a shape and a type alone."""
+    # A plain graph takes no values from outside.
+    with tf.__internal__.FuncGraph("sizes").as_default():
+        return value() if callable(value) else tf.convert_to_tensor(value)
 
 
 def _sentence(place: str, options: dict, shape: str, needed: int | str, memory: int) -> str:

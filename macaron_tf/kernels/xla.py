@@ -182,6 +182,30 @@ def _with_gradient(turns, steps, size, keep):
     return run
 
 
+def dropout(x, rate: float, seed):
+    """x with elements dropped at `rate` and the others divided by 1 - rate, by a seed `(2,)`.
+
+    TensorFlow's own makes the key of each dropout by 10 rounds of Philox: 344 operations with the
+    rest, two fifths of all in a step of T5. Here it is `fmix32` of MurmurHash3 (Appleby 2011).
+    """
+    key = tf.cast(seed, tf.uint32)
+    key = _shifted(key, 16) * tf.constant(0x85EBCA6B, tf.uint32)
+    key = _shifted(key, 13) * tf.constant(0xC2B2AE35, tf.uint32)
+    bits = tf.raw_ops.StatelessRandomUniformFullIntV2(
+        shape=tf.shape(x),
+        key=tf.bitcast(_shifted(key, 16)[None], tf.uint64),  # (1, 2) -> (1,)
+        counter=tf.zeros((2,), tf.uint64),
+        alg=tf.random.Algorithm.AUTO_SELECT.value,  # the device's own
+        dtype=tf.uint32,
+    )
+    kept = bits >= tf.constant(round(rate * 2**32), tf.uint32)
+    return tf.where(kept, x * tf.cast(1.0 / (1.0 - rate), x.dtype), tf.zeros_like(x))
+
+
+def _shifted(key, by: int):
+    return tf.bitwise.bitwise_xor(key, tf.bitwise.right_shift(key, tf.constant(by, key.dtype)))
+
+
 def _fixed(array):
     """The array in one layout: it is not laid out anew for the operation that made it."""
     return xla.optimization_barrier(array)[0]

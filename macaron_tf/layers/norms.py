@@ -5,6 +5,7 @@ from keras import ops
 
 from macaron_tf.checks import check_choice
 from macaron_tf.kernels import runs_native
+from macaron_tf.kernels.choice import chosen
 
 
 def normalization(
@@ -51,15 +52,20 @@ class LayerNormalization(keras.layers.LayerNormalization):
 class Dropout(keras.layers.Dropout):
     """Keras's `Dropout`, whose CPU form takes a tenth of a training step.
 
-    With the native kernel the rate is taken to the nearest 1 / 65,536, and other places are
-    dropped for the same seed than without it.
+    With the native kernel the rate is taken to the nearest 1 / 65,536. It and XLA drop other places
+    for the same seed than TensorFlow's own operations do.
 
     Call arguments: `x` of any shape; `training`, without which it does nothing.
     """
 
     def call(self, inputs, training=False):
-        if training and 0 < self.rate < 1 and self.noise_shape is None and runs_native(inputs):
-            from macaron_tf.kernels import native
-
-            return native.dropout(inputs, self.rate, self.seed_generator.next())
-        return super().call(inputs, training=training)
+        if not training or not 0 < self.rate < 1 or self.noise_shape is not None:
+            return super().call(inputs, training=training)
+        kernel = chosen("auto", keras.backend.standardize_dtype(inputs.dtype))
+        if kernel == "native":
+            from macaron_tf.kernels.native import dropout
+        elif kernel == "xla":
+            from macaron_tf.kernels.xla import dropout
+        else:
+            return super().call(inputs, training=training)
+        return dropout(inputs, self.rate, self.seed_generator.next())
