@@ -21,7 +21,7 @@ help:
 	@echo "make test-peers parity with Hugging Face in PyTorch (installs it into .venv-peers)"
 	@echo "make bench      short forms of all benchmarks, against their peers (installs PyTorch into"
 	@echo "                .venv-peers; a quarter of an hour or so)"
-	@echo "make tpu-check  are the base and large recipes fit for a TPU? (compiler into .venv-tpu; an hour)"
+	@echo "make tpu-check  are the base and large recipes fit for a TPU? (compiler into .venv-tpu; hours)"
 	@echo "make test-tpu   the tests of that check with the TPU's compiler"
 	@echo "make engines    NVIDIA Triton, for python -m export.triton (into .venv-engines)"
 	@echo "make test-engines  its tests, and the Kubernetes manifests by Kubernetes' schemas"
@@ -96,8 +96,10 @@ $(TPU)/installed: $(STAMP) experiments/tpu_check/requirements.txt
 	$(TPU)/bin/python -m pip install --quiet --disable-pip-version-check -r experiments/tpu_check/requirements.txt
 	@touch $@
 
-TPU_RECIPES := bert_base bert_rab_base swish_rnn_base macaron_bert_base bert_large bert_rab_large \
-  swish_rnn_large wmt14_macaron_base wmt14_macaron_big
+TPU_RECIPES := bert_base bert_rab_base swish_rnn_base macaron_bert_base macaron_bert_released \
+  bert_large bert_rab_large swish_rnn_large roberta_base span_bert_base albert_base \
+  electra_small electra_base xlm_xnli gmlp_base amlp_base xlnet_base xlnet_large \
+  transformer_xl_base t5_base bart_base iwslt14_macaron_small wmt14_macaron_base wmt14_macaron_big
 
 TPU_SLIDES := roberta_tiny albert_tiny span_bert_tiny xlm_tiny electra_tiny gmlp_tiny amlp_tiny \
   gpt_tiny gpt2_tiny transformer_xl_tiny xlnet_tiny t5_tiny bart_tiny \
@@ -106,11 +108,13 @@ TPU_SLIDES := roberta_tiny albert_tiny span_bert_tiny xlm_tiny electra_tiny gmlp
 
 tpu-check: $(TPU)/installed
 	env TF_CPP_MIN_LOG_LEVEL=3 $(TPU)/bin/python -m experiments.tpu_check $(TPU_RECIPES) \
-	  --topology v4:2x2x1 --topology v5e:2x2 \
+	  --topology v4:2x2x1 --topology v5e:2x2 --compilations 1 \
 	  --json experiments/results/tpu_check.json --markdown experiments/results/tpu_check.md
 	env TF_CPP_MIN_LOG_LEVEL=3 $(TPU)/bin/python -m experiments.tpu_check $(TPU_SLIDES) \
 	  --topology v5e:2x2 --compilations 1 \
 	  --json experiments/results/tpu_check_slides.json --markdown experiments/results/tpu_check_slides.md
+	env TF_CPP_MIN_LOG_LEVEL=3 $(TPU)/bin/python -m experiments.tpu_check --slices \
+	  --markdown experiments/results/tpu_check_slices.md
 
 test-tpu: $(TPU)/installed
 	env TF_CPP_MIN_LOG_LEVEL=3 $(TPU)/bin/python -m pytest tests/experiments/test_tpu_check.py

@@ -27,8 +27,8 @@ from macaron_tf.io.paths import clear_errors, write_aside
 _PACKAGES = ("tensorflow", "keras", "jax", "libtpu")
 _COLUMNS = (
     "recipe", "topology", "passes", "batch a core", "GiB: arguments", "temporaries",
-    "all / a core's", "largest batch seen to fit", "Mcycles a step", "in loops", "ms a step",
-    "tokens/s a core", "time a token",
+    "all / a core's", "summed over cores", "largest batch seen to fit", "Mcycles a step",
+    "in loops", "ms a step", "tokens/s a core", "time a token",
 )  # fmt: skip
 
 
@@ -198,7 +198,8 @@ def _cells(row: dict, first: dict | None) -> list[str]:
             f"{row['tokens_a_second']:,.0f}",
             f"{first['tokens_a_second'] / row['tokens_a_second']:.2f}" if first else "-",
         ]
-    return [*cells, f"{row['rows']} x {row['length']}", *memory, largest, *speed]
+    summed = _gib(4 * row["parameters"])  # float32 gradients
+    return [*cells, f"{row['rows']} x {row['length']}", *memory, summed, largest, *speed]
 
 
 def problems(rows: Sequence[dict]) -> str:
@@ -242,7 +243,8 @@ One core's share of an update: forward, backward, the gradient's norm, the optim
 is the compiler's own analysis. Cycles are the compiler's estimates, each loop counted as often as
 it runs, turned into time at the clock that makes the chip's peak; nothing was run on a TPU. Random
 bits are the chip's own, as TensorFlow draws them there.
-Not in them: the sum of gradients over the cores, and waiting for data. Times compare recipes.
+Not in them: the sum of gradients over the cores, and waiting for data. The gradients that data
+parallel cores sum once an update are computed: 4 bytes a parameter. Times compare recipes.
 
 {table(rows)}
 {problems(rows)}"""

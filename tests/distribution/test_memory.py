@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from macaron_tf.distribution import memory
-from macaron_tf.distribution.memory import device_memory, refuse_oversize
+from macaron_tf.distribution.memory import device_memory, refuse_oversize, without_values
 from macaron_tf.errors import UserError
 from macaron_tf.layers import MacaronBlock
 
@@ -46,6 +46,16 @@ def test_values_are_those_without_the_check():
         # A value that is there already, of a function with a tensor from outside.
         outside = tf.ones([2])
         np.testing.assert_array_equal(tf.Variable(lambda: outside * 2), [2, 2])
+
+
+def test_a_model_that_no_machine_holds_has_shapes_without_values():
+    with without_values():
+        block = MacaronBlock(num_heads=2, feed_forward_dim=2**31 - 2, dropout=0.1)
+        block.build((None, None, 8))
+    # Two halves of (D + 1) F / 2 + (F / 2 + 1) D each, attention's 4 (D + 1) D, three norms.
+    half = 2**30 - 1
+    assert block.count_params() == 2 * (9 * half + 8 * (half + 1)) + 4 * 9 * 8 + 3 * 16
+    assert all(not variable.value.is_initialized() for variable in block.trainable_variables)
 
 
 def test_a_control_group_may_have_less_than_the_machine(monkeypatch):

@@ -6,7 +6,8 @@ import pathlib
 import pytest
 import tensorflow as tf
 
-from experiments.tpu_check import check, chips, compiler, step
+from experiments import registry
+from experiments.tpu_check import check, chips, compiler, slices, step
 from experiments.tpu_check.__main__ import main
 from experiments.tpu_check.cycles import estimate
 from macaron_tf.objectives import MaskedLanguageObjective
@@ -254,6 +255,34 @@ def test_a_missing_compiler_is_one_sentence(refused, monkeypatch):
 def test_the_list_needs_no_compiler(capsys):
     assert main(["--list"]) == 0
     assert "v4:2x2x1   2 cores a chip, 15.25 GiB and 1.05 GHz a core" in capsys.readouterr().out
+
+
+def test_make_tpu_check_leaves_no_recipe_of_a_papers_size_out():
+    makefile = (pathlib.Path(__file__).parents[2] / "Makefile").read_text(encoding="utf-8")
+    words = makefile[makefile.index("TPU_RECIPES :=") : makefile.index("tpu-check: ")].split()
+    known = [name for name in registry.names() if type(registry.load(name)) in step._STEPS]
+    small = ("_tiny", "demo", "_quick")
+    missing = {n for n in known if not n.endswith(small) and not n.startswith("tcn")} - set(words)
+    assert not missing
+
+
+def test_the_slices_of_a_model_follow_from_its_bytes(capsys, monkeypatch, tmp_path):
+    # 12 layers of L D (34 + 5 H L / D) bytes, embeddings, and 77 rows of logits.
+    row = slices.activations(slices.catalog.config("bert_base"))
+    transformer = 12 * 512 * 768 * (34 + 5 * 12 * 512 / 768)
+    assert row.total == pytest.approx(transformer + 3 * 512 * 768 + 0.15 * 512 * 30_528 * 6)
+    assert row.whole == pytest.approx(12 * 512 * 768 * 10 + 3 * 512 * 768)
+    # 16 bytes a parameter: of 2^31 on 16 GiB 2, but with a row's 3 GiB, 1 of them divided, 4.
+    assert slices.Activations(0, 0).cores(2**31, 16 * 2**30) == 2
+    assert slices.Activations(2 * 2**30, 2**30).cores(2**31, 16 * 2**30) == 4
+    assert slices.Activations(16 * 2**30, 1).cores(1, 16 * 2**30) is None
+    monkeypatch.setattr(slices.catalog, "names", lambda: ["t5_tiny", "tcn_adding"])
+    assert main(["--slices"]) == 0
+    out = capsys.readouterr().out
+    assert "| t5_tiny | 2,206,080 | 0.03 | 512 + 114 | " in out
+    assert "| v4-8 | v4-8, M = 1 | v5litepod-1 | v5litepod-1, M = 1 |" in out
+    assert main(["--slices", "--markdown", str(tmp_path / "s.md")]) == 0
+    assert (tmp_path / "s.md").read_text() == out
 
 
 @pytest.fixture
