@@ -1,4 +1,4 @@
-"""The recurrence under XLA: loops that compute only what depends on the state before.
+"""The recurrence under XLA: loops that compute only what depends on the state before; and dropout.
 
 The rows of x are put in time order, `(L, B, R)`, so that a step is a run of whole rows (on a TPU:
 of whole tiles of 8 x 128). The gradient is derived by hand as in `recurrence`: one loop finds all
@@ -11,7 +11,7 @@ cycles and backward 1.5; where all steps write to one array 2.1 and 4.4, and 0.6
 where a turn's steps are written as one slice, 3.6 and more. Arrays are kept in the type of x;
 within the loops all is float32.
 
-Its ops exist under XLA alone.
+The recurrence's ops exist under XLA alone.
 """
 
 import math
