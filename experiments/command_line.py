@@ -6,13 +6,14 @@ imported: `--help` answers without TensorFlow.
 
 import argparse
 import contextlib
+import os
 import pkgutil
 import re
 import sys
 from collections.abc import Callable, Sequence
 
 from macaron_tf.command_names import as_typed
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, needed
 from macaron_tf.program import exit_on_user_error
 
 # Adds arguments to a parser, and returns them where others want to know them.
@@ -22,6 +23,7 @@ Command = tuple[str, str, str, tuple[Part, ...]]
 
 # macaron_tf.distribution.STRATEGIES, which cannot be imported without TensorFlow.
 STRATEGIES = ("cpu", "one_gpu", "mirrored", "multi_worker", "tpu")
+ENGINES = ("tensorflow", "jax")
 
 
 class Parser(argparse.ArgumentParser):
@@ -72,7 +74,9 @@ def _parser(module: str, text: str, forms: str) -> Parser:
 
 
 def _fill(parser: argparse.ArgumentParser, run: str, parts: tuple[Part, ...]) -> None:
-    parser.set_defaults(function=run, uses_devices=False, uses_tfds=False, starts=())
+    parser.set_defaults(
+        function=run, uses_devices=False, uses_tfds=False, starts=(), engine=None, mesh=None
+    )
     together(*parts)(parser)
 
 
@@ -87,6 +91,8 @@ def _main(parse: Callable[[list[str]], argparse.Namespace]) -> Callable[..., int
         words = sys.argv[1:] if arguments is None else arguments
         options = parse(words)
         options.arguments = words
+        if options.engine:
+            _choose_engine(options)
         if options.starts:
             _check_start(options)
         if "checkpoint" in options and "run" in options:
@@ -102,12 +108,36 @@ def _main(parse: Callable[[list[str]], argparse.Namespace]) -> Callable[..., int
             from macaron_tf.distribution import make_strategy
             from macaron_tf.distribution.memory import limit_memory
 
-            options.devices = make_strategy(options.strategy, options.tpu, options.replicas)
-            if arguments is None:
+            # JAX computes, TensorFlow reads the data: it must not take the GPUs.
+            strategy = "cpu" if options.engine == "jax" else options.strategy
+            options.devices = make_strategy(strategy, options.tpu, options.replicas)
+            if options.engine == "jax":
+                from macaron_tf.distribution.mesh import parse_mesh, use_mesh
+
+                use_mesh(parse_mesh(options.mesh or "data=1"))
+            elif arguments is None:
                 limit_memory()
         return pkgutil.resolve_name(options.function)(options)
 
     return main
+
+
+def _choose_engine(options: argparse.Namespace) -> None:
+    """Sets Keras's backend, which its first import reads."""
+    others = [name for name in ("strategy", "tpu", "replicas") if vars(options)[name] is not None]
+    if options.engine == "jax":
+        if others:
+            raise UserError(f"--{others[0]} is of --engine tensorflow: give --mesh, or neither")
+        with needed("--engine jax"):
+            import jax  # noqa: F401
+    elif options.mesh:
+        raise UserError(f"--mesh {options.mesh} is of --engine jax: give it, or leave --mesh out")
+    if "keras" in sys.modules and sys.modules["keras"].backend.backend() != options.engine:
+        raise UserError(
+            f"--engine {options.engine} comes too late: Keras is imported with another backend; "
+            f"start the process with KERAS_BACKEND={options.engine}"
+        )
+    os.environ["KERAS_BACKEND"] = options.engine
 
 
 def _name_checkpoint(options: argparse.Namespace) -> None:
@@ -337,4 +367,21 @@ DEVICES = together(
         text="batches and results are the same on any number of devices",
     ),
     lambda parser: parser.set_defaults(uses_devices=True),
+)
+TRAINING_DEVICES = together(
+    DEVICES,
+    group(
+        "engine",
+        argument(
+            "--engine",
+            "Keras's backend for the training, tensorflow by default; checkpoints are the same, "
+            "and either engine goes on with the other's runs",
+            choices=ENGINES,
+        ),
+        argument(
+            "--mesh AXES",
+            "with jax: devices along each axis, such as data=4,model=2: data deals out the rows "
+            "of batches, model cuts the weights (default data=1, one device)",
+        ),
+    ),
 )

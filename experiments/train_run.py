@@ -17,7 +17,7 @@ from macaron_tf.distribution.memory import refuse_oversize
 from macaron_tf.errors import out_of_memory
 from macaron_tf.io.paths import as_path
 from macaron_tf.text.base import check_vocabulary
-from macaron_tf.training import Diverged, FitModel, TrainingResult, build_fit_model, train
+from macaron_tf.training import Diverged, TrainedModel, TrainingResult, build_fit_model, train
 from macaron_tf.training.checkpoints import CheckpointDirectory
 from macaron_tf.training.session import Validate
 
@@ -51,8 +51,8 @@ def train_run(
 ) -> TrainingResult:
     """Trains a run in its folder, or continues the run in that folder.
 
-    A resumed run equals the uninterrupted one to the bit. Bad input leaves no folder behind: the
-    first write makes the folder, after every check.
+    Keras's backend is the engine. A resumed run equals the uninterrupted one to the bit. Bad input
+    leaves no folder behind: the first write makes the folder, after every check.
 
     Args:
         validation: makes a network's validation, see `macaron_tf.training.train`.
@@ -89,10 +89,16 @@ def train_run(
             initialize(network)
         validate = validation(network)
         stage = run.first_stage(network)
-        objective = recipe.make_objective(static_shapes=is_tpu(strategy))
-        model = build_fit_model(network, objective, recipe.training, first_stage=stage)
-    model.per_worker_data = data.per_worker
-    model.updates.memory = run.memory(network)
+        on_jax = keras.backend.backend() == "jax"
+        objective = recipe.make_objective(static_shapes=on_jax or is_tpu(strategy))
+        if on_jax:
+            from macaron_tf.training.jax_model import build_jax_model  # it needs JAX
+
+            model = build_jax_model(network, objective, recipe.training, stage)
+        else:
+            model = build_fit_model(network, objective, recipe.training, first_stage=stage)
+            model.per_worker_data = data.per_worker
+    model.carry(run.memory(network))
     if note is not None:
         print(f"{recipe.model}: {network.count_params():,} parameters{note}", flush=True)
     try:
@@ -139,7 +145,7 @@ def train_pairs(
         greedy = dataclasses.replace(recipe.decoding, beam_size=1, n_best=1)
         writer = run.writer(network, greedy)
 
-        def validate(model: FitModel, step: int) -> dict:
+        def validate(model: TrainedModel, step: int) -> dict:
             losses = measured(model, judged.evaluation_dataset())
             answers = writer.translate([source for source, _ in asked]).best
             shown = list(zip(asked, answers, strict=True))[:_SAMPLES]
@@ -156,7 +162,7 @@ def train_pairs(
     return train_run(run, rows, validation, strategy, **start)
 
 
-def measured(model: FitModel, dataset: tf.data.Dataset) -> dict[str, float]:
+def measured(model: TrainedModel, dataset: tf.data.Dataset) -> dict[str, float]:
     """The metrics that the model's objective names, on a dataset."""
     metrics = model.evaluate(dataset, verbose=0, return_dict=True)
     return {name: metrics[name] for name in model.objective.metric_names}

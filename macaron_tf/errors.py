@@ -68,6 +68,8 @@ EXTRAS = {
     "h11": "serving",
     "huggingface_hub": "interop",
     "importlib_resources": "tfds",
+    "jax": "jax",
+    "jaxlib": "jax",
     "keras_hub": "keras-hub",
     "matplotlib": "studies",
     "official": "questions",

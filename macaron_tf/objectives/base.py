@@ -3,16 +3,18 @@
 import abc
 import dataclasses
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import tensorflow as tf
+from keras import ops
 
 from macaron_tf.objectives.masking.masking import Batch, MaskingConfig, mask_tokens
 from macaron_tf.settings import Settings
 from macaron_tf.special_ids import PAD
 from macaron_tf.text.base import PieceVocabulary
 
-Sums = dict[str, tf.Tensor]
+Tensor = Any  # of Keras's backend
+Sums = dict[str, Tensor]
 # A batch and its seed, `(2,)` int64, to the batch that is learned from.
 Preparation = Callable[[Batch, tf.Tensor], Batch]
 
@@ -25,6 +27,8 @@ class Objective(Settings, abc.ABC):
     `loss_sum` and `weight` among them, so that micro-batches and replicas add up exactly: the loss
     is the quotient of the two. A metric `m` is `m_sum` over `m_weight`, or over `weight`. Sums that
     only an evaluation needs, such as `correct_sum`, are left out in training.
+
+    The sums are in `keras.ops`, for both engines; batches are prepared by tf.data, in TensorFlow.
 
     Attributes:
         metric_names: the metrics of an evaluation, as `metrics_from_sums` names them.
@@ -43,7 +47,7 @@ class PretrainingObjective(Objective):
 
     Attributes:
         skip_padding: compute the scores of used positions only. The number of rows is then
-            dynamic: set False where shapes must be static (XLA, TPU); the result is the same.
+            dynamic: set False where shapes must be static (XLA, TPU, JAX); the result is the same.
         learns: name of the objective in recipes; of a user's own, the one whose network and rows
             it takes.
     """
@@ -104,28 +108,33 @@ def with_weights(batch: Batch) -> Batch:
     """The batch, every example of which counts 1 where it has no `weight (B,)`."""
     if "weight" in batch:
         return batch
-    return {**batch, "weight": tf.ones(tf.shape(batch["token_ids"])[:1])}
+    return {**batch, "weight": ops.ones(ops.shape(batch["token_ids"])[:1])}
 
 
-def correct(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+def cross_entropy(labels: Tensor, logits: Tensor) -> Tensor:
+    """Cross-entropy of labels `(...,)` under logits `(..., C)`: `(...,)` nats."""
+    return ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+
+
+def correct(logits: Tensor, labels: Tensor) -> Tensor:
     """1 where the largest of `(..., C)` logits is at the label, `(...,)` float32."""
-    best = tf.argmax(logits, axis=-1, output_type=labels.dtype)
-    return tf.cast(best == labels, tf.float32)
+    best = ops.cast(ops.argmax(logits, axis=-1), labels.dtype)
+    return ops.cast(ops.equal(best, labels), "float32")
 
 
-def weighted_sums(losses: tf.Tensor, weights: tf.Tensor, right: tf.Tensor | None = None) -> Sums:
+def weighted_sums(losses: Tensor, weights: Tensor, right: Tensor | None = None) -> Sums:
     """`loss_sum` and `weight` of losses and weights `(...,)`; of `right (...,)`, `correct_sum`."""
-    sums = {"loss_sum": tf.reduce_sum(losses * weights), "weight": tf.reduce_sum(weights)}
-    return sums if right is None else {**sums, "correct_sum": tf.reduce_sum(right * weights)}
+    sums = {"loss_sum": ops.sum(losses * weights), "weight": ops.sum(weights)}
+    return sums if right is None else {**sums, "correct_sum": ops.sum(right * weights)}
 
 
-def count_tokens(token_ids: tf.Tensor) -> tf.Tensor:
+def count_tokens(token_ids: Tensor) -> Tensor:
     """The number of ids that are not padding, float32."""
-    return tf.reduce_sum(tf.cast(token_ids != PAD, tf.float32))
+    return ops.sum(ops.cast(ops.not_equal(token_ids, PAD), "float32"))
 
 
 def token_sums(
-    logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, token_ids: tf.Tensor, training: bool
+    logits: Tensor, labels: Tensor, weights: Tensor, token_ids: Tensor, training: bool
 ) -> Sums:
     """Cross-entropy of tokens, summed.
 
@@ -138,18 +147,16 @@ def token_sums(
         `loss_sum` and `nll_sum` (nats), `weight`, `input_tokens` and, outside training,
         `correct_sum`.
     """
-    logits = tf.cast(logits, tf.float32)
-    nll = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)  # (N,)
+    logits = ops.cast(logits, "float32")
+    nll = cross_entropy(labels, logits)  # (N,)
     sums = weighted_sums(nll, weights, None if training else correct(logits, labels))
     return {**sums, "nll_sum": sums["loss_sum"], "input_tokens": count_tokens(token_ids)}
 
 
-def flat_rows(
-    hidden: tf.Tensor, labels: tf.Tensor, skip_padding: bool
-) -> tuple[tf.Tensor, tf.Tensor]:
+def flat_rows(hidden: Tensor, labels: Tensor, skip_padding: bool) -> tuple[Tensor, Tensor]:
     """`(B, T, D)` and `(B, T)` to `(N, D)` and `(N,)`, N = B T, or only labels that are not PAD."""
-    hidden = tf.reshape(hidden, (-1, hidden.shape[-1]))
-    labels = tf.reshape(labels, (-1,))
+    hidden = ops.reshape(hidden, (-1, hidden.shape[-1]))
+    labels = ops.reshape(labels, (-1,))
     if skip_padding:
         used = tf.where(labels != PAD)[:, 0]
         hidden, labels = tf.gather(hidden, used), tf.gather(labels, used)
@@ -166,9 +173,9 @@ class MaskedPositions:
         weights: `(N,)` float32, 0 at unused positions.
     """
 
-    used: tf.Tensor | None
-    length: tf.Tensor | int
-    weights: tf.Tensor
+    used: Tensor | None
+    length: Tensor | int
+    weights: Tensor
 
     @classmethod
     def of(cls, batch: Batch, skip_padding: bool) -> "MaskedPositions":
@@ -176,28 +183,30 @@ class MaskedPositions:
 
         With `skip_padding` unused ones are left out, and N is dynamic.
         """
-        weights = tf.reshape(batch["masked_weights"], (-1,))  # (B, P) -> (B P,)
+        weights = ops.reshape(batch["masked_weights"], (-1,))  # (B, P) -> (B P,)
         used = None
         if skip_padding:
             used = tf.cast(tf.where(weights > 0)[:, 0], tf.int32)
             weights = tf.gather(weights, used)
-        return cls(used, tf.shape(batch["token_ids"])[1], weights)
+        return cls(used, ops.shape(batch["token_ids"])[1], weights)
 
-    def flat(self, values: tf.Tensor) -> tf.Tensor:
+    def flat(self, values: Tensor) -> Tensor:
         """`(B, P, ...) -> (N, ...)`."""
-        values = tf.reshape(values, (-1, *values.shape[2:]))
+        values = ops.reshape(values, (-1, *values.shape[2:]))
         return values if self.used is None else tf.gather(values, self.used)
 
-    def flat_columns(self, columns: tf.Tensor) -> tf.Tensor:
+    def flat_columns(self, columns: Tensor) -> Tensor:
         """Columns `(B, P)` of their rows as indices `(N,)` into a batch laid out as `(B L,)`."""
-        return self.flat(columns + self.length * tf.range(tf.shape(columns)[0])[:, None])
+        rows = ops.arange(ops.shape(columns)[0], dtype=columns.dtype)
+        return self.flat(columns + self.length * rows[:, None])
 
-    def sums(self, logits: tf.Tensor, batch: Batch, training: bool) -> Sums:
+    def sums(self, logits: Tensor, batch: Batch, training: bool) -> Sums:
         """`token_sums` of logits `(N, V)` against the batch's `masked_labels (B, P)`."""
         labels = self.flat(batch["masked_labels"])
         return token_sums(logits, labels, self.weights, batch["token_ids"], training)
 
-    def vectors(self, hidden: tf.Tensor, columns: tf.Tensor) -> tf.Tensor:
+    def vectors(self, hidden: Tensor, columns: Tensor) -> Tensor:
         """`hidden (B, L, D)` at columns `(B, P)`: `(N, D)`."""
         # (B, L, D) -> (B L, D) -> (N, D)
-        return tf.gather(tf.reshape(hidden, (-1, hidden.shape[-1])), self.flat_columns(columns))
+        rows = ops.reshape(hidden, (-1, hidden.shape[-1]))
+        return ops.take(rows, self.flat_columns(columns), axis=0)

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 import tensorflow as tf
+from keras import ops
 
 from macaron_tf.models.base import encoder_inputs
 from macaron_tf.objectives.base import (
@@ -11,7 +12,9 @@ from macaron_tf.objectives.base import (
     Objective,
     PretrainingObjective,
     Sums,
+    Tensor,
     correct,
+    cross_entropy,
     flat_rows,
     token_sums,
     weighted_sums,
@@ -48,11 +51,11 @@ class CausalLanguageObjective(PretrainingObjective):
         return self.sums(network, hidden[:, :-1], ids[:, 1:], ids, training)
 
     def sums(
-        self, network, hidden: tf.Tensor, labels: tf.Tensor, token_ids: tf.Tensor, training: bool
+        self, network, hidden: Tensor, labels: Tensor, token_ids: Tensor, training: bool
     ) -> Sums:
         """`token_sums` of states `(B, T, D)` and labels `(B, T)`, PAD where there is none."""
         hidden, labels = flat_rows(hidden, labels, self.skip_padding)
-        weights = tf.cast(labels != PAD, tf.float32)
+        weights = ops.cast(ops.not_equal(labels, PAD), "float32")
         return token_sums(network.logits(hidden), labels, weights, token_ids, training)
 
 
@@ -124,24 +127,25 @@ class AuxiliaryLanguageObjective(ClassificationObjective):
         sums = self.sums(logits, batch, training)
         if self.language_weight:
             nll = _language_loss(network.language_model, token_ids, hidden)  # (B,)
-            language = tf.reduce_sum(nll * batch["weight"])
+            language = ops.sum(nll * batch["weight"])
             sums["loss_sum"] += self.language_weight * language
             sums["language_loss_sum"] = language
         return sums
 
 
-def _language_loss(language_model, token_ids: tf.Tensor, hidden: tf.Tensor) -> tf.Tensor:
+def _language_loss(language_model, token_ids: Tensor, hidden: Tensor) -> Tensor:
     """L1 of each example: ids `(B, R, L)` and hidden states `(B, R, L, D)` to `(B,)` float32."""
     labels = token_ids[:, :, 1:]  # (B, R, L - 1)
     # (B, R, L - 1, D) -> (N, D) and (B, R, L - 1) -> (N,), N = B R (L - 1)
-    rows = tf.reshape(hidden[:, :, :-1], (-1, hidden.shape[-1]))
-    logits = tf.cast(language_model.logits(rows), tf.float32)  # (N, V)
-    nll = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.reshape(labels, (-1,)), logits)
-    nll = tf.reshape(nll, tf.shape(labels))  # (N,) -> (B, R, L - 1)
+    rows = ops.reshape(hidden[:, :, :-1], (-1, hidden.shape[-1]))
+    logits = ops.cast(language_model.logits(rows), "float32")  # (N, V)
+    nll = cross_entropy(ops.reshape(labels, (-1,)), logits)
+    nll = ops.reshape(nll, ops.shape(labels))  # (N,) -> (B, R, L - 1)
     # Not the last token of a row: behind the others there is one more.
-    used = tf.pad(tf.cast(labels[:, :, 1:] != PAD, tf.float32), [[0, 0], [0, 0], [0, 1]])
-    count = tf.maximum(tf.reduce_sum(used, axis=2), 1.0)  # (B, R)
-    return tf.reduce_mean(tf.reduce_sum(nll * used, axis=2) / count, axis=1)
+    used = ops.cast(ops.not_equal(labels[:, :, 1:], PAD), "float32")
+    used = ops.pad(used, [[0, 0], [0, 0], [0, 1]])
+    count = ops.maximum(ops.sum(used, axis=2), 1.0)  # (B, R)
+    return ops.mean(ops.sum(nll * used, axis=2) / count, axis=1)
 
 
 @dataclass(frozen=True)

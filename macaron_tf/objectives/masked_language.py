@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-import tensorflow as tf
+from keras import ops
 
 from macaron_tf.models.base import encoder_inputs
 from macaron_tf.objectives.base import (
@@ -11,6 +11,7 @@ from macaron_tf.objectives.base import (
     PretrainingObjective,
     Sums,
     correct,
+    cross_entropy,
 )
 
 
@@ -51,16 +52,16 @@ class MaskedLanguageObjective(PretrainingObjective):
         at = masked.vectors(hidden, batch["masked_positions"])  # (N, D)
         sums = masked.sums(network.masked_logits(at), batch, training)
         if self.sentence_pair:
-            logits = tf.cast(network.pair_logits(hidden), tf.float32)  # (B, 2)
+            logits = ops.cast(network.pair_logits(hidden), "float32")  # (B, 2)
             labels = batch["pair_label"]
             weights = batch["pair_weights"]  # (B,)
-            rows = tf.cast(weights > 0, tf.float32)
-            nll = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)  # (B,)
-            sums["pair_loss_sum"] = tf.reduce_sum(nll * rows)
-            sums["pair_accuracy_sum"] = tf.reduce_sum(correct(logits, labels) * rows)
-            sums["pair_loss_weight"] = sums["pair_accuracy_weight"] = tf.reduce_sum(rows)
+            rows = ops.cast(weights > 0, "float32")
+            nll = cross_entropy(labels, logits)  # (B,)
+            sums["pair_loss_sum"] = ops.sum(nll * rows)
+            sums["pair_accuracy_sum"] = ops.sum(correct(logits, labels) * rows)
+            sums["pair_loss_weight"] = sums["pair_accuracy_weight"] = ops.sum(rows)
             # `loss_sum` is divided by the batch's masked tokens, to which the weights add up.
-            sums["loss_sum"] += tf.reduce_sum(nll * weights)
+            sums["loss_sum"] += ops.sum(nll * weights)
         return sums
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import tensorflow as tf
+from keras import ops
 
 from macaron_tf.models.base import encoder_inputs
 from macaron_tf.objectives.base import (
@@ -10,10 +11,9 @@ from macaron_tf.objectives.base import (
     MaskedPositions,
     PretrainingObjective,
     Sums,
-    count_tokens,
+    Tensor,
 )
 from macaron_tf.objectives.masking import choice as draws
-from macaron_tf.objectives.masking.masking import put_tokens
 from macaron_tf.settings import NonNegative
 from macaron_tf.special_ids import PAD
 
@@ -67,7 +67,7 @@ class ReplacedTokenObjective(PretrainingObjective):
         def with_draws(batch: Batch, seed: tf.Tensor) -> Batch:
             batch = masked(batch, seed)
             rows, room = tf.shape(batch["masked_positions"])[0], batch["masked_positions"].shape[1]
-            real = count_tokens(batch["token_ids"])
+            real = tf.reduce_sum(tf.cast(batch["token_ids"] != PAD, tf.float32))
             rate = tf.reduce_sum(batch["masked_weights"]) / tf.maximum(real, 1.0)
             return {
                 **batch,
@@ -80,42 +80,51 @@ class ReplacedTokenObjective(PretrainingObjective):
 
     def __call__(self, network, batch: Batch, training: bool) -> Sums:
         inputs, token_ids = encoder_inputs(batch), batch["token_ids"]  # (B, L)
-        real = token_ids != PAD
+        real = ops.not_equal(token_ids, PAD)
         masked = MaskedPositions.of(batch, self.skip_padding)
         hidden = network.generator.hidden_states(inputs, training=training)  # (B, L, D)
         at = masked.vectors(hidden, batch["masked_positions"])
-        logits = tf.cast(network.generator.masked_logits(at), tf.float32)  # (N, V)
+        logits = ops.cast(network.generator.masked_logits(at), "float32")  # (N, V)
         sums = masked.sums(logits, batch, training)
 
         drawn = sample(logits, masked.flat(batch["sampling_draws"]))  # (N,)
         at = masked.flat_columns(batch["masked_positions"])
         used = masked.weights > 0
         original = put_tokens(token_ids, at, masked.flat(batch["masked_labels"]), used)
-        corrupt = put_tokens(token_ids, at, tf.cast(drawn, token_ids.dtype), used)
-        replaced = corrupt != original  # (B, L)
+        corrupt = put_tokens(token_ids, at, ops.cast(drawn, token_ids.dtype), used)
+        replaced = ops.not_equal(corrupt, original)  # (B, L)
         answers = network.replaced_logits({**inputs, "token_ids": corrupt}, training=training)
-        answers = tf.cast(answers, tf.float32)  # (B, L)
-        loss = tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(replaced, tf.float32), answers)
-        loss = tf.where(real, loss, 0.0)
-        loss_sum = tf.reduce_sum(loss * batch["token_weights"][:, None])
+        answers = ops.cast(answers, "float32")  # (B, L)
+        targets = ops.cast(replaced, "float32")
+        loss = ops.binary_crossentropy(targets, answers, from_logits=True)
+        loss = ops.where(real, loss, 0.0)
+        loss_sum = ops.sum(loss * batch["token_weights"][:, None])
         sums["loss_sum"] += self.discriminator_weight * loss_sum
 
         said = answers > 0
         counted = {
             "replaced_loss": (loss, real),
-            "replaced_accuracy": (said == replaced, real),
+            "replaced_accuracy": (ops.equal(said, replaced), real),
             "replaced_rate": (replaced, real),
-            "replaced_recall": (said, replaced & real),
-            "replaced_precision": (replaced, said & real),
+            "replaced_recall": (said, ops.logical_and(replaced, real)),
+            "replaced_precision": (replaced, ops.logical_and(said, real)),
         }
         for name, (values, among) in counted.items():
-            among = tf.cast(among, tf.float32)
-            sums[f"{name}_sum"] = tf.reduce_sum(tf.cast(values, tf.float32) * among)
-            sums[f"{name}_weight"] = tf.reduce_sum(among)
+            among = ops.cast(among, "float32")
+            sums[f"{name}_sum"] = ops.sum(ops.cast(values, "float32") * among)
+            sums[f"{name}_weight"] = ops.sum(among)
         return sums
 
 
-def sample(logits: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
+def put_tokens(token_ids: Tensor, flat: Tensor, tokens: Tensor, used: Tensor) -> Tensor:
+    """`masking.put_tokens` on the engine's own tensors."""
+    ids = ops.reshape(token_ids, (-1,))  # (B, L) -> (B L,)
+    change = ops.where(used, tokens - ops.take(ids, flat), 0)
+    changed = ids + ops.segment_sum(change, flat, num_segments=ops.size(ids))
+    return ops.reshape(changed, ops.shape(token_ids))
+
+
+def sample(logits: Tensor, uniform: Tensor) -> Tensor:
     """Inverse-CDF sampling of one token from each softmax, PAD left out: `(N,)` int32.
 
     One uniform draw per sample instead of the V of Gumbel's method, few enough to come with the
@@ -123,25 +132,26 @@ def sample(logits: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
     long as the softmax. Logits are `(N, V)`, draws `(N,)` in [0, 1), both float32; no gradient
     flows.
     """
-    logits = tf.stop_gradient(logits)
+    logits = ops.stop_gradient(logits)
     size = logits.shape[1]
-    shares = tf.exp(logits - tf.reduce_max(logits, axis=-1, keepdims=True))
-    shares = tf.where(tf.range(size) == PAD, 0.0, shares)
+    shares = ops.where(ops.arange(size) == PAD, 0.0, ops.softmax(logits, axis=-1))
     # (N, V) -> (N, K, 128)
-    blocks = tf.reshape(
-        tf.pad(shares, [[0, 0], [0, -size % _BLOCK]]), (-1, -(-size // _BLOCK), _BLOCK)
+    blocks = ops.reshape(
+        ops.pad(shares, [[0, 0], [0, -size % _BLOCK]]), (-1, -(-size // _BLOCK), _BLOCK)
     )
-    block, rest = _passed(tf.reduce_sum(blocks, axis=-1), uniform)
+    block, rest = _passed(ops.sum(blocks, axis=-1), uniform)
     # (N, 128)
-    column, _ = _passed(tf.gather(blocks, block, batch_dims=1), rest)
+    column, _ = _passed(ops.take_along_axis(blocks, block[:, None, None], axis=1)[:, 0], rest)
     return block * _BLOCK + column
 
 
-def _passed(shares: tf.Tensor, uniform: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def _passed(shares: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
     """Index of the share `(N, K)` that a draw `(N,)` falls in, and the place in it, 0 to 1."""
-    sums = tf.cumsum(shares, axis=-1)
+    sums = ops.cumsum(shares, axis=-1)
     target = uniform[:, None] * sums[:, -1:]  # (N, 1), below the whole
-    at = tf.reduce_sum(tf.cast(sums <= target, tf.int32), axis=-1)
-    share, end = (tf.gather(values, at, batch_dims=1) for values in (shares, sums))
+    at = ops.sum(ops.cast(sums <= target, "int32"), axis=-1)
+    share, end = (
+        ops.take_along_axis(values, at[:, None], axis=1)[:, 0] for values in (shares, sums)
+    )
     # Rounding could give 1, outside of the share.
-    return at, tf.clip_by_value(1.0 - (end - target[:, 0]) / share, 0.0, 1.0 - 2.0**-24)
+    return at, ops.clip(1.0 - (end - target[:, 0]) / share, 0.0, 1.0 - 2.0**-24)

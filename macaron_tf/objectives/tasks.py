@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import tensorflow as tf
 from annotated_types import Ge
+from keras import ops
 
 from macaron_tf.models.base import encoder_inputs
 from macaron_tf.models.tasks import SiameseEncoder, unit_length
@@ -17,22 +18,19 @@ from macaron_tf.objectives.base import (
     Batch,
     Objective,
     Sums,
+    Tensor,
     correct,
     count_tokens,
+    cross_entropy,
     weighted_sums,
     with_weights,
 )
 from macaron_tf.settings import INT32, Count, Positive
 
 
-def _cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-    """Cross-entropy of labels `(...,)` under logits `(..., C)`: `(...,)` nats."""
-    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-
-
-def _labels_where(real: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+def _labels_where(real: Tensor, labels: Tensor) -> Tensor:
     """Labels, 0 where there is none."""
-    return tf.where(real, labels, tf.zeros_like(labels))
+    return ops.where(real, labels, ops.zeros_like(labels))
 
 
 def _check_scores(name: str, asked: int, scored: int) -> None:
@@ -52,16 +50,14 @@ class TaskObjective(Objective):
         logits = network(encoder_inputs(batch), training=training)
         return self.sums(logits, with_weights(batch), training)
 
-    def sums(self, logits: tf.Tensor, batch: Batch, training: bool) -> Sums:
+    def sums(self, logits: Tensor, batch: Batch, training: bool) -> Sums:
         """The returned sums, of the network's logits."""
-        losses, weights, right = self.answers(tf.cast(logits, tf.float32), batch)
+        losses, weights, right = self.answers(ops.cast(logits, "float32"), batch)
         sums = weighted_sums(losses, weights, None if training else right)
         return {**sums, "input_tokens": count_tokens(batch["token_ids"])}
 
     @abc.abstractmethod
-    def answers(
-        self, logits: tf.Tensor, batch: Batch
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
+    def answers(self, logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
         """Losses, weights, and 1 where an answer is right, all `(B,)` or `(B, L)` float32."""
 
 
@@ -83,8 +79,8 @@ class ClassificationObjective(TaskObjective):
         weights = batch["weight"]
         labels = _labels_where(weights > 0, batch["label"])
         if self.num_classes == 1:
-            return tf.square(logits[:, 0] - labels), weights, None
-        return _cross_entropy(labels, logits), weights, correct(logits, labels)
+            return ops.square(logits[:, 0] - labels), weights, None
+        return cross_entropy(labels, logits), weights, correct(logits, labels)
 
 
 class SpanObjective(TaskObjective):
@@ -99,8 +95,8 @@ class SpanObjective(TaskObjective):
     def answers(self, logits, batch):
         weights = batch["weight"]
         labels = _labels_where(weights[:, None] > 0, batch["label"])
-        losses = tf.reduce_mean(_cross_entropy(labels, logits), axis=1)  # (B, 2) -> (B,)
-        return losses, weights, tf.reduce_prod(correct(logits, labels), axis=1)
+        losses = ops.mean(cross_entropy(labels, logits), axis=1)  # (B, 2) -> (B,)
+        return losses, weights, ops.prod(correct(logits, labels), axis=1)
 
 
 @dataclass(frozen=True)
@@ -122,7 +118,7 @@ class TaggingObjective(TaskObjective):
         _check_scores("num_tags", self.num_tags, logits.shape[-1])
         words = (batch["label"] > 0) & (batch["weight"][:, None] > 0)  # (B, L)
         tags = _labels_where(words, batch["label"] - 1)  # (B, L)
-        return _cross_entropy(tags, logits), tf.cast(words, tf.float32), correct(logits, tags)
+        return cross_entropy(tags, logits), ops.cast(words, "float32"), correct(logits, tags)
 
 
 @dataclass(frozen=True)
@@ -156,21 +152,21 @@ class SequenceObjective(Objective):
         hidden = network.hidden_states(batch["inputs"], training=training)  # (..., D)
         rank = len(batch["weight"].shape)
         # (..., D) -> (N, D); (...,) -> (N,); (..., O) or (...,) -> (N, O) or (N,)
-        hidden = tf.reshape(hidden, (-1, hidden.shape[-1]))
-        weights = tf.reshape(batch["weight"], (-1,))
+        hidden = ops.reshape(hidden, (-1, hidden.shape[-1]))
+        weights = ops.reshape(batch["weight"], (-1,))
         targets = batch["targets"]
-        targets = tf.reshape(targets, (-1, *targets.shape[rank:]))
+        targets = ops.reshape(targets, (-1, *targets.shape[rank:]))
         if self.skip_padding:
             used = tf.where(weights > 0)[:, 0]
             hidden, weights, targets = (tf.gather(x, used) for x in (hidden, weights, targets))
-        scores = tf.cast(network.logits(hidden), tf.float32)  # (N, O)
+        scores = ops.cast(network.logits(hidden), "float32")  # (N, O)
         if self.loss == "squared_error":
-            return weighted_sums(tf.reduce_mean(tf.square(scores - targets), axis=-1), weights)
+            return weighted_sums(ops.mean(ops.square(scores - targets), axis=-1), weights)
         if self.loss == "bernoulli":
-            losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=targets, logits=scores)
-            return weighted_sums(tf.reduce_sum(losses, axis=-1), weights)
+            losses = ops.binary_crossentropy(targets, scores, from_logits=True)
+            return weighted_sums(ops.sum(losses, axis=-1), weights)
         right = None if training else correct(scores, targets)
-        sums = weighted_sums(_cross_entropy(targets, scores), weights, right)
+        sums = weighted_sums(cross_entropy(targets, scores), weights, right)
         return {**sums, "nll_sum": sums["loss_sum"]}
 
 
@@ -201,10 +197,10 @@ class SimilarityObjective(Objective):
     def loss(
         self,
         network: SiameseEncoder,
-        vectors: tf.Tensor,
-        labels: tf.Tensor | None,
+        vectors: Tensor,
+        labels: Tensor | None,
         training: bool = False,
-    ) -> tf.Tensor:
+    ) -> Tensor:
         """Vectors `(B, S, D)` and labels `(B,)` to losses `(B,)` float32."""
 
 
@@ -221,7 +217,7 @@ class PairClassificationObjective(SimilarityObjective):
     def loss(self, network, vectors, labels, training=False):
         _check_scores("num_classes", self.num_classes, network.num_classes)
         logits = network.pair_logits(vectors[:, 0], vectors[:, 1], training=training)  # (B, C)
-        return _cross_entropy(labels, tf.cast(logits, tf.float32))
+        return cross_entropy(labels, ops.cast(logits, "float32"))
 
 
 @dataclass(frozen=True)
@@ -241,8 +237,8 @@ class CosineObjective(SimilarityObjective):
 
     def loss(self, network, vectors, labels, training=False):
         units = unit_length(vectors)  # (B, 2, D)
-        cosine = tf.reduce_sum(units[:, 0] * units[:, 1], axis=-1)  # (B,)
-        return tf.square(cosine - (labels - self.low) / (self.high - self.low))
+        cosine = ops.sum(units[:, 0] * units[:, 1], axis=-1)  # (B,)
+        return ops.square(cosine - (labels - self.low) / (self.high - self.low))
 
 
 @dataclass(frozen=True)
@@ -257,12 +253,12 @@ class TripletObjective(SimilarityObjective):
     margin: Positive = 1.0
 
     def loss(self, network, vectors, labels=None, training=False):
-        anchor, positive, negative = tf.unstack(vectors, axis=1)  # 3 of (B, D)
+        anchor, positive, negative = ops.unstack(vectors, axis=1)  # 3 of (B, D)
         gap = _distance(anchor, positive) - _distance(anchor, negative)  # (B,)
-        return tf.maximum(gap + self.margin, 0.0)
+        return ops.maximum(gap + self.margin, 0.0)
 
 
-def _distance(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
+def _distance(a: Tensor, b: Tensor) -> Tensor:
     """Euclidean: `(B, D)` and `(B, D)` to `(B,)`; the gradient between equal vectors is 0."""
     # The slope of a root at 0 is infinite, and in a row of padding all three vectors are equal.
-    return tf.sqrt(tf.maximum(tf.reduce_sum(tf.square(a - b), axis=-1), 1e-12))
+    return ops.sqrt(ops.maximum(ops.sum(ops.square(a - b), axis=-1), 1e-12))

@@ -1,33 +1,21 @@
 """The model that `fit` trains: a network, an objective, and exact updates over many tokens."""
 
 import warnings
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 import keras
 import tensorflow as tf
 
 from macaron_tf.distribution import distributed, spread_seeds
-from macaron_tf.errors import UserError
 from macaron_tf.io.progress import Progress
 from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.optimizer import ExponentialMovingAverage, make_optimizer
-from macaron_tf.training.updates import (
-    SKIPPED_IN_A_ROW,
-    UPDATES,
-    FirstStage,
-    Objective,
-    Sums,
-    Updates,
-    metrics_from_sums,
-)
+from macaron_tf.training.trained_model import TrainedModel, features, freeze
+from macaron_tf.training.updates import UPDATES, FirstStage, Objective, Updates
 
 
-class Diverged(UserError):
-    """Too many updates in a row had a NaN or infinite gradient."""
-
-
-class FitModel(keras.Model):
+class FitModel(TrainedModel, keras.Model):
     """A network and its objective, ready for `fit`.
 
     An update takes `accumulation_steps` micro-batches. Its loss is `loss_sum / weight` over all of
@@ -55,15 +43,9 @@ class FitModel(keras.Model):
         first_stage: see `FirstStage`; None = every update trains everything.
 
     Attributes:
-        step: updates done, skipped ones included: the run's clock and its position in the data.
-        window: `Sums` of the updates since the last `window.reset()`.
-        returns_logs: `step -> bool`, whether the update that ends at `step` returns its metrics to
-            Keras, which turns them into Python floats and so waits for the device.
-        calls_to_pass: how many of Keras's next steps do nothing: a resumed epoch's earlier updates.
         steps_left: `step -> int`, how many updates may follow in one call; by default the rest of
             the epoch, where its length is known.
         per_worker_data: each worker process brings its own batches, see `distributed`.
-        endless: whether data that end are an error rather than the end of the epoch.
 
     Raises:
         Diverged: in `fit`: too many skipped updates in a row.
@@ -78,32 +60,30 @@ class FitModel(keras.Model):
         first_stage: FirstStage | None = None,
         **kwargs,
     ):
-        super().__init__(**kwargs)
-        self.network = network
-        self.objective = objective
-        self.config = config or TrainingConfig()
+        super().__init__(network, objective, config, **kwargs)
         self.updates = Updates(network, objective, self.config, first_stage)
-        self.step = 0
-        self.window = Sums()
-        self.returns_logs: Callable[[int], bool] = lambda step: True
-        self.calls_to_pass = 0
         self.steps_left: Callable[[int], int] = self._left_in_epoch
         self.per_worker_data = False
-        self.endless = False
-        self._epoch_sums = Sums()
-        self._epoch_start = 0
         self._steps_per_epoch: int | None = None
 
     @property
     def ema(self) -> ExponentialMovingAverage | None:
-        """The moving average of the weights, if one is kept."""
         return self.updates.ema
 
     @property
-    def seed_states(self) -> list[keras.Variable]:
-        """The states of the network's random number generators, in order."""
-        weights = {id(weight) for weight in self.network.weights}
-        return [v for v in self.network.variables if id(v) not in weights]
+    def memory(self) -> Sequence[keras.Variable]:
+        return self.updates.memory
+
+    @property
+    def strategy(self) -> tf.distribute.Strategy:
+        return self.updates.strategy
+
+    @property
+    def skipped_in_a_row(self) -> tf.Variable:
+        return self.updates.skipped_in_a_row
+
+    def carry(self, memory: Sequence[keras.Variable]) -> None:
+        self.updates.memory = memory
 
     def _maybe_symbolic_build(self, *args, **kwargs) -> None:
         """Replaces Keras's, which draws a batch and fails on the dicts of several workers."""
@@ -141,15 +121,6 @@ class FitModel(keras.Model):
         """Empty: metrics are ratios of sums, see `get_metrics_result`."""
         return []
 
-    def reset_metrics(self) -> None:
-        """Clears the sums of the epoch; called by Keras as an epoch or an evaluation begins."""
-        self._epoch_sums.reset()
-        self._epoch_start = self.step
-
-    def get_metrics_result(self) -> dict[str, float]:
-        """The metrics of the epoch or the evaluation so far."""
-        return metrics_from_sums(self._epoch_sums.totals())
-
     def prepare(self) -> None:
         """Makes the variables of the optimizer and the average, once the network is built.
 
@@ -175,7 +146,7 @@ class FitModel(keras.Model):
         """Keras's `fit`, an epoch counted in updates; builds the network on a first batch."""
         if not self.network.built and isinstance(x, tf.data.Dataset):
             for batch in x.take(1):
-                self.updates.sums(_features(batch), training=False)
+                self.updates.sums(features(batch), training=False)
         self.prepare()
         self._steps_per_epoch = kwargs.get("steps_per_epoch")
         if isinstance(x, tf.data.Dataset):
@@ -204,7 +175,7 @@ class FitModel(keras.Model):
 
     def train_step(self, data) -> dict[str, tf.Tensor]:
         """One update from one micro-batch; returns its values by name."""
-        values = self.updates.apply(*self.updates.micro_step(_features(data)))
+        values = self.updates.apply(*self.updates.micro_step(features(data)))
         return dict(zip(self.updates.update_names, tf.unstack(values), strict=True))
 
     def make_train_function(self, force: bool = False):
@@ -213,7 +184,7 @@ class FitModel(keras.Model):
             return self.train_function
         updates = self.updates
         micro_step = self._graph(
-            lambda batch: updates.micro_step(_features(batch)), self.jit_compile
+            lambda batch: updates.micro_step(features(batch)), self.jit_compile
         )
         several = self._graph(
             lambda iterator, count: updates.several(
@@ -236,16 +207,10 @@ class FitModel(keras.Model):
             except (StopIteration, tf.errors.OutOfRangeError):
                 if not self.endless:
                     raise
-                raise UserError(
-                    f"the training data ended after step {self.step}: they must repeat without end "
-                    "and hold at least one batch"
-                ) from None
+                raise self._ended() from None
             # Keras counts a call as one step: its next count - 1 steps are passed over.
             self.calls_to_pass = count - 1
-            self.step += count
-            self.window.add(updates.update_names, values)
-            self._epoch_sums.add(updates.update_names, values)
-            return self._logs() if self.returns_logs(self.step) else {}
+            return self._count(count, updates.update_names, values)
 
         self.train_function = train_function
         return train_function
@@ -255,7 +220,7 @@ class FitModel(keras.Model):
         if self.test_function is not None and not force:
             return self.test_function
         updates = self.updates
-        test_step = self._graph(lambda batch: updates.test_step(_features(batch)), self.jit_compile)
+        test_step = self._graph(lambda batch: updates.test_step(features(batch)), self.jit_compile)
         # Drawn inside the graph: a batch drawn outside would be traced for its own shape.
         test_next = self._graph(lambda iterator: updates.test(test_step, iterator.get_next()))
 
@@ -270,13 +235,6 @@ class FitModel(keras.Model):
         self.test_function = test_function
         return test_function
 
-    def ema_weights(self) -> AbstractContextManager[None]:
-        """While the context lasts, the network's weights are their moving average, if one is kept.
-
-        Nothing may be trained, or saved for resuming, inside.
-        """
-        return self.ema.swapped() if self.ema else nullcontext()
-
     def _graph(self, function: Callable, jit_compile: bool = False) -> Callable:
         if self.run_eagerly:
             return function
@@ -289,28 +247,6 @@ class FitModel(keras.Model):
         if self._steps_per_epoch is None:
             return 1
         return self._steps_per_epoch - (step - self._epoch_start)
-
-    def _logs(self) -> dict[str, float]:
-        totals = self._epoch_sums.totals()
-        skipped = totals.get(SKIPPED_IN_A_ROW, 0)
-        if skipped >= self.config.max_skipped_updates:
-            raise Diverged(
-                f"{skipped:.0f} updates in a row up to step {self.step} had a NaN or infinite "
-                "loss or gradient: lower learning_rate, lengthen warmup_steps or set clip_norm"
-            )
-        return metrics_from_sums(totals)
-
-
-def _features(data) -> dict[str, tf.Tensor]:
-    """The batch: features by name, of which Keras may pass some as targets and sample weights."""
-    x, label, weight = keras.utils.unpack_x_y_sample_weight(data)
-    if not isinstance(x, dict):
-        raise UserError(
-            "a FitModel learns from batches that are dicts of features by name, such as token_ids "
-            f"and label, not from a {type(x).__name__}"
-        )
-    more = {"label": label, "weight": weight}
-    return {**x, **{name: value for name, value in more.items() if value is not None}}
 
 
 def build_fit_model(
@@ -325,22 +261,7 @@ def build_fit_model(
     Raises:
         UserError: no weight has a path with a part of `config.frozen`, or none is left to train.
     """
-    _freeze(network, config)
+    freeze(network, config)
     model = FitModel(network, objective, config, first_stage)
     model.compile(make_optimizer(config, network.trainable_variables), jit_compile)
     return model
-
-
-def _freeze(network: keras.Model, config: TrainingConfig) -> None:
-    """Makes the weights named by `config.frozen` untrainable."""
-    for part in config.frozen:
-        named = [weight for weight in network.weights if part in weight.path]
-        if not named:
-            some = ", ".join(weight.path for weight in network.weights[:5])
-            raise config.error(
-                f"frozen: no weight's path has {part!r} in it; paths are like {some}"
-            )
-        for weight in named:
-            weight.trainable = False
-    if not network.trainable_variables:
-        raise config.error("frozen: no weight is left to train")

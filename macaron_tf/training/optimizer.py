@@ -83,11 +83,12 @@ def make_schedule(config: TrainingConfig) -> WarmupSchedule:
 class _FusedUpdate:
     """Keras's Adam in one pass over a variable and its two moments instead of fifteen.
 
-    In the scope of a strategy, where a variable has several copies, Keras's own update runs.
+    In the scope of a strategy, where a variable has several copies, and on JAX, where XLA makes it
+    one pass, Keras's own update runs.
     """
 
     def update_step(self, gradient, variable, learning_rate):
-        if tf.distribute.has_strategy():
+        if keras.backend.backend() != "tensorflow" or tf.distribute.has_strategy():
             return super().update_step(gradient, variable, learning_rate)
         index = self._get_variable_index(variable)
         step = ops.cast(self.iterations + 1, variable.dtype)
@@ -125,18 +126,29 @@ class ExponentialMovingAverage:
     def __init__(self, variables: Sequence[keras.Variable], decay: float):
         self.decay = decay
         self.variables = list(variables)
+        mesh = keras.distribution.distribution()
         self.shadows = [
-            keras.Variable(v.numpy(), trainable=False, dtype=v.dtype, name=f"average_{i}")
+            keras.Variable(
+                ops.convert_to_tensor(v),
+                trainable=False,
+                dtype=v.dtype,
+                layout=mesh and mesh.get_variable_layout(v),
+                name=f"average_{i}",
+            )
             for i, v in enumerate(self.variables)
         ]
 
     def update(self, updates) -> None:
         """Moves the shadows towards the weights, in a graph, after so many optimizer steps."""
-        updates = tf.cast(updates, tf.float32)
-        decay = tf.minimum(self.decay, (1.0 + updates) / (10.0 + updates))
+        updates = ops.cast(updates, "float32")
+        decay = ops.minimum(self.decay, (1.0 + updates) / (10.0 + updates))
         for variable, shadow in zip(self.variables, self.shadows, strict=True):
-            difference = tf.convert_to_tensor(variable) - tf.convert_to_tensor(shadow)
-            shadow.value.assign_add(tf.cast(1.0 - decay, difference.dtype) * difference)
+            difference = ops.convert_to_tensor(variable) - ops.convert_to_tensor(shadow)
+            change = ops.cast(1.0 - decay, difference.dtype) * difference
+            if keras.backend.backend() == "tensorflow":
+                shadow.value.assign_add(change)  # in place
+            else:
+                shadow.assign_add(change)
 
     @contextlib.contextmanager
     def swapped(self) -> Iterator[None]:

@@ -22,7 +22,6 @@ from macaron_tf.io import paths as storage
 from macaron_tf.io.files import only_writer
 from macaron_tf.io.progress import Progress
 from macaron_tf.training.checkpoints import CheckpointDirectory, is_checkpoint
-from macaron_tf.training.fit_model import FitModel
 from macaron_tf.training.progress import JsonLines, Reporter, TensorBoard, TrainingBar
 from macaron_tf.training.state import (
     RunState,
@@ -30,9 +29,10 @@ from macaron_tf.training.state import (
     weight_table,
     write_checkpoint,
 )
+from macaron_tf.training.trained_model import TrainedModel
 from macaron_tf.training.updates import metrics_from_sums
 
-Validate = Callable[[FitModel, int], Mapping[str, object]]
+Validate = Callable[[TrainedModel, int], Mapping[str, object]]
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -97,7 +97,7 @@ class TrainingSession(keras.callbacks.Callback):
     """One process's part of a run, and the callback that reports, validates, saves and stops it.
 
     Keras's batch numbers begin anew each epoch, and a resumed round passes over the updates done
-    before; the clock here is `FitModel.step`. Only reports wait for the device.
+    before; the clock here is `TrainedModel.step`. Only reports wait for the device.
 
     Args:
         model: compiled and prepared; its configuration is the run's.
@@ -115,7 +115,7 @@ class TrainingSession(keras.callbacks.Callback):
 
     def __init__(
         self,
-        model: FitModel,
+        model: TrainedModel,
         run_dir: str | os.PathLike,
         vocabulary_hash: str,
         validate: Validate | None,
@@ -153,7 +153,7 @@ class TrainingSession(keras.callbacks.Callback):
             return
         checkpoint = self.checkpoints.of_step(int(step))
         self.state = restore_checkpoint(checkpoint, self.model, self.vocabulary_hash)
-        spread_seeds(self.model.updates.strategy, self.model.seed_states)
+        spread_seeds(self.model.strategy, self.model.seed_states)
         self.saved_at = self.model.step
         if self.workers.chief:
             self._mark_best()  # a kill may come between a checkpoint's rename and best.json's
@@ -341,7 +341,7 @@ class TrainingResult:
 
 
 def train(
-    model: FitModel,
+    model: TrainedModel,
     train_dataset_fn: Callable[[int], tf.data.Dataset],
     run_dir: str | os.PathLike,
     validate: Validate | None = None,
@@ -356,7 +356,7 @@ def train(
     `metrics.jsonl`, TensorBoard and stdout.
 
     Args:
-        model: compiled; its network built. See `build_fit_model`.
+        model: compiled; its network built. See `build_fit_model` and `build_jax_model`.
         train_dataset_fn: `train_dataset_fn(start)` gives the endless dataset of micro-batches
             that begins with micro-batch number `start` (updates done times accumulation_steps).
         run_dir: created if absent.
@@ -378,7 +378,7 @@ def train(
     if config.early_stopping_patience and validate is None:
         raise UserError("early_stopping_patience needs a validation set")
     model.prepare()
-    workers = Workers(model.updates.strategy)
+    workers = Workers(model.strategy)
     alone = only_writer(run_dir, "training") if workers.chief else contextlib.nullcontext()
     with alone, workers.watched(), Interruptions() as interruptions:
         reporters = []

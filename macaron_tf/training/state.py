@@ -16,7 +16,7 @@ from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import Progress
 from macaron_tf.text.base import check_vocabulary
 from macaron_tf.training import checkpoints
-from macaron_tf.training.fit_model import FitModel
+from macaron_tf.training.trained_model import TrainedModel
 
 
 @dataclasses.dataclass
@@ -38,12 +38,13 @@ class RunState:
     validated_at: int = 0
 
 
-def write_checkpoint(directory: epath.Path, model: FitModel, state: RunState) -> None:
+def write_checkpoint(directory: epath.Path, model: TrainedModel, state: RunState) -> None:
     """Writes weights and state into an empty local directory, for `CheckpointDirectory.save`."""
+    model.synchronize()
     host = {"step": model.step, "window": model.window.totals(), "run": dataclasses.asdict(state)}
-    arrays = {name: np.array(variable) for name, variable in _state_variables(model).items()}
+    arrays = {name: np.array(variable) for name, variable in model.state_variables().items()}
     for name, variable in _memory_variables(model).items():
-        arrays[name] = np.concatenate([copy.numpy() for copy in _copies(model, variable)])
+        arrays[name] = np.concatenate([np.array(copy) for copy in _copies(model, variable)])
     arrays["host"] = np.frombuffer(json.dumps(host).encode(), np.uint8)
     weights = [w for w in model.network.weights for _ in range(2 if model.ema else 1)]
     require_room(directory, weights, arrays.values())
@@ -102,7 +103,7 @@ def weight_table(network: keras.Model) -> list[str]:
 
 
 def restore_checkpoint(
-    checkpoint: str | os.PathLike, model: FitModel, vocabulary_hash: str
+    checkpoint: str | os.PathLike, model: TrainedModel, vocabulary_hash: str
 ) -> RunState:
     """Restores weights, optimizer, random states and step of a compiled and `prepare`d model.
 
@@ -112,7 +113,7 @@ def restore_checkpoint(
     load_network(checkpoint, model.network, vocabulary_hash, average=False)
     path = storage.as_path(checkpoint) / checkpoints.STATE
     with storage.local_copy(path) as copy, np.load(copy) as arrays:
-        variables, memory = _state_variables(model), _memory_variables(model)
+        variables, memory = model.state_variables(), _memory_variables(model)
         if {*variables, *memory} != set(arrays.files) - {"host"}:
             raise UserError(
                 f"{checkpoint} was written with another optimizer, dropout, ema_decay or memory: "
@@ -165,23 +166,12 @@ def _check_shape(checkpoint, name: str, array: np.ndarray, shape, settings: str)
         )
 
 
-def _state_variables(model: FitModel) -> dict[str, keras.Variable]:
-    """All variables of a run besides the weights, named by position.
-
-    Keras's own names count layers built earlier in the process.
-    """
-    return {
-        **{f"optimizer/{i:05d}": v for i, v in enumerate(model.optimizer.variables)},
-        **{f"random/{i:05d}": v for i, v in enumerate(model.seed_states)},
-        **{f"average/{i:05d}": v for i, v in enumerate(model.ema.shadows if model.ema else ())},
-        "skipped_in_a_row": model.updates.skipped_in_a_row,
-    }
+def _memory_variables(model: TrainedModel) -> dict[str, keras.Variable]:
+    return {f"memory/{i:05d}": v for i, v in enumerate(model.memory)}
 
 
-def _memory_variables(model: FitModel) -> dict[str, keras.Variable]:
-    return {f"memory/{i:05d}": v for i, v in enumerate(model.updates.memory)}
-
-
-def _copies(model: FitModel, variable: keras.Variable) -> list[tf.Variable]:
+def _copies(model: TrainedModel, variable: keras.Variable) -> list[tf.Variable | keras.Variable]:
     """The replicas' own copies of a variable, in order."""
-    return list(model.updates.strategy.experimental_local_results(variable.value))
+    if keras.backend.backend() == "jax":
+        return [variable]
+    return list(model.strategy.experimental_local_results(variable.value))

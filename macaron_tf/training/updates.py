@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import keras
 import numpy as np
 import tensorflow as tf
+from keras import ops
 
 from macaron_tf.distribution import is_tpu
 from macaron_tf.errors import UserError
@@ -19,6 +20,7 @@ SKIPPED = "skipped"  # 1 where a NaN or infinite gradient left the update out
 SKIPPED_IN_A_ROW = "skipped_in_a_row"
 GRADIENT_NORM = "gradient_norm"  # global, before clipping
 LEARNING_RATE = "learning_rate"
+ADDED = (GRADIENT_NORM, UPDATES, SKIPPED, SKIPPED_IN_A_ROW, LEARNING_RATE)
 
 
 class Sums:
@@ -121,6 +123,25 @@ class FirstStage:
 Objective = Callable[..., dict[str, tf.Tensor]]
 
 
+def sums_of(objective: Objective, network, batch, training: bool) -> dict[str, tf.Tensor]:
+    """The objective's sums on a batch, by name."""
+    try:
+        return objective(network, batch, training)
+    except KeyError as error:
+        raise UserError(
+            f"the objective needs {error}, and the batches hold {', '.join(batch)} only"
+        ) from error
+
+
+def pack(sums: dict[str, tf.Tensor]) -> tuple[tuple[str, ...], tf.Tensor]:
+    """A dict of K scalars as its names, in alphabetical order, and `(K,)` float32."""
+    missing = {"loss_sum", "weight"} - set(sums)
+    if missing:
+        raise ValueError(f"the objective returns no {' and no '.join(sorted(missing))}")
+    names = tuple(sorted(sums))
+    return names, ops.stack([ops.cast(sums[name], "float32") for name in names])
+
+
 class Updates:
     """The arithmetic that a `FitModel` runs inside its graphs, with arguments of that class.
 
@@ -154,12 +175,7 @@ class Updates:
 
     def sums(self, batch, training: bool) -> dict[str, tf.Tensor]:
         """The objective's sums on a batch, by name."""
-        try:
-            return self.objective(self.network, batch, training)
-        except KeyError as error:
-            raise UserError(
-                f"the objective needs {error}, and the batches hold {', '.join(batch)} only"
-            ) from error
+        return sums_of(self.objective, self.network, batch, training)
 
     def test_step(self, batch) -> tf.Tensor:
         """The objective's sums `(K,)` on a batch, without dropout and without an update."""
@@ -334,17 +350,11 @@ class Updates:
     @property
     def update_names(self) -> tuple[str, ...]:
         """The names of the values that `apply` returns."""
-        added = (GRADIENT_NORM, UPDATES, SKIPPED, SKIPPED_IN_A_ROW, LEARNING_RATE)
-        return self.names["train"] + added
+        return self.names["train"] + ADDED
 
     def _pack(self, kind: str, sums: dict[str, tf.Tensor]) -> tf.Tensor:
-        """A dict of K scalars -> `(K,)` float32, in alphabetical order."""
-        missing = {"loss_sum", "weight"} - set(sums)
-        if missing:
-            raise ValueError(f"the objective returns no {' and no '.join(sorted(missing))}")
-        names = tuple(sorted(sums))
-        self.names[kind] = names
-        return tf.stack([tf.cast(sums[name], tf.float32) for name in names])
+        self.names[kind], packed = pack(sums)
+        return packed
 
 
 def _added(one, other):

@@ -1,0 +1,238 @@
+"""A network and its objective in training on Keras's JAX backend, on one device or on a mesh."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import jax
+import keras
+import tensorflow as tf
+from jax import numpy as jnp
+from keras import ops
+
+from macaron_tf.distribution.mesh import Batch, spread
+from macaron_tf.errors import UserError
+from macaron_tf.io.progress import Progress
+from macaron_tf.training.config import TrainingConfig
+from macaron_tf.training.optimizer import ExponentialMovingAverage, make_optimizer
+from macaron_tf.training.trained_model import TrainedModel, features, freeze
+from macaron_tf.training.updates import ADDED, UPDATES, FirstStage, Objective, pack, sums_of
+
+Arrays = list[jax.Array]
+
+
+class JaxModel(TrainedModel):
+    """The JAX engine's `FitModel`: the same updates, in two compiled functions.
+
+    One gives the sums and the gradients of a micro-batch, compiled once for each shape of batch;
+    the other makes one step of their sum. On a mesh (`macaron_tf.distribution.mesh`) the rows of a
+    batch are dealt to the devices and the weights cut, and XLA adds the collectives: a sum over a
+    batch is over all devices, and dropout is the same on any mesh.
+
+    During an epoch the values of the variables are kept here, whose memory each update takes over;
+    `synchronize` puts them back.
+    """
+
+    def __init__(self, network: keras.Model, objective: Objective, config: TrainingConfig):
+        super().__init__(network, objective, config)
+        self.strategy = tf.distribute.get_strategy()
+        self.optimizer = make_optimizer(config, network.trainable_variables)
+        self.ema = None
+        self.memory = ()
+        self.skipped_in_a_row = keras.Variable(0, trainable=False, dtype="int32")
+        self.stop_training = False
+        # Names of the packed sums of a "train" and a "test" step, known once traced.
+        self.names: dict[str, tuple[str, ...]] = {}
+        self._held: dict[str, Arrays] | None = None
+        self._places: dict[str, list[jax.sharding.Sharding]] = {}  # of the held arrays
+        self._micro_step = jax.jit(self._micro_step_of)
+        self._test_step = jax.jit(self._test_step_of)
+        self._add = jax.jit(_added, donate_argnums=0)
+        self._apply: Callable | None = None
+
+    def carry(self, memory: Sequence[keras.Variable]) -> None:
+        self.memory = memory
+
+    def prepare(self) -> None:
+        """Makes the variables of the optimizer and the average, once the network is built."""
+        weights = self.network.trainable_variables
+        if not self.optimizer.built:
+            self.optimizer.build(weights)
+        if self.config.ema_decay is not None and self.ema is None:
+            self.ema = ExponentialMovingAverage(weights, self.config.ema_decay)
+
+    def variables(self) -> dict[str, list[keras.Variable]]:
+        """All variables, by their part in an update."""
+        return {
+            "trained": self.network.trainable_variables,
+            "others": [*self.network.non_trainable_variables, *self.memory],
+            "optimizer": self.optimizer.variables,
+            "average": self.ema.shadows if self.ema else [],
+            "skipped": [self.skipped_in_a_row],
+        }
+
+    def synchronize(self) -> None:
+        if self._held is not None:
+            held, self._held = self._held, None
+            for part, variables in self.variables().items():
+                for variable, value in zip(variables, held[part], strict=True):
+                    variable.assign(value)
+
+    def fit(
+        self,
+        x: tf.data.Dataset,
+        epochs: int = 1,
+        steps_per_epoch: int | None = None,
+        initial_epoch: int = 0,
+        callbacks: Sequence[keras.callbacks.Callback] = (),
+        verbose: int = 0,
+    ) -> None:
+        """As `FitModel.fit`, for an endless dataset and epochs of so many updates."""
+        self.prepare()
+        batches = (spread(features(batch)) for batch in x.as_numpy_iterator())
+        hooks = keras.callbacks.CallbackList(callbacks, model=self)
+        hooks.on_train_begin()
+        for epoch in range(initial_epoch, epochs):
+            self.reset_metrics()
+            hooks.on_epoch_begin(epoch)
+            logs, first, self.calls_to_pass = {}, self.calls_to_pass, 0
+            for number in range(first, steps_per_epoch):
+                hooks.on_train_batch_begin(number)
+                values = self.update(batches)
+                logs = self._count(1, (*self.names["train"], *ADDED), values)
+                hooks.on_train_batch_end(number, logs)
+                if self.stop_training:
+                    break
+            hooks.on_epoch_end(epoch, logs)
+            if self.stop_training:
+                break
+        hooks.on_train_end(logs)
+        self.synchronize()
+
+    def evaluate(
+        self, x: tf.data.Dataset, verbose: int = 0, return_dict: bool = True
+    ) -> dict[str, float]:
+        """The metrics on a dataset; the means are over tokens, however they are batched."""
+        self.synchronize()
+        variables = self.variables()
+        trained, others = (_values(variables[part]) for part in ("trained", "others"))
+        self.reset_metrics()
+        with Progress("evaluating"):
+            for batch in x.as_numpy_iterator():
+                values = self._test_step(trained, others, spread(features(batch)))
+                self._epoch_sums.add((*self.names["test"], UPDATES), values)
+        return self.get_metrics_result()
+
+    def update(self, batches: Iterator[Batch]) -> jax.Array:
+        """One update from the next micro-batches; its values `(K + 5,)`, see `Updates.apply`."""
+        if self._held is None:
+            self._held = {part: _values(found) for part, found in self.variables().items()}
+            self._places = jax.tree.map(lambda value: value.sharding, self._held)
+        held, found = self._held, None
+        for _ in range(self.config.accumulation_steps):
+            batch = next(batches, None)
+            if batch is None:
+                break
+            more, held["others"] = self._micro_step(held["trained"], held["others"], batch)
+            found = more if found is None else self._add(found, more)
+        if found is None:
+            raise self._ended()
+        if self._apply is None:
+            # The results stay as they are laid out on the mesh.
+            places = {**self._places, "others": []}
+            self._apply = jax.jit(self._apply_of, donate_argnums=0, out_shardings=(places, None))
+        others = held["others"]
+        self._held, values = self._apply({**held, "others": []}, *found)
+        self._held["others"] = others
+        return values
+
+    def _micro_step_of(self, trained: Arrays, others: Arrays, batch: Batch):
+        """Sums and gradients of a micro-batch, see `Updates.micro_step`; and the new others."""
+        variables = self.variables()
+
+        def loss(trained: Arrays):
+            given = zip(variables["trained"] + variables["others"], trained + others, strict=True)
+            with keras.StatelessScope(state_mapping=given) as scope:
+                sums = sums_of(self.objective, self.network, batch, training=True)
+            self.names["train"], packed = pack(sums)
+            after = [scope.get_current_value(variable) for variable in variables["others"]]
+            return sums["loss_sum"], (packed, after)
+
+        (_, (packed, after)), gradients = jax.value_and_grad(loss, has_aux=True)(trained)
+        # Gradients are cut as their weights are.
+        gradients = jax.lax.with_sharding_constraint(gradients, self._places["trained"])
+        return (packed, gradients), after
+
+    def _test_step_of(self, trained: Arrays, others: Arrays, batch: Batch) -> jax.Array:
+        variables = self.variables()
+        given = zip(variables["trained"] + variables["others"], trained + others, strict=True)
+        with keras.StatelessScope(state_mapping=given):
+            sums = sums_of(self.objective, self.network, batch, training=False)
+        self.names["test"], packed = pack(sums)
+        return jnp.append(packed, 1.0)
+
+    def _apply_of(self, held: dict[str, Arrays], sums: jax.Array, gradients: Arrays):
+        """One optimizer step from an update's sums and gradients: see `Updates.apply`."""
+        weight = sums[self.names["train"].index("weight")]
+        factor = jnp.where(weight > 0, 1.0 / weight, 0.0)
+        squares = [jnp.sum(jnp.square(gradient.astype("float32"))) for gradient in gradients]
+        norm = jnp.sqrt(sum(squares)) * factor
+        if (most := self.config.clip_norm) is not None:
+            factor *= most / jnp.maximum(norm, most)
+        healthy = jnp.isfinite(norm) & jnp.all(jnp.isfinite(sums)) & (weight > 0)
+
+        variables = self.variables()
+        with keras.StatelessScope(
+            state_mapping=zip(variables["optimizer"], held["optimizer"], strict=True)
+        ):
+            learning_rate = ops.cast(self.optimizer.learning_rate, "float32")
+
+        def take(held):
+            parts = ("trained", "optimizer", "average")
+            own = [variable for part in parts for variable in variables[part]]
+            given = zip(own, [value for part in parts for value in held[part]], strict=True)
+            with keras.StatelessScope(state_mapping=given) as scope:
+                mean = [gradient * factor.astype(gradient.dtype) for gradient in gradients]
+                self.optimizer.apply(mean, variables["trained"])
+                if self.ema:
+                    self.ema.update(self.optimizer.iterations)
+                after = {
+                    part: [scope.get_current_value(variable) for variable in variables[part]]
+                    for part in parts
+                }
+            return {**held, **after, "skipped": [jnp.zeros_like(held["skipped"][0])]}
+
+        held = jax.lax.cond(
+            healthy, take, lambda held: {**held, "skipped": [held["skipped"][0] + 1]}, held
+        )
+        taken = healthy.astype("float32")
+        counted = jnp.where(healthy, jnp.append(sums, norm), 0.0)
+        more = [taken, 1.0 - taken, held["skipped"][0].astype("float32"), learning_rate]
+        return held, jnp.concatenate([counted, jnp.stack(more)])
+
+
+def _values(variables: Sequence[keras.Variable]) -> Arrays:
+    return [variable.value for variable in variables]
+
+
+def _added(one, other):
+    """The sums and gradients of two micro-batches, added."""
+    return jax.tree.map(jnp.add, one, other)
+
+
+def build_jax_model(
+    network: keras.Model,
+    objective: Objective,
+    config: TrainingConfig,
+    first_stage: FirstStage | None = None,
+) -> JaxModel:
+    """A `JaxModel` of a network that was built under `config.dtype_policy`.
+
+    Raises:
+        UserError: as `build_fit_model`; or there is a first stage.
+    """
+    if first_stage is not None:
+        raise UserError(
+            "first_stage_steps: training in two stages is of the TensorFlow engine: leave out "
+            "--engine jax, or set first_stage_steps=0"
+        )
+    freeze(network, config)
+    return JaxModel(network, objective, config)

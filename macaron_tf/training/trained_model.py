@@ -1,0 +1,155 @@
+"""The part of a training that its engines share: the clock, the sums, what a checkpoint keeps."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import keras
+import tensorflow as tf
+
+from macaron_tf.errors import UserError
+from macaron_tf.training.config import TrainingConfig
+from macaron_tf.training.optimizer import ExponentialMovingAverage
+from macaron_tf.training.updates import SKIPPED_IN_A_ROW, Objective, Sums, metrics_from_sums
+
+
+class Diverged(UserError):
+    """Too many updates in a row had a NaN or infinite gradient."""
+
+
+class TrainedModel:
+    """A network and its objective in training: base of `FitModel` and of `JaxModel`.
+
+    It has the methods of a Keras model that runs and their callbacks use: `fit`, `evaluate`, and
+    `stop_training`.
+
+    Args:
+        network, objective, config: see `FitModel`.
+
+    Attributes:
+        step: updates done, skipped ones included: the run's clock and its position in the data.
+        window: `Sums` of the updates since the last `window.reset()`.
+        returns_logs: `step -> bool`, whether the update that ends at `step` returns its metrics to
+            Keras, which turns them into Python floats and so waits for the device.
+        calls_to_pass: how many of Keras's next steps do nothing: a resumed epoch's earlier updates.
+        endless: whether data that end are an error rather than the end of the epoch.
+        memory: variables that carry texts from batch to batch, saved with the run.
+        strategy: of the replicas and workers that share the batches; JAX has one process.
+        optimizer, ema, skipped_in_a_row: of the updates; the moving average may be None.
+    """
+
+    optimizer: keras.optimizers.Optimizer
+    ema: ExponentialMovingAverage | None
+    memory: Sequence[keras.Variable]
+    strategy: tf.distribute.Strategy
+    skipped_in_a_row: tf.Variable | keras.Variable
+
+    def __init__(
+        self, network: keras.Model, objective: Objective, config: TrainingConfig | None, **kwargs
+    ):
+        super().__init__(**kwargs)
+        self.network = network
+        self.objective = objective
+        self.config = config or TrainingConfig()
+        self.step = 0
+        self.window = Sums()
+        self.returns_logs: Callable[[int], bool] = lambda step: True
+        self.calls_to_pass = 0
+        self.endless = False
+        self._epoch_sums = Sums()
+        self._epoch_start = 0
+
+    @property
+    def seed_states(self) -> list[keras.Variable]:
+        """The states of the network's random number generators, in order."""
+        weights = {id(weight) for weight in self.network.weights}
+        return [v for v in self.network.variables if id(v) not in weights]
+
+    def state_variables(self) -> dict[str, keras.Variable]:
+        """All variables of a run besides the weights and the memory, named by position.
+
+        Keras's own names count layers built earlier in the process.
+        """
+        return {
+            **{f"optimizer/{i:05d}": v for i, v in enumerate(self.optimizer.variables)},
+            **{f"random/{i:05d}": v for i, v in enumerate(self.seed_states)},
+            **{f"average/{i:05d}": v for i, v in enumerate(self.ema.shadows if self.ema else ())},
+            "skipped_in_a_row": self.skipped_in_a_row,
+        }
+
+    def carry(self, memory: Sequence[keras.Variable]) -> None:
+        """Sets `memory`, before the training begins."""
+        raise NotImplementedError
+
+    def synchronize(self) -> None:
+        """Brings the variables up to date, where an engine keeps their values elsewhere."""
+
+    def ema_weights(self) -> AbstractContextManager[None]:
+        """While the context lasts, the network's weights are their moving average, if one is kept.
+
+        Nothing may be trained, or saved for resuming, inside.
+        """
+        self.synchronize()
+        return self.ema.swapped() if self.ema else nullcontext()
+
+    def reset_metrics(self) -> None:
+        """Clears the sums of the epoch; called by Keras as an epoch or an evaluation begins."""
+        self._epoch_sums.reset()
+        self._epoch_start = self.step
+
+    def get_metrics_result(self) -> dict[str, float]:
+        """The metrics of the epoch or the evaluation so far."""
+        return metrics_from_sums(self._epoch_sums.totals())
+
+    def _count(self, updates: int, names: Sequence[str], values) -> dict[str, float]:
+        """Counts updates done, whose values these are; returns Keras's logs."""
+        self.step += updates
+        self.window.add(names, values)
+        self._epoch_sums.add(names, values)
+        return self._logs() if self.returns_logs(self.step) else {}
+
+    def _logs(self) -> dict[str, float]:
+        totals = self._epoch_sums.totals()
+        skipped = totals.get(SKIPPED_IN_A_ROW, 0)
+        if skipped >= self.config.max_skipped_updates:
+            raise Diverged(
+                f"{skipped:.0f} updates in a row up to step {self.step} had a NaN or infinite "
+                "loss or gradient: lower learning_rate, lengthen warmup_steps or set clip_norm"
+            )
+        return metrics_from_sums(totals)
+
+    def _ended(self) -> UserError:
+        return UserError(
+            f"the training data ended after step {self.step}: they must repeat without end "
+            "and hold at least one batch"
+        )
+
+
+def features(data) -> dict[str, tf.Tensor]:
+    """The batch: features by name, of which Keras may pass some as targets and sample weights."""
+    x, label, weight = keras.utils.unpack_x_y_sample_weight(data)
+    if not isinstance(x, dict):
+        raise UserError(
+            "a FitModel learns from batches that are dicts of features by name, such as token_ids "
+            f"and label, not from a {type(x).__name__}"
+        )
+    more = {"label": label, "weight": weight}
+    return {**x, **{name: value for name, value in more.items() if value is not None}}
+
+
+def freeze(network: keras.Model, config: TrainingConfig) -> None:
+    """Makes the weights named by `config.frozen` untrainable.
+
+    Raises:
+        UserError: no weight has a path with a part of `config.frozen`, or none is left to train.
+    """
+    for part in config.frozen:
+        named = [weight for weight in network.weights if part in weight.path]
+        if not named:
+            some = ", ".join(weight.path for weight in network.weights[:5])
+            raise config.error(
+                f"frozen: no weight's path has {part!r} in it; paths are like {some}"
+            )
+        for weight in named:
+            weight.trainable = False
+    if not network.trainable_variables:
+        raise config.error("frozen: no weight is left to train")
