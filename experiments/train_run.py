@@ -98,7 +98,7 @@ def train_run(
         else:
             model = build_fit_model(network, objective, recipe.training, first_stage=stage)
             model.per_worker_data = data.per_worker
-    model.carry(run.memory(network))
+    model.carry(run.memory(network), run.memory(network, "evaluation"))
     if note is not None:
         print(f"{recipe.model}: {network.count_params():,} parameters{note}", flush=True)
     try:

@@ -319,5 +319,5 @@ class PretrainingRun(Run):
             network.keep_memory(rows, self.recipe.training.accumulation_steps)
         return network
 
-    def memory(self, network: keras.Model) -> Sequence[keras.Variable]:
-        return network.memories["training"].variables if self.recipe.has_memory else ()
+    def memory(self, network: keras.Model, use: str = "training") -> Sequence[keras.Variable]:
+        return network.memories[use].variables if self.recipe.has_memory else ()

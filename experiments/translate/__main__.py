@@ -50,7 +50,7 @@ main = cli.program(
             ),
         ),
         cli.VOCABULARY,
-        cli.DEVICES,
+        cli.TRAINING_DEVICES,
     ),
     cli.command(
         "vocabulary",

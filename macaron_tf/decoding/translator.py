@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -113,7 +114,8 @@ class LineTranslator:
 
     Lines are sorted by length and batched under a budget of padded tokens. One `tf.function` with
     a relaxed signature serves all shapes: it is traced once. The replicas of the current strategy
-    share the batches; all of its worker processes translate the same lines.
+    share the batches; all of its worker processes translate the same lines. On Keras's JAX backend,
+    within a training, the search is greedy.
 
     Attributes:
         model: see `translate_ids`.
@@ -138,6 +140,11 @@ class LineTranslator:
         for name in ("batch_tokens", "max_source_length"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name}={getattr(self, name)} must be 1 or more.")
+        if keras.backend.backend() == "jax":
+            from macaron_tf.decoding.greedy import GreedySearch  # it needs JAX
+
+            self._search = GreedySearch(self.model, self.vocabulary.pieces, self.config)
+            return
         # autograph off: all control flow is tf.while_loop, and tracing is faster.
         signature = [tf.TensorSpec((None, None), tf.int32), tf.TensorSpec((2,), tf.int32)]
         search = tf.function(self._outputs, input_signature=signature, autograph=False)

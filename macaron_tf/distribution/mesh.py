@@ -71,7 +71,7 @@ def use_mesh(sizes: dict[str, int]) -> None:
     """Makes the variables and batches from now on those of a mesh of this process's devices.
 
     Args:
-        sizes: of `parse_mesh`; a mesh of one device changes nothing.
+        sizes: of `parse_mesh`; one device alone is no mesh.
     """
     count, devices = math.prod(sizes.values()), keras.distribution.list_devices()
     if count > len(devices):
@@ -80,9 +80,11 @@ def use_mesh(sizes: dict[str, int]) -> None:
             f"--mesh {axes} wants {count} devices and JAX sees {len(devices)}: take a smaller one; "
             f"to try on a CPU, set XLA_FLAGS=--xla_force_host_platform_device_count={count}"
         )
+    distribution = None
     if count > 1:
         mesh = keras.distribution.DeviceMesh(tuple(sizes.values()), list(sizes), devices[:count])
-        keras.distribution.set_distribution(MeshParallel(mesh))
+        distribution = MeshParallel(mesh)
+    keras.distribution.set_distribution(distribution)
 
 
 def spread(batch: Batch) -> Batch:

@@ -77,8 +77,10 @@ def scanned(x, alpha, beta, start, keep):
 def scanned_with_gradient(x, alpha, beta, start, keep):
     """`scanned` by a loop, its gradient by one more."""
 
+    # The mask is an argument: JAX refuses a custom gradient that sees values of a recomputation.
     @ops.custom_gradient
-    def run(x, alpha, beta, start):
+    def run(x, alpha, beta, start, *masks):
+        keep = masks[0] if masks else None
         c = _loop(lambda c, inputs: one_step(c, *inputs, alpha, beta), start, (x, keep))
 
         def gradient(*arguments, upstream=None):
@@ -91,11 +93,11 @@ def scanned_with_gradient(x, alpha, beta, start, keep):
             g = _loop(lambda g, dc_j: dc_j[0] + dc_j[1] * g, last, (dc, after), reverse=True)
             passed, gq = g * jacobian, g * q
             dalpha, dbeta = (ops.sum(array, axis=(0, 1, 2)) for array in (gq * u, gq))
-            return g - passed, dalpha, dbeta, passed[0]
+            return g - passed, dalpha, dbeta, passed[0], *map(ops.zeros_like, masks)
 
         return c, gradient
 
-    return run(x, alpha, beta, start)
+    return run(x, alpha, beta, start, *([] if keep is None else [keep]))
 
 
 def _scan(step, start, inputs: tuple):

@@ -50,6 +50,8 @@ class StackConfig(BlockConfig, Sizes):
             layers or `"per_layer"`.
         embedding_norm: whether a LayerNorm follows the embeddings (BERT's, BART's).
         embedding_scale: whether token embeddings are multiplied by the root of their width.
+        remat: whether a training computes each block's activations a second time in the backward
+            pass instead of keeping them: a third more time, for memory of one block.
     """
 
     known_blocks: ClassVar[tuple[str, ...]] = tuple(BLOCKS)
@@ -63,6 +65,7 @@ class StackConfig(BlockConfig, Sizes):
     relative_bias: Literal["none", "shared", "per_layer"] = "none"
     embedding_norm: bool = False
     embedding_scale: bool = False
+    remat: bool = False
     toeplitz: bool = True
 
     def check(self) -> None:

@@ -1,5 +1,6 @@
 """A stack of blocks: the body of every encoder and decoder."""
 
+import functools
 import itertools
 from collections.abc import Callable
 
@@ -11,6 +12,7 @@ from macaron_tf.layers.blocks import block_class
 from macaron_tf.layers.mixer import Context, Mixer
 from macaron_tf.layers.norms import normalization
 from macaron_tf.layers.positions import RelativePositionBias
+from macaron_tf.layers.remat import recomputed
 from macaron_tf.models.config import StackConfig
 
 # The operators that layers have in common, by `EncoderConfig.sharing`.
@@ -123,7 +125,9 @@ class Stack(Mixer):
                 bias=next(biases) if block.takes_bias else None,
                 memory_keys=context.memory_keys and context.memory_keys[number],
             )
-            x, after = block.mix(x, own, state and state[number])
+            again = self.config.remat and context.training
+            mix = functools.partial(recomputed, block) if again else block.mix
+            x, after = mix(x, own, state and state[number])
             kept.append(after)
         return self.final_norm(x, training=context.training) if self.final_norm else x, kept
 

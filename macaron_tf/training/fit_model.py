@@ -82,7 +82,9 @@ class FitModel(TrainedModel, keras.Model):
     def skipped_in_a_row(self) -> tf.Variable:
         return self.updates.skipped_in_a_row
 
-    def carry(self, memory: Sequence[keras.Variable]) -> None:
+    def carry(
+        self, memory: Sequence[keras.Variable], evaluation: Sequence[keras.Variable] = ()
+    ) -> None:
         self.updates.memory = memory
 
     def _maybe_symbolic_build(self, *args, **kwargs) -> None:

@@ -36,7 +36,7 @@ class JaxModel(TrainedModel):
         self.strategy = tf.distribute.get_strategy()
         self.optimizer = make_optimizer(config, network.trainable_variables)
         self.ema = None
-        self.memory = ()
+        self.memory = self._evaluation = ()
         self.skipped_in_a_row = keras.Variable(0, trainable=False, dtype="int32")
         self.stop_training = False
         # Names of the packed sums of a "train" and a "test" step, known once traced.
@@ -48,8 +48,10 @@ class JaxModel(TrainedModel):
         self._add = jax.jit(_added, donate_argnums=0)
         self._apply: Callable | None = None
 
-    def carry(self, memory: Sequence[keras.Variable]) -> None:
-        self.memory = memory
+    def carry(
+        self, memory: Sequence[keras.Variable], evaluation: Sequence[keras.Variable] = ()
+    ) -> None:
+        self.memory, self._evaluation = memory, evaluation
 
     def prepare(self) -> None:
         """Makes the variables of the optimizer and the average, once the network is built."""
@@ -63,7 +65,7 @@ class JaxModel(TrainedModel):
         """All variables, by their part in an update."""
         return {
             "trained": self.network.trainable_variables,
-            "others": [*self.network.non_trainable_variables, *self.memory],
+            "others": [*self.network.non_trainable_variables, *self.memory, *self._evaluation],
             "optimizer": self.optimizer.variables,
             "average": self.ema.shadows if self.ema else [],
             "skipped": [self.skipped_in_a_row],
@@ -117,7 +119,7 @@ class JaxModel(TrainedModel):
         self.reset_metrics()
         with Progress("evaluating"):
             for batch in x.as_numpy_iterator():
-                values = self._test_step(trained, others, spread(features(batch)))
+                values, others = self._test_step(trained, others, spread(features(batch)))
                 self._epoch_sums.add((*self.names["test"], UPDATES), values)
         return self.get_metrics_result()
 
@@ -161,13 +163,15 @@ class JaxModel(TrainedModel):
         gradients = jax.lax.with_sharding_constraint(gradients, self._places["trained"])
         return (packed, gradients), after
 
-    def _test_step_of(self, trained: Arrays, others: Arrays, batch: Batch) -> jax.Array:
+    def _test_step_of(self, trained: Arrays, others: Arrays, batch: Batch):
+        """The sums of a batch, then a 1: `(K + 1,)`; and the new others."""
         variables = self.variables()
         given = zip(variables["trained"] + variables["others"], trained + others, strict=True)
-        with keras.StatelessScope(state_mapping=given):
+        with keras.StatelessScope(state_mapping=given) as scope:
             sums = sums_of(self.objective, self.network, batch, training=False)
         self.names["test"], packed = pack(sums)
-        return jnp.append(packed, 1.0)
+        after = [scope.get_current_value(variable) for variable in variables["others"]]
+        return jnp.append(packed, 1.0), after
 
     def _apply_of(self, held: dict[str, Arrays], sums: jax.Array, gradients: Arrays):
         """One optimizer step from an update's sums and gradients: see `Updates.apply`."""

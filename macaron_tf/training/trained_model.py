@@ -76,8 +76,10 @@ class TrainedModel:
             "skipped_in_a_row": self.skipped_in_a_row,
         }
 
-    def carry(self, memory: Sequence[keras.Variable]) -> None:
-        """Sets `memory`, before the training begins."""
+    def carry(
+        self, memory: Sequence[keras.Variable], evaluation: Sequence[keras.Variable] = ()
+    ) -> None:
+        """Sets `memory`, and the variables that do the same in an evaluation, before training."""
         raise NotImplementedError
 
     def synchronize(self) -> None:

@@ -1,0 +1,78 @@
+"""Greedy search on Keras's JAX backend, for the validations of a training there."""
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import jax
+import keras
+import numpy as np
+from jax import numpy as jnp
+
+from macaron_tf.decoding.beam_search import LengthLimits
+from macaron_tf.special_ids import BOS, EOS, PAD
+
+# Sources are padded to multiples of these: each shape is compiled once.
+_ROWS, _LENGTH = 16, 16
+
+
+class GreedySearch:
+    """The likeliest next token, until EOS or the limit of the output's length.
+
+    Args:
+        model: see `macaron_tf.decoding.translator.translate_ids`.
+        pieces: ids from here up are never produced.
+        limits: of the outputs' lengths.
+    """
+
+    def __init__(self, model: Any, pieces: int, limits: LengthLimits):
+        self.model = model
+        self.pieces = pieces
+        self.limits = limits
+        self._search = jax.jit(self._outputs, static_argnames="room")
+
+    def __call__(
+        self, batches: Iterable[tuple[np.ndarray, np.ndarray]]
+    ) -> Iterator[dict[str, np.ndarray]]:
+        """Of each batch, `source (B, S)` and a seed, one output a row: see `beam_search`."""
+        for source, _ in batches:
+            count, length = source.shape
+            source = np.pad(source, [(0, -count % _ROWS), (0, -length % _LENGTH)])
+            wanted = self.limits.max_length_ratio * (source != PAD).sum(axis=1)
+            most = np.ceil(wanted) + self.limits.max_length_offset
+            most = np.clip(most, 1, self.limits.max_length).astype(np.int32)  # (B,)
+            ratio, offset = self.limits.max_length_ratio, self.limits.max_length_offset
+            room = min(math.ceil(ratio * source.shape[1]) + offset, self.limits.max_length)
+            values = [variable.value for variable in self.model.variables]
+            found = self._search(values, source, most, room=max(room, 1))
+            yield {name: np.asarray(value)[:count] for name, value in found.items()}
+
+    def _outputs(self, values, source, most, room: int) -> dict[str, jax.Array]:
+        with keras.StatelessScope(zip(self.model.variables, values, strict=True)):
+            context, cache = self.model.init_decode(source, 1, room)
+
+            def step(index, state):
+                tokens, ids, log_probs, cache = state
+                logits, cache = self.model.decode_step(tokens[:, None], index, context, cache)
+                scores = jax.nn.log_softmax(logits[:, 0])  # (B, V)
+                columns = jnp.arange(scores.shape[1])
+                barred = (columns == PAD) | (columns == BOS) | (columns >= self.pieces)
+                barred |= (columns == EOS) & (index < self.limits.min_length)
+                best = jnp.argmax(jnp.where(barred, -jnp.inf, scores), axis=-1).astype("int32")
+                best = jnp.where(index + 1 >= most, EOS, best)
+                over = (tokens == EOS) | (tokens == PAD)
+                best = jnp.where(over, PAD, best)
+                own = jnp.take_along_axis(scores, best[:, None], axis=1)[:, 0]
+                return best, ids.at[:, index].set(best), log_probs + jnp.where(over, 0, own), cache
+
+            rows = len(source)
+            begin = jnp.full(rows, BOS, "int32"), jnp.zeros((rows, room), "int32")
+            state = (*begin, jnp.zeros(rows), cache)
+            _, ids, log_probs, _ = jax.lax.fori_loop(0, room, step, state)
+        lengths = jnp.sum(ids != PAD, axis=1)
+        return {
+            "ids": ids[:, None],
+            "scores": log_probs[:, None],
+            "log_probs": log_probs[:, None],
+            "lengths": lengths[:, None],
+        }

@@ -1,0 +1,43 @@
+"""Activations computed anew in the backward pass instead of kept: memory for compute."""
+
+import keras
+from keras import ops
+
+from macaron_tf.layers.mixer import Context, Mixer
+
+
+def recomputed(mixer: Mixer, x, context: Context, state=None):
+    """`mixer.mix(x, context, state)`, of which the backward pass finds x and the weights alone.
+
+    The rest is computed a second time there, with the same dropout: the random states are read
+    before, and written after.
+
+    References: Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost".
+    """
+    weights, others = mixer.trainable_variables, mixer.non_trainable_variables
+    length = ops.shape(x)[1]
+    bias = context.bias and context.bias(query_length=length, key_length=length)
+    # Gradients flow to these, so they are arguments; all else is seen from within.
+    given = {"x": x, "memory": context.memory, "bias": bias}
+    names = [name for name, value in given.items() if value is not None]
+    held = [ops.copy(variable) for variable in others]  # a reading, before the later ones
+    structure = []
+
+    def run(*arrays):
+        inputs = dict(zip(names, arrays, strict=False))
+        own = context.replace(
+            memory=inputs.get("memory"), bias=None if bias is None else lambda **_: inputs["bias"]
+        )
+        values = [*arrays[len(names) :], *held]
+        with keras.StatelessScope(zip(weights + others, values, strict=True)) as scope:
+            y, after = mixer.mix(inputs["x"], own, state)
+            later = [scope.get_current_value(variable) for variable in others]
+        structure[:] = [after]
+        return y, *keras.tree.flatten(after), *later
+
+    arrays = [given[name] for name in names] + [ops.copy(weight) for weight in weights]
+    y, *rest = keras.remat(run)(*arrays)
+    kept, later = rest[: len(rest) - len(others)], rest[len(rest) - len(others) :]
+    for variable, value in zip(others, later, strict=True):
+        variable.assign(value)
+    return y, keras.tree.pack_sequence_as(structure[0], kept)

@@ -1,0 +1,67 @@
+"""Blocks whose activations are computed anew in the backward pass: the same gradients."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from macaron_tf.models import EncoderConfig, EncoderDecoder, EncoderDecoderConfig, LanguageModel
+from macaron_tf.models.memory import SegmentLanguageModel
+
+SHAPE = (16, 8, 24, 2)
+DROPOUTS = {"dropout": 0.2, "attention_dropout": 0.1, "activation_dropout": 0.1}
+IDS = np.array([[3, 4, 5, 6, 7], [8, 9, 3, 0, 0]], np.int32)
+
+
+def language_model(**options):
+    config = EncoderConfig(*SHAPE, 2, causal=True, norm="pre", **DROPOUTS, **options)
+    return LanguageModel(config), lambda net: net.hidden_states({"token_ids": IDS}, training=True)
+
+
+def encoder_decoder(**options):
+    """Gradients flow to the memory and to the relative bias."""
+    config = EncoderDecoderConfig(*SHAPE, 2, 2, relative_bias="shared", **DROPOUTS, **options)
+    inputs = {"source": IDS, "target": IDS}
+    return EncoderDecoder(config), lambda net: net.hidden_states(inputs, training=True)
+
+
+def segments(**options):
+    config = EncoderConfig(*SHAPE, 2, causal=True, positions="transformer_xl", **options)
+    network = SegmentLanguageModel(config, memory_length=3)
+
+    def hidden(net):
+        _, memory = net.with_memory({"token_ids": IDS}, net.init_memory(2), training=True)
+        return net.with_memory({"token_ids": IDS}, memory, training=True)[0]
+
+    return network, hidden
+
+
+def two_steps(make, remat: bool, jit_compile: bool) -> list[np.ndarray]:
+    """The gradients of two steps, each with dropout of its own, and the random states after."""
+    keras.utils.set_random_seed(1)
+    network, hidden = make(remat=remat)
+    network.build()
+
+    @tf.function(autograph=False, jit_compile=jit_compile)
+    def step():
+        variables = [variable.value for variable in network.trainable_variables]
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.square(network.logits(hidden(network))))
+        return [loss, *map(tf.convert_to_tensor, tape.gradient(loss, variables))]
+
+    found = [array.numpy() for _ in range(2) for array in step()]
+    return found + [variable.numpy() for variable in network.non_trainable_variables]
+
+
+def swish_rnn(**options):
+    return language_model(block="swish_rnn", **options)
+
+
+@pytest.mark.parametrize(
+    ("make", "jit_compile"),
+    [(language_model, False), (swish_rnn, True), (encoder_decoder, False), (segments, False)],
+)
+def test_gradients_are_the_same(make, jit_compile):
+    ours, theirs = (two_steps(make, remat, jit_compile) for remat in (True, False))
+    for found, expected in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6 * np.abs(expected).max())

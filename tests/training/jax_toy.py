@@ -1,0 +1,83 @@
+"""Runs of the toy network on the JAX engine, for `test_jax_engine`.
+
+KERAS_BACKEND=jax python -m tests.training.jax_toy FOLDER
+"""
+
+import contextlib
+import dataclasses
+import pathlib
+import sys
+
+import keras
+import numpy as np
+from keras import ops
+
+from macaron_tf.distribution.mesh import use_mesh
+from macaron_tf.models import EncoderConfig, LanguageModel
+from macaron_tf.training import TrainingConfig, train
+from macaron_tf.training.jax_model import build_jax_model
+from tests.training.training_toy import CONFIG, toy_dataset, toy_network, toy_objective
+
+CONFIG = dataclasses.replace(CONFIG, keep_last=9)
+
+
+class StopAt(keras.callbacks.Callback):
+    """Stands for kill -9: nothing is saved."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.model.step == 13:
+            raise KeyboardInterrupt
+
+
+def judge(model, step):
+    metrics = model.evaluate(toy_dataset(1000, 1003), return_dict=True, verbose=0)
+    return {"loss": metrics["loss"], "samples": [f"sample of step {step}"]}
+
+
+def run(folder: pathlib.Path, dropout: float, **kwargs) -> None:
+    keras.utils.set_random_seed(CONFIG.seed)
+    model = build_jax_model(toy_network(dropout), toy_objective, CONFIG)
+    train(model, toy_dataset, folder, judge, **kwargs)
+
+
+def objective(network, batch, training):
+    """Sums of the squared scores of all tokens."""
+    hidden = network.hidden_states({"token_ids": batch["source"]}, training=training)
+    scores = ops.sum(ops.square(network.logits(hidden)), axis=-1)  # (B, L)
+    real = ops.cast(ops.not_equal(batch["source"], 0), "float32")
+    return {"loss_sum": ops.sum(scores * real), "weight": ops.sum(real)}
+
+
+def learnt(remat: bool, data: int = 1, model: int = 1) -> dict[str, np.ndarray]:
+    """The weights and the sums after three updates of a model of both mixers, with dropout."""
+    use_mesh({"data": data, "model": model})
+    keras.utils.set_random_seed(1)
+    shape = dict(causal=True, norm="pre", block=("transformer", "swish_rnn"), dropout=0.1)
+    network = LanguageModel(EncoderConfig(16, 8, 24, 2, 2, remat=remat, **shape))
+    network.build()
+    trained = build_jax_model(network, objective, TrainingConfig(max_steps=3, warmup_steps=1))
+    trained.fit(toy_dataset(), steps_per_epoch=3)
+    if model > 1:
+        kept = network.weights, trained.optimizer.variables
+        cut, moments = (
+            [v.path for v in variables if not v.value.sharding.is_fully_replicated]
+            for variables in kept
+        )
+        assert len(cut) >= 10 and len(moments) == 2 * len(cut), cut
+    weights = {f"weight_{i}": np.array(weight) for i, weight in enumerate(network.weights)}
+    return {**weights, **{name: np.array(v) for name, v in trained.window.totals().items()}}
+
+
+if __name__ == "__main__":
+    folder = pathlib.Path(sys.argv[1])
+    run(folder / "from_tensorflow", dropout=0.0)
+    run(folder / "whole", dropout=0.2)
+    with contextlib.suppress(KeyboardInterrupt):
+        run(folder / "stopped", dropout=0.2, callbacks=[StopAt()])
+    run(folder / "stopped", dropout=0.2)
+    for name, options in {
+        "plain": {"remat": False},
+        "remat": {"remat": True},
+        "mesh": {"remat": True, "data": 4, "model": 2},
+    }.items():
+        np.savez(folder / f"{name}.npz", **learnt(**options))
