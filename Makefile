@@ -40,7 +40,7 @@ $(STAMP): requirements.txt pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { \
 	  echo "error: no $(PYTHON) on the path: install Python 3.11 or give make PYTHON=/path/to/it" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
-	@echo "Installing the pinned environment into $(VENV): a few minutes, about 3.5 GB"
+	@echo "Installing the pinned environment into $(VENV): a few minutes, about 4 GB"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@

@@ -91,11 +91,12 @@ def missing_package(error: Exception, purpose: str = "this command") -> str | No
 
 def out_of_memory(error: Exception) -> str | None:
     """The sentence about an allocation that failed; None of other errors."""
-    tensorflow, words = sys.modules.get("tensorflow"), str(error)
+    tensorflow, jax, words = sys.modules.get("tensorflow"), sys.modules.get("jax"), str(error)
     exhausted = (tensorflow.errors.ResourceExhaustedError,) if tensorflow else ()
+    on_jax = jax and isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXH" in words
     # TensorFlow counts a shape in 32 bits, and says no more than that it is negative then.
     overflow = isinstance(error, ValueError) and "used for shape: -" in words
-    if not (isinstance(error, (MemoryError, *exhausted)) or overflow):
+    if not (isinstance(error, (MemoryError, *exhausted)) or overflow or on_jax):
         return None
     asked = re.search(r"shape\s?[\[(][\d, ]*[\])]|allocate [\d.]+ \w+", words)
     return (

@@ -6,6 +6,7 @@ import os
 import pathlib
 from collections.abc import Iterator, Sequence
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -126,7 +127,13 @@ def emulates_bfloat16(strategy: tf.distribute.Strategy, cpuinfo: str = "/proc/cp
     """Whether the devices are a CPU without bfloat16 products, which takes longer over them than
     over float32's; False where the system does not tell.
     """
-    if is_tpu(strategy) or tf.config.get_visible_devices("GPU"):
+    if keras.backend.backend() == "jax":
+        import jax
+
+        elsewhere = jax.default_backend() != "cpu"
+    else:
+        elsewhere = is_tpu(strategy) or tf.config.get_visible_devices("GPU")
+    if elsewhere:
         return False
     try:
         words = set(pathlib.Path(cpuinfo).read_text().split())
