@@ -91,7 +91,7 @@ def _main(parse: Callable[[list[str]], argparse.Namespace]) -> Callable[..., int
         words = sys.argv[1:] if arguments is None else arguments
         options = parse(words)
         options.arguments = words
-        if options.engine:
+        if options.engine or options.mesh:
             _choose_engine(options)
         if options.starts:
             _check_start(options)

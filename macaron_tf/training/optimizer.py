@@ -129,7 +129,7 @@ class ExponentialMovingAverage:
         mesh = keras.distribution.distribution()
         self.shadows = [
             keras.Variable(
-                ops.convert_to_tensor(v),
+                ops.copy(v),
                 trainable=False,
                 dtype=v.dtype,
                 layout=mesh and mesh.get_variable_layout(v),

@@ -19,6 +19,7 @@ import pytest
 from experiments.pretrain.__main__ import main as pretrain
 from experiments.translate.__main__ import main as translate
 from macaron_tf.distribution.mesh import parse_mesh
+from macaron_tf.errors import UserError
 from macaron_tf.training import build_fit_model, train
 from macaron_tf.training.progress import read_lines
 from tests.conftest import number_settings
@@ -111,14 +112,21 @@ def test_recomputing_and_meshes_make_the_same_updates(toys, name):
 
 
 @pytest.mark.parametrize("text", ["data", "data=0", "rows=2", "data=2 model=2", "model=-1"])
-def test_a_wrong_mesh_is_refused(text, refused):
-    words = ["train", "bert_tiny", "/tmp/none", "--engine", "jax", "--mesh", text]
-    with pytest.raises(Exception, match="write the number of devices along each axis"):
+def test_a_wrong_mesh_is_refused(text):
+    with pytest.raises(UserError, match="write the number of devices along each axis"):
         parse_mesh(text)
-    # This process has Keras on TensorFlow.
-    refused(pretrain, words, "--engine jax comes too late")
-    refused(pretrain, [*words[:3], "--mesh", "data=2"], "--mesh data=2 is of --engine jax")
-    refused(pretrain, [*words, "--strategy", "cpu"], "--strategy is of --engine tensorflow")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--engine", "jax"], "--engine jax comes too late"),  # Keras is here, on TensorFlow
+        (["--mesh", "data=2"], "--mesh data=2 is of --engine jax"),
+        (["--engine", "jax", "--strategy", "cpu"], "--strategy is of --engine tensorflow"),
+    ],
+)
+def test_engines_that_cannot_be_are_refused(words, sentence, refused, tmp_path):
+    refused(pretrain, ["train", "bert_tiny", tmp_path / "run", *words], sentence, tmp_path)
 
 
 SMALL = {
