@@ -36,10 +36,13 @@ ENVIRONMENT = {
 }
 
 
-def on_jax(module: str, argument) -> None:
+def on_jax(module: str, argument: pathlib.Path) -> None:
+    # Equal programs of several runs are compiled once.
+    cache = {"JAX_COMPILATION_CACHE_DIR": str(argument.parent / "compiled")}
+    cache |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     done = subprocess.run(
         [sys.executable, "-m", module, str(argument)],
-        env=ENVIRONMENT,
+        env=ENVIRONMENT | cache,
         capture_output=True,
         text=True,
         check=False,
