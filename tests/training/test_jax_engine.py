@@ -86,6 +86,7 @@ def toys(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_updates_are_those_of_tensorflow(toys):
     """With clipping, accumulation of uneven batches, weight decay and a moving average."""
     ours, theirs = (state_of(toys / name, 20) for name in ("from_tensorflow", "tensorflow"))
@@ -96,6 +97,7 @@ def test_updates_are_those_of_tensorflow(toys):
     assert losses_of(toys / "from_tensorflow") == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_to_the_bit(toys):
     """With dropout."""
     ours, theirs = (state_of(toys / name, 20) for name in ("stopped", "whole"))
@@ -106,6 +108,7 @@ def test_a_stopped_run_goes_on_to_the_bit(toys):
     assert one == other
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["remat", "mesh"])
 def test_recomputing_and_meshes_make_the_same_updates(toys, name):
     """With dropout; a mesh cuts weights and moments, see `jax_toy`."""
