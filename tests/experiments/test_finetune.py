@@ -336,8 +336,8 @@ MISTAKES = [
         "were trained with model.hidden_dim=32, not 16",
     ),
     (
-        "train sst2 OUT OWN --init none --vocabulary TOY/vocabulary --model tcn_adding",
-        "tcn_adding is no encoder",
+        "train sst2 OUT OWN --init none --vocabulary TOY/vocabulary --model elmo_tiny",
+        "elmo_tiny is no encoder",
     ),
     ("predict FOLDER", "is not a run"),
     ("predict RUN --input /nowhere", "cannot be read"),
