@@ -290,7 +290,7 @@ def write_state(out: str, name: str, settings: dict, state: reading.CorpusState)
 
 def remove_leftovers(out: str) -> None:
     """Removes the files of an unfinished corpus; a kill may leave some beside a finished one."""
-    for pattern in ("part-*.tfrecord", ".tmp-*.tfrecord-*"):
+    for pattern in ("part-*.tfrecord", ".tmp-*.tfrecord-*", ".tmp-*.json-*"):
         for path in storage.matching(out, pattern):
             storage.remove(path)
     storage.remove(storage.join(out, reading.PROGRESS))
