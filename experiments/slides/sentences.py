@@ -64,7 +64,7 @@ def _scored(
     data = studies.flags("--data-dir", options.data_dir)
     if not list(scores.glob("*.json")):
         if task:
-            settings = ("normalize=false", f"concatenation={concatenation}", *options.set)
+            settings = ("normalize=False", f"concatenation={concatenation}", *options.set)
             words = [task, str(run), "--init", options.init, "--pooling", pooling, *data]
             words += studies.flags("--set", *settings, f"training.seed={seed}")
             studies.command("embed", "train", *words, log=log)

@@ -309,7 +309,7 @@ def test_sentences_are_pooled_and_concatenated_in_every_way(calls, tmp_path):
     trained = [words for words in calls if words[1] == "train"]
     # Mean pooling with (u, v, |u-v|) is in both halves of the table, and trained once.
     assert len(trained) == 2 * 12 and len(calls) == 2 * (12 + 15)
-    assert all("normalize=false" in words and "training.max_steps=5" in words for words in trained)
+    assert all("normalize=False" in words and "training.max_steps=5" in words for words in trained)
     settings = {words[words.index("--pooling") + 1 :][:1] + words[-5:-4] for words in trained}
     assert ("max", "concatenation=u,v,|u-v|") in settings
     assert ("mean", "concatenation=|u-v|,u*v") in settings
