@@ -31,6 +31,7 @@ TESTED = {
     "experiments.ode": "experiments/test_ode.py",
     "experiments.slides encoders": "experiments/test_studies.py",
     "experiments.slides decoders": "experiments/test_studies.py",
+    "experiments.slides sentences": "experiments/test_studies.py",
     "experiments.swish_rnn step-sizes": "experiments/test_studies.py",
     "experiments.tcn train": "experiments/tcn/test_commands.py",
     "experiments.tpu_check": "experiments/test_tpu_check.py",

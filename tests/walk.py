@@ -111,6 +111,7 @@ def commands(data: str, out: pathlib.Path) -> list[tuple[str, str, int]]:
         ("", f"experiments.elmo embed {r}/elmo --input {out}/lines.txt --output {out}/v.npz", 0),
         ("", f"experiments.embed train stsb {r}/sts --init {r}/bert {d} {tune}", 0),
         ("", f"experiments.embed evaluate {r}/sts {d}", 0),
+        ("", f"experiments.embed sts {r}/sts STSb=tfds:glue/stsb {d}", 0),
         ("", f"experiments.embed encode {r}/sts --input {out}/lines.txt --output {out}/v.npy", 0),
         ("", f"experiments.embed search {r}/sts --corpus {out}/lines.txt --query 'a man'", 0),
         ("", f"experiments.pretrain train bert_tiny {r}/mirrored --corpus {out}/corpus {short} "

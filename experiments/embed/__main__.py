@@ -3,6 +3,7 @@
     python -m experiments.embed train stsb runs/sts --init runs/bert --data-dir DIR
     python -m experiments.embed evaluate runs/sts --data-dir DIR
     python -m experiments.embed evaluate hugging-face:DIR --task stsb --data-dir DIR
+    python -m experiments.embed sts runs/sts senteval:DIR
     python -m experiments.embed encode runs/sts --input lines.txt --output vectors.npy
     python -m experiments.embed search runs/sts --corpus lines.txt --query "a man sleeps"
 
@@ -14,11 +15,17 @@ from experiments import command_line as cli
 
 _FORMS = """tasks, and what they are learnt by:
   stsb                        --objective cosine: the cosine is to be the score, scaled to [0, 1]
-  mrpc qqp mnli qnli rte wnli boolq
+  mnli snli mrpc qqp qnli rte wnli boolq
                               --objective softmax: the pair's class from u, v and |u-v|
                               (--set "concatenation=u,v,u*v" and so on)
   triplets                    --objective triplet: --source tsv:FILE with the columns anchor,
                               positive and negative; {split} in the name becomes train, validation
+
+SET of `sts`: pairs and their scores from 0 to 5
+  senteval:DIR                those of STS12 to STS16, STSb and SICK-R that are in SentEval's
+                              folder data/downstream; the pairs of a year's sub-sets are one set
+  NAME=tsv:FILE               a table with the columns sentence1, sentence2 and label
+  NAME=tfds:glue/stsb         the development set
 
 ENCODER and FROM:
   RUN[@CHECKPOINT]   a run of `train`, or of pre-training or fine-tuning, whose vectors are averaged
@@ -76,6 +83,16 @@ main = cli.program(
         cli.argument("--split", "the development set by default, of a file all"),
         cli.argument("--output DIR", "where the metrics go; RUN/scores by default"),
         cli.EXAMPLES,
+        cli.DEVICES,
+    ),
+    cli.command(
+        "sts",
+        "Spearman's correlation on several sets of scored pairs, and their mean",
+        "experiments.embed.evaluate:run_sets",
+        _ENCODER,
+        cli.argument("sets SET", "senteval:DIR or NAME=SOURCE", nargs="+"),
+        cli.argument("--output DIR", "where the metrics go; RUN/scores by default"),
+        cli.TFDS,
         cli.DEVICES,
     ),
     cli.command(

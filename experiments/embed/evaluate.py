@@ -14,10 +14,11 @@ from experiments.embed.run import TRIPLETS, SentenceEncoder, encoder_of, pair_ta
 from experiments.finetune.kinds import kind_of
 from experiments.lines import arriving, opened_input, opened_output
 from experiments.run import default_splits, metrics_line, write_scores
+from experiments.studies import table
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import encode_sets
-from macaron_tf.data.tasks.reading import Examples, read_triplets
+from macaron_tf.data.tasks.reading import Examples, read_senteval, read_triplets
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.similarity import (
     nearest,
@@ -104,6 +105,42 @@ def run(options: argparse.Namespace) -> None:
     }
     identity = [encoder.identity(), sets.texts]
     write_scores(folder, "metrics", f"{name}-{source}-{split}", "", identity, record)
+
+
+def run_sets(options: argparse.Namespace) -> None:
+    """Scores sets of pairs by the cosine: a column each and the mean, as the paper's table 1."""
+    task, sets = pair_task("stsb"), {}
+    for given in options.sets:
+        name, _, source = given.partition("=")
+        if given.startswith("senteval:"):
+            sets |= read_senteval(given.partition(":")[2])
+        elif name and source:
+            split = default_splits(source, [*task.validation_splits])[0]
+            sets[name] = read_sets(task, split, source, options.tfds)
+        else:
+            raise UserError(f"{given!r}: give senteval:DIR, or NAME=SOURCE, as in STS12=tsv:FILE")
+    encoder, opened = encoder_of(options)
+    metrics = {}
+    for name, examples in sets.items():
+        data = encode_sets(encoder.vocabulary, examples, encoder.max_length)
+        warn_cut(data.cut, len(data.rows.lengths), encoder.max_length)
+        metrics[name] = measure(task, encoder.network, encoder.of_sets(data), data.labels)
+    average = float(np.mean([each["spearman"] for each in metrics.values()]))
+    shown = [100 * each["spearman"] for each in metrics.values()] + [100 * average]
+    rows = [("Spearman x 100", *(f"{score:.2f}" for score in shown))]
+    rows += [("pairs", *(f"{len(examples):,}" for examples in sets.values()), "")]
+    print("\n".join(table(("", *sets, "Avg."), rows)))
+    if folder := options.output or (opened and opened.path / "scores"):
+        record = {
+            "encoder": options.encoder,
+            "sets": options.sets,
+            "pooling": encoder.network.pooling,
+            "max_length": encoder.max_length,
+            "examples": {name: len(examples) for name, examples in sets.items()},
+            "metrics": {**metrics, "average": average},
+        }
+        identity = [encoder.identity(), *(examples.texts for examples in sets.values())]
+        write_scores(folder, "metrics", "-".join(sets), "", identity, record)
 
 
 def encode(options: argparse.Namespace) -> None:

@@ -77,6 +77,7 @@ _SWISH_RNN_STEPS = {
     "stsb": 30_000,
     # Not in the table: as many as its sets of that size have.
     **dict.fromkeys(OWN_TASKS, 20_000),
+    "snli": 200_000,
     "wnli": 20_000,
     "conll2003": 20_000,
     "story_cloze": 20_000,

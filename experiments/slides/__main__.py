@@ -2,6 +2,7 @@
 
     python -m experiments.slides encoders study --data-dir DIR
     python -m experiments.slides decoders study --data-dir DIR
+    python -m experiments.slides sentences study --init runs/bert --data-dir DIR
 
 encoders: BERT, RoBERTa, ALBERT, SpanBERT, XLM, ELECTRA, gMLP and aMLP: what each learns, and how it
 does when it is fine-tuned; three seeds where the slides compare two ways: the order of sentences
@@ -10,6 +11,7 @@ BERT's, trained on STS-B, beside the mean pooling of each encoder as it is.
 decoders: GPT, GPT-2, Transformer-XL, XLNet, T5 and BART with Transformer's, Macaron's and
 SwishRNN's blocks of as many weights; GPT and T5 with three seeds. Transformer-XL also with shorter
 and longer memories, GPT-2 asked tasks without training, ELMo and a tagger with and without it.
+sentences: Sentence-BERT's poolings and concatenations, trained on entailment or on STS-B.
 
 Writes OUT/NAME.md, .json and .png. Complete runs are not trained again: an interrupted command
 goes on when it is given again.
@@ -53,6 +55,17 @@ main = cli.program(
         cli.switch(
             "--report", "only write the tables of complete runs: a look at a study going on"
         ),
+    ),
+    cli.command(
+        "sentences",
+        "Sentence-BERT's poolings and concatenations: twelve short trainings a seed",
+        "experiments.slides.sentences:run",
+        cli.STUDY,
+        cli.argument("--init FROM", "what to start with, as for `embed train`", required=True),
+        cli.argument("--task", "classes of pairs (default %(default)s)", default="mnli"),
+        cli.DATA_DIR,
+        cli.count("--jobs N", "trainings at once (default %(default)s)", 2),
+        cli.settings("training.max_steps=500, of every training"),
     ),
 )
 

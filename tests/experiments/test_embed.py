@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from scipy.stats import spearmanr
 
 from experiments.embed.__main__ import main
 from experiments.embed.run import EmbeddingRun, SentenceEncoder, open_encoder, paper_recipe
@@ -14,7 +15,10 @@ from macaron_tf.evaluation.similarity import cosines, unit_vectors
 from tests.experiments import task_toys
 from tests.harness import refuses
 
-PAIRS = ("mrpc", "qqp", "mnli", "qnli", "rte", "wnli", "boolq")
+PAIRS = ("mrpc", "qqp", "mnli", "snli", "qnli", "rte", "wnli", "boolq")
+# One update that changes next to nothing.
+BARELY = ["--set", "training.max_steps=1", "--set", "training.learning_rate=1e-12"]
+BARELY += ["--set", "training.warmup_steps=0"]
 
 
 @pytest.fixture(scope="module")
@@ -55,13 +59,45 @@ def test_classes_and_triplets_are_learnt_too(toy, tmp_path, ran, task, metric, o
     # An encoder of classes or triplets is judged by scores as well.
     source = f"tsv:{toy}/stsb-{{split}}.tsv"
     output = ran(main, "evaluate", run, "--task", "stsb", "--source", source).out
-    assert float(output.split("spearman ")[1].split()[0]) > 0.5
+    before = float(output.split("spearman ")[1].split()[0])
+    assert before > 0.5
+    # Scores after classes, the paper's way to its best STS-B model: the classifier stays behind.
+    ran(main, "train", "stsb", tmp_path / "next", "--init", run, "--source", source, *BARELY)
+    after = task_toys.validations(tmp_path / "next")[-1]["spearman"]
+    assert after == pytest.approx(before, abs=1e-3)
+    recipe = EmbeddingRun.open(tmp_path / "next").recipe
+    assert (recipe.objective, recipe.num_classes) == ("cosine", 0)
+
+
+def test_several_sets_are_scored_by_one_command(toy, run, encoder, tmp_path, ran):
+    year = tmp_path / "STS" / "STS12-en-test"
+    year.mkdir(parents=True)
+    rows = task_toys.related("stsb", 40, seed=7)
+    for name, part in (("a", rows[:15]), ("b", rows[15:])):
+        texts = "".join(f"{one}\t{other}\n" for one, other, _ in part)
+        (year / f"STS.input.{name}.txt").write_text(texts)
+        (year / f"STS.gs.{name}.txt").write_text("".join(f"{score}\n" for *_, score in part))
+    given = [f"senteval:{tmp_path}", f"own=tsv:{toy}/stsb-{{split}}.tsv"]
+    given.append(f"train=tsv:{toy}/stsb-train.tsv")
+    output = ran(main, "sts", run, *given, "--output", tmp_path / "scores").out
+    record = task_toys.scores_in(tmp_path / "scores")
+    assert record["examples"] == {"STS12": 40, "own": 60, "train": 240}
+    average = record["metrics"].pop("average")
+    found = {name: metrics["spearman"] for name, metrics in record["metrics"].items()}
+    assert average == pytest.approx(np.mean([*found.values()]))
+    best = max(line["spearman"] for line in task_toys.validations(run))
+    assert found["own"] == pytest.approx(best, abs=1e-6)
+    # All pairs of a year are ranked together.
+    vectors = [encoder.encode([row[side] for row in rows]) for side in (0, 1)]
+    expected = spearmanr(cosines(*vectors), [row[2] for row in rows]).statistic
+    assert found["STS12"] == pytest.approx(expected, abs=1e-4)
+    cells = [f"{100 * score:.2f}" for score in (*found.values(), average)]
+    assert f"| Spearman x 100 | {' | '.join(cells)} |" in output
+    assert "|  | STS12 | own | train | Avg. |" in output
 
 
 def test_a_run_starts_from_a_run(toy, run, tmp_path, refused):
-    """Classes first, scores after: the paper's way to its best STS-B model."""
-    flags = ["--source", f"tsv:{toy}/stsb-{{split}}.tsv", "--set", "training.max_steps=1"]
-    flags += ["--set", "training.learning_rate=1e-12", "--set", "training.warmup_steps=0"]
+    flags = ["--source", f"tsv:{toy}/stsb-{{split}}.tsv", *BARELY]
     command = ["train", "stsb", str(tmp_path / "next"), *flags, "--init"]
     refused(main, [*command, f"{run}@20"], "has no checkpoint 20", tmp_path)
     assert main([*command, f"{run}@best"]) == 0
@@ -149,6 +185,9 @@ def test_search_finds_what_brute_force_finds(run, encoder, tmp_path, ran, monkey
         ("evaluate RUN --task sst2", "sst2 is not about pairs"),
         ("evaluate RUN --max-length 99", "has 16 positions"),
         ("evaluate FOLDER", "is no run"),
+        ("sts RUN senteval:FOLDER", "give the folder data/downstream of SentEval"),
+        ("sts RUN STS12", "'STS12': give senteval:DIR, or NAME=SOURCE"),
+        ("sts RUN own=tsv:FOLDER/unscored", "has no labels to score against"),
         ("encode RUN --input /none --output x.npy", "/none cannot be read"),
         ("search RUN --corpus /none", "--corpus /none cannot be read"),
         ("search RUN --corpus FOLDER/empty", "has no text"),
@@ -157,6 +196,7 @@ def test_search_finds_what_brute_force_finds(run, encoder, tmp_path, ran, monkey
 )
 def test_bad_input_is_one_sentence(command, error, toy, run, tmp_path, refused):
     (tmp_path / "empty").write_text("\n \n")
+    task_toys.write_table(tmp_path / "unscored", [("a", "b")], "sentence1\tsentence2")
     command = command.replace("TOY", " ".join(task_toys.toy_flags(toy, "stsb")))
     places = {"RUN": run, "OUT": tmp_path / "out", "FOLDER": tmp_path}
     refused(main, task_toys.words(command, **places), error, tmp_path)

@@ -302,6 +302,26 @@ def test_sentences_are_scored_before_and_after_training(calls, tmp_path):
     assert again == {"mean pooling": 0.1} and not calls
 
 
+def test_sentences_are_pooled_and_concatenated_in_every_way(calls, tmp_path):
+    arguments = ["sentences", str(tmp_path), "--init", "hugging-face:DIR", "--task", "rte"]
+    arguments += ["--seeds", "1", "2", "--jobs", "1", "--set", "training.max_steps=5"]
+    assert slides(arguments) == 0
+    trained = [words for words in calls if words[1] == "train"]
+    # Mean pooling with (u, v, |u-v|) is in both halves of the table, and trained once.
+    assert len(trained) == 2 * 12 and len(calls) == 2 * (12 + 15)
+    assert all("normalize=False" in words and "training.max_steps=5" in words for words in trained)
+    settings = {words[words.index("--pooling") + 1 :][:1] + words[-5:-4] for words in trained}
+    assert ("max", "concatenation=u,v,|u-v|") in settings
+    assert ("mean", "concatenation=|u-v|,u*v") in settings
+    rows = json.loads((tmp_path / "sentences.json").read_text())["rows"]
+    assert len({(*row["arm"], row["task"], row["seed"]) for row in rows}) == len(rows) == 30
+    text = (tmp_path / "sentences.md").read_text()
+    assert "| max | 10.00 ± 0.00 | 10.00 ± 0.00 | 10.00 ± 0.00 | - |" in text
+    assert "| \\|u-v\\|,u*v | 10.00 ± 0.00 | - | - | - |" in text
+    calls.clear()
+    assert slides(arguments) == 0 and not calls
+
+
 @pytest.mark.parametrize("study", [encoders.STUDY, decoders.STUDY])
 def test_every_run_has_a_folder_and_a_corpus_of_its_own_words(study):
     runs = study.runs(None, [1, 2, 3])

@@ -48,6 +48,7 @@ class Task(Settings):
         score_range: least and greatest score of a regression task; None = any.
         unanswerable: whether a question may have no answer in its context.
         symmetric: whether the order of the two texts means nothing.
+        undecided: whether examples without a class (-1) are left out: people disagreed on them.
         submissions: the files of its test sets.
         server_labels: the server's names of the classes; empty = their numbers.
         own: whether columns and classes are those of the user's table, see
@@ -73,6 +74,7 @@ class Task(Settings):
     score_range: tuple[float, float] | None = None
     unanswerable: bool = False
     symmetric: bool = False
+    undecided: bool = False
     submissions: tuple[SubmissionFile, ...] = ()
     server_labels: tuple[str, ...] = ()
     own: bool = False
@@ -179,6 +181,15 @@ _TASKS = (
             SubmissionFile("AX.tsv", "tfds:glue/ax"),
         ),
         server_labels=_MNLI,
+    ),
+    # Bowman et al. 2015.
+    Task(
+        "snli",
+        first=("premise",),
+        second=("hypothesis",),
+        labels=_MNLI,
+        source="tfds:snli",
+        undecided=True,
     ),
     _glue("qnli", "QNLI.tsv", "question", "sentence", **_ENTAILMENT),
     _glue("rte", "RTE.tsv", **_ENTAILMENT),

@@ -64,14 +64,15 @@ class Template:
 
 
 _YES = ("yes", "no")
+_THREE = Template(
+    "{first}\nQuestion: {second} True, false or neither?\nAnswer:", ("true", "neither", "false")
+)
 TEMPLATES = {
     "cola": Template("Sentence: {first}\nIs the sentence good English?", _YES[::-1]),
     "sst2": Template("Review: {first}\nSentiment:", ("negative", "positive")),
     "mrpc": Template("First: {first}\nSecond: {second}\nDo both say the same?", _YES[::-1]),
     "qqp": Template("First: {first}\nSecond: {second}\nDo both ask the same?", _YES[::-1]),
-    "mnli": Template(
-        "{first}\nQuestion: {second} True, false or neither?\nAnswer:", ("true", "neither", "false")
-    ),
+    **dict.fromkeys(("mnli", "snli"), _THREE),
     "qnli": Template("{second}\nDoes this answer the question: {first}\nAnswer:", _YES),
     "rte": Template("{first}\nQuestion: {second} True or false?\nAnswer:", ("true", "false")),
     "wnli": Template("{first}\nQuestion: {second} True or false?\nAnswer:", ("false", "true")),

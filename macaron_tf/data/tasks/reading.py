@@ -9,14 +9,20 @@ import numpy as np
 
 from macaron_tf.data.sources.names import TFDS, Source, parse_source
 from macaron_tf.data.sources.tfds import Tfds, decoded, listed, open_set, read_columns
-from macaron_tf.data.tasks.definitions import Task
+from macaron_tf.data.tasks.definitions import Task, get_task
 from macaron_tf.errors import UserError
 from macaron_tf.io.files import lines_of
+from macaron_tf.io.paths import as_path
 from macaron_tf.plug_ins import called, find
 
 _LABEL, _INDEX = "label", "idx"
 OWN_ROWS = "python:MODULE:FUNCTION"
 _NAMED = 20  # classes that a refusal names
+# SentEval's test sets in one file: its path, lines of a header, columns of two texts and a score.
+_ONE_FILE = {
+    "STSb": ("STS/STSBenchmark/sts-test.csv", 0, (5, 6, 4)),
+    "SICK-R": ("SICK/SICK_test_annotated.txt", 1, (1, 2, 3)),
+}
 
 
 def may_be_unlabelled(split: str) -> bool:
@@ -178,8 +184,8 @@ def read_examples(
     Args:
         source: instead of the task's own, one of
             `tfds:NAME[/CONFIG][:VERSION]`: records with the task's fields, `label` (-1 = secret)
-                and `idx`; of choices as `Task.lists` says, of one set or of several with commas
-                between; of a task of the user's own a `Table`;
+                and, if it has submissions, `idx`; of choices as `Task.lists` says, of one set or of
+                several with commas between; of a task of the user's own a `Table`;
             `tsv:FILE`: a `Table` with the task's fields and `label`, a class by its name or number,
                 or a score; other columns are not read. The label column may be absent where the
                 split's name begins with "test" or "all";
@@ -213,10 +219,12 @@ _Columns = tuple[dict[str, list[str]], np.ndarray | None, np.ndarray, np.ndarray
 
 
 def _of_tfds(task, name, split, tfds) -> _Columns:
-    fields = (*task.first, *task.second)
-    columns = read_columns(name, split, (*fields, _LABEL, _INDEX), tfds)
+    fields, index = (*task.first, *task.second), (_INDEX,) * bool(task.submissions)
+    columns = read_columns(name, split, (*fields, _LABEL, *index), tfds)
     _check_classes(task, name, columns.class_names.get(_LABEL, task.labels))
     values = columns.values
+    if task.undecided and not np.all(values[_LABEL] == -1):
+        values = {key: value[values[_LABEL] != -1] for key, value in values.items()}
     labels = values[_LABEL]
     if np.all(labels == -1):  # a test set whose answers are secret
         labels = None
@@ -232,8 +240,10 @@ def _of_tfds(task, name, split, tfds) -> _Columns:
     if task.grouped:
         parts = [values[f"{_INDEX}/{part}"] for part in ("paragraph", "question")]
         groups = np.stack(parts, axis=1).astype(np.int64)
-    indices = values[f"{_INDEX}/answer" if task.grouped else _INDEX].astype(np.int64)
-    return {field: decoded(values[field]) for field in fields}, labels, indices, groups
+    key = f"{_INDEX}/answer" if task.grouped else _INDEX
+    indices = values[key] if index else np.arange(len(values[_LABEL]))
+    texts = {field: decoded(values[field]) for field in fields}
+    return texts, labels, indices.astype(np.int64), groups
 
 
 def _check_classes(task: Task, name: str, found: tuple[str, ...]) -> None:
@@ -362,3 +372,62 @@ def read_triplets(source: str, split: str) -> Examples:
     table = Table(parse_source(source, ("tsv:FILE",), "triplets"), split)
     rows = [texts for _, texts in table.rows(("anchor", "positive", "negative"))]
     return Examples(tuple(map(list, zip(*rows, strict=True))), None)
+
+
+def read_senteval(folder: str) -> dict[str, Examples]:
+    """Reads the sets of Sentence-BERT's table 1 that are in a folder of SentEval's layout, by name.
+
+    The pairs of a year's sub-sets are one set, as in the paper, and pairs without a score are left
+    out: most of STS16's have none.
+
+    Args:
+        folder: SentEval's data/downstream: STS/STS12-en-test, to 16, with STS.input.NAME.txt and
+            STS.gs.NAME.txt, STS/STSBenchmark/sts-test.csv and SICK/SICK_test_annotated.txt.
+
+    Raises:
+        UserError: none of these; lines too many or too few, a score that is none from 0 to 5.
+    """
+    root, found = as_path(folder).expanduser(), {}
+    for name in (f"STS{year}" for year in range(12, 17)):
+        rows = []
+        for file in sorted((root / "STS" / f"{name}-en-test").glob("STS.input.*.txt")):
+            scores = file.with_name(file.name.replace("input", "gs", 1))
+            pairs, golds = list(_cells(file, (0, 1))), list(_cells(scores, (0,)))
+            if len(pairs) != len(golds):
+                raise UserError(
+                    f"{scores} has {len(golds)} lines and {file} {len(pairs)}: give a score, or an "
+                    "empty line, for each pair"
+                )
+            rows += [
+                (at, (*pair, *gold)) for (_, pair), (at, gold) in zip(pairs, golds, strict=True)
+            ]
+        found |= {name: rows} if rows else {}
+    for name, (path, header, columns) in _ONE_FILE.items():
+        if (root / path).exists():
+            found[name] = list(_cells(root / path, columns, header))
+    if not found:
+        raise UserError(
+            f"{root} has neither STS/STS12-en-test to STS16-en-test nor {_ONE_FILE['STSb'][0]} nor "
+            f"{_ONE_FILE['SICK-R'][0]}: give the folder data/downstream of SentEval"
+        )
+    return {name: _scored_pairs(rows) for name, rows in found.items()}
+
+
+def _cells(path, columns: tuple[int, ...], header: int = 0) -> Iterator[tuple[str, list[str]]]:
+    """The place of each line behind a header, and its cells in these columns."""
+    for number, line in enumerate(lines_of(path), start=1):
+        cells = line.split("\t")
+        if number > header and len(cells) <= max(columns):
+            raise UserError(
+                f"{path}, line {number}: {len(cells)} columns, not {max(columns) + 1} or more; "
+                "separate columns by one tab"
+            )
+        if number > header:
+            yield f"{path}, line {number}", [cells[column] for column in columns]
+
+
+def _scored_pairs(rows: list[tuple[str, Sequence[str]]]) -> Examples:
+    kept = [(where, cells) for where, cells in rows if cells[-1].strip()]
+    labels = [_parse_label(get_task("stsb"), cells[-1].strip(), where) for where, cells in kept]
+    texts = tuple([cells[column] for _, cells in kept] for column in (0, 1))
+    return Examples(texts, np.array(labels, np.float32))

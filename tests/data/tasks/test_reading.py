@@ -7,7 +7,7 @@ import pytest
 
 from macaron_tf.data.sources.tfds import Tfds, read_columns
 from macaron_tf.data.tasks.definitions import TASKS, Task, get_task
-from macaron_tf.data.tasks.reading import read_examples, read_triplets
+from macaron_tf.data.tasks.reading import read_examples, read_senteval, read_triplets
 from macaron_tf.errors import UserError
 from tests.harness import refuses, rejects
 
@@ -16,7 +16,8 @@ CLASSIFICATION = {name: task for name, task in TASKS.items() if task.kind == "cl
 
 def test_glue_and_superglue():
     assert set(CLASSIFICATION) == {
-        "cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte", "wnli", "boolq", "multirc",
+        "cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "snli", "qnli", "rte", "wnli", "boolq",
+        "multirc",
     }  # fmt: skip
     files = {file.name for task in TASKS.values() for file in task.submissions}
     assert files == {
@@ -42,6 +43,8 @@ def test_the_classes_are_those_of_the_official_builders():
         for config in builder.BUILDER_CONFIGS
     }
     for task in CLASSIFICATION.values():
+        if task.name == "snli":  # has no configurations
+            continue
         config = configs[task.source]
         assert tuple(config.label_classes or ()) == task.labels, task.name
         features = getattr(config, "text_features", None) or config.features
@@ -245,6 +248,73 @@ def test_a_table_of_choices(line, message, table):
     found = read_examples(TASKS["race"], "train", source=table(header, "p\tq\ta\tb\t\td\tB"))
     assert found.texts == (["p"], ["a"], ["b"], [""], ["d"]) and found.questions == ["q"]
     refuses(message, read_examples, TASKS["race"], "train", source=table(header, line))
+
+
+@pytest.mark.parametrize("labels, kept", [([2, -1, 0], [2, 0]), ([-1, -1], None)])
+def test_pairs_that_people_disagreed_on_are_left_out(tmp_path, labels, kept):
+    """As SNLI has them, whose records have no number either."""
+    tfds = pytest.importorskip("tensorflow_datasets")
+    features = {name: tfds.features.Text() for name in ("premise", "hypothesis")}
+    features["label"] = tfds.features.ClassLabel(names=TASKS["snli"].labels)
+    records = [
+        {"premise": f"p{label}", "hypothesis": f"h{label}", "label": label} for label in labels
+    ]
+    prepare(tmp_path, features, train=records)
+    found = read_examples(TASKS["snli"], "train", Tfds(tmp_path), source="tfds:glue/toy")
+    if kept is None:
+        assert found.labels is None and len(found) == 2
+        return
+    assert found.labels.tolist() == kept and found.indices.tolist() == [0, 1]
+    assert found.texts == (["p2", "p0"], ["h2", "h0"])
+
+
+def write_senteval(folder, **changes: str) -> None:
+    """A folder of SentEval's layout, of two sub-sets and SICK; files replaced by their names."""
+    header = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n"
+    files = {
+        "STS/STS16-en-test/STS.input.headlines.txt": "a\tb\nc\td\n",
+        "STS/STS16-en-test/STS.gs.headlines.txt": "5\n\n",
+        "STS/STS16-en-test/STS.input.answer-answer.txt": "e\tf\tsource\n",
+        "STS/STS16-en-test/STS.gs.answer-answer.txt": "2.25\n",
+        "STS/STSBenchmark/sts-test.csv": 'news\tf\t2016\t07\t4.5\tg "\th\n',
+        "SICK/SICK_test_annotated.txt": f"{header}6\ti\tj\t3.3\tNEUTRAL\r\n",
+    }
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(changes.get(name.rpartition("/")[2].split(".")[-2], text))
+
+
+def test_sentevals_sets(tmp_path):
+    write_senteval(tmp_path)
+    sets = read_senteval(str(tmp_path))
+    assert {name: examples.labels.tolist() for name, examples in sets.items()} == {
+        "STS16": [2.25, 5.0],  # a pair without a score is left out
+        "STSb": [4.5],
+        "SICK-R": [pytest.approx(3.3)],
+    }
+    assert [examples.texts for examples in sets.values()] == [
+        (["e", "a"], ["f", "b"]),
+        (['g "'], ["h"]),
+        (["i"], ["j"]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"headlines": "5\n"}, "line 1: 1 columns, not 2 or more"),
+        ({"answer-answer": "1\t2\n3\t4\n5.5\t6"}, "gs.answer-answer.txt, line 3: '5.5' in column"),
+        ({"sts-test": "a\tb"}, "sts-test.csv, line 1: 2 columns, not 7 or more"),
+    ],
+)
+def test_bad_senteval_files(changes, message, tmp_path):
+    write_senteval(tmp_path, **changes)
+    refuses(message, read_senteval, str(tmp_path))
+    scores = tmp_path / "STS/STS16-en-test/STS.gs.headlines.txt"
+    write_senteval(tmp_path)
+    scores.write_text("5\n")
+    refuses("headlines.txt has 1 lines and .*headlines.txt 2: give", read_senteval, str(tmp_path))
+    refuses("give the folder data/downstream", read_senteval, str(tmp_path / "STS"))
 
 
 def test_columns_are_in_order(tfds):
