@@ -109,7 +109,7 @@ class RelativeAttention(MultiHeadAttention):
         super().__init__(num_heads, head_dim, **kwargs)
         if self.cross or self.window:
             raise ValueError(
-                "relative attention is over its own sequence, all of it: cross must be False, window 0"
+                "relative attention is over its own sequence: cross must be False, window 0"
             )
         if clamp_length is not None:
             check_count("clamp_length", clamp_length)
