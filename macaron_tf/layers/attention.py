@@ -35,10 +35,21 @@ def combine_masks(*masks):
     return all_of(*(broadcast_mask(mask) for mask in masks))
 
 
-def causal_attention_mask(length):
-    """Lower-triangular mask `(1, 1, T, T)`: True where the key is not after the query."""
+def causal_attention_mask(length, window: int = 0):
+    """Lower-triangular mask `(1, 1, T, T)`, of a band if there is a window: see `seen_keys`."""
     positions = ops.arange(length, dtype="int32")
-    return (positions[None, :] <= positions[:, None])[None, None]
+    return seen_keys(positions, positions, window)[None, None]
+
+
+def seen_keys(queries, keys, window: int = 0):
+    """Mask `(T, S)`: True where the key is not after the query.
+
+    Args:
+        queries, keys: positions `(T,)` and `(S,)`.
+        window: positions that a query sees, its own and those right before it; 0 = all before.
+    """
+    seen = keys <= queries[:, None]
+    return ops.logical_and(seen, keys > queries[:, None] - window) if window else seen
 
 
 # Added to the score of a hidden position: far below any real score, and finite, so that a row
@@ -76,6 +87,8 @@ class MultiHeadAttention(Mixer):
         scaled: whether scores are divided by sqrt(d); T5's are not, whose query's matrix starts
             1/sqrt(d) as wide instead.
         output_initializer: for the output projection, where it differs.
+        window: positions that each one attends, itself and those right before it (causal
+            attention only); 0 = all before. Outside of decoding all scores are made, then hidden.
 
     Call arguments: `x (B, T, D)`; `memory (B, S, D)` if `cross`; `attention_mask` boolean, True =
     attend, of shape `(B, S)`, `(B, T, S)` or `(B, H, T, S)`. Keras's own padding masks count
@@ -84,9 +97,10 @@ class MultiHeadAttention(Mixer):
     `(B, H, T, S)`. Returns `(B, T, D)`, or `output_dim` wide.
 
     The state is the keys and values of earlier tokens (self), `(B, K, H, T, d)` each, or of the
-    memory (cross), `(B, H, S, d)` each.
+    memory (cross), `(B, H, S, d)` each. With a window T is at most `window`: the last ones.
 
-    References: Vaswani et al. 2017, eq. 1.
+    References: Vaswani et al. 2017, eq. 1; windows: Child et al. 2019, "Generating Long Sequences
+    with Sparse Transformers".
     """
 
     takes_bias = True
@@ -104,12 +118,15 @@ class MultiHeadAttention(Mixer):
         kernel_initializer="glorot_uniform",
         scaled: bool = True,
         output_initializer=None,
+        window: int = 0,
         **kwargs,
     ):
         # The layers within cast their inputs; autocast would round the bias to bfloat16.
         super().__init__(autocast=False, **kwargs)
         if causal and cross:
             raise ValueError("attention is causal over its own sequence or cross to a memory")
+        if window and (window < 0 or not causal):
+            raise ValueError(f"window={window} must be a number of positions, of causal attention")
 
     def build(self, x_shape, memory_shape=None):
         hidden_dim = x_shape[-1]
@@ -158,7 +175,7 @@ class MultiHeadAttention(Mixer):
         mask = combine_masks(context.attention_mask, context.mask)
         length = ops.shape(qkv)[1]
         if self.causal:
-            mask = combine_masks(mask, causal_attention_mask(length))  # (1, 1, T, T)
+            mask = combine_masks(mask, causal_attention_mask(length, self.window))
         bias = context.bias and context.bias(query_length=length, key_length=length)
         y = self._attend(query, key, value, mask, bias, context.training)  # (B, H, T, d)
         return self._merge_heads(y, packing), None
@@ -184,7 +201,8 @@ class MultiHeadAttention(Mixer):
 
     def init_cache(self, batch_size, beams: int, room: int | None):
         """Room for the keys and values of T tokens: a pair of `(B, K, H, T, d)`."""
-        shape = (batch_size, beams, self.num_heads, room or 0, self._head_dim)
+        room = min(room, self.window or room) if room else 0
+        shape = (batch_size, beams, self.num_heads, room, self._head_dim)
         zeros = ops.zeros(shape, self.compute_dtype)
         return zeros, zeros
 
@@ -199,21 +217,32 @@ class MultiHeadAttention(Mixer):
             # 3 of (B K, H, L, d) -> (B, K, H, L, d)
             shape = (-1, beams, self.num_heads, ops.shape(x)[1], self._head_dim)
             query, *new = (ops.reshape(part, shape) for part in self._split_heads(qkv, 3))
-        pairs = zip(cache, new, strict=True)
-        start = ops.shape(cache[0])[3] if index is None else index
-        if index is None:
-            cache = tuple(ops.concatenate(pair, axis=3) for pair in pairs)
+        pairs, held = zip(cache, new, strict=True), ops.shape(cache[0])[3]
+        if index is None or self.window:  # new tokens stand behind those that are held
+            start, keys = held, tuple(ops.concatenate(pair, axis=3) for pair in pairs)
         else:
-            cache = tuple(_written(held, part, index) for held, part in pairs)
-        length, total = ops.shape(query)[3], ops.shape(cache[0])[3]
+            start, keys = index, tuple(_written(old, part, index) for old, part in pairs)
+        length, total = ops.shape(query)[3], ops.shape(keys[0])[3]
         seen = bias = None
-        if index is not None or query.shape[3] != 1:  # one token sees all of a growing cache
-            own = ops.arange(length, dtype="int32") + start  # (L,)
-            seen = ops.arange(total, dtype="int32") <= own[:, None]  # (L, T)
+        if index is not None or self.window or query.shape[3] != 1:  # else one token sees all
+            own, places = (ops.arange(n, dtype="int32") for n in (length, total))
+            seen = seen_keys(own + start, places, self.window)  # (L, T)
+        if not self.window:
+            cache = keys
+        elif index is None:
+            cache = tuple(part[:, :, :, -self.window :] for part in keys)
+        else:
+            # A fixed room is filled from its end: its first places are from before the text.
+            seen = ops.logical_and(seen, places >= held - index)
+            # Of the room's static shape, which a loop requires.
+            cache = tuple(
+                ops.reshape(part[:, :, :, -held:], ops.shape(old))
+                for part, old in zip(keys, cache, strict=True)
+            )
         if context.bias is not None:
             # (1, H, L, T), for scores (B, K, H, L, T)
             bias = context.bias(query_length=length, key_length=total, start=start)
-        y = self._attend(query, *cache, seen, bias, context.training)
+        y = self._attend(query, *keys, seen, bias, context.training)
         if len(x.shape) == 2:
             # (B, K, H, 1, d) -> (B K, H d)
             y = ops.reshape(y, (-1, self.num_heads * self._head_dim))

@@ -32,6 +32,7 @@ class Block(Mixer):
         relative: tokens are mixed by `RelativeAttention`.
         segments: relative attention compares segments too.
         rnn_step_size: k of a recurrence among the sub-layers.
+        attention_window: of causal attention over the sequence itself, see `MultiHeadAttention`.
         kernel_initializer: of all matrices.
         output_initializer: of the last matrix of each sub-layer, where it differs (GPT-2's).
         kwargs: the fields of `BlockConfig`, and Keras's own arguments.
@@ -59,6 +60,7 @@ class Block(Mixer):
         relative: bool = False,
         segments: bool = False,
         rnn_step_size: int = 1,
+        attention_window: int = 0,
         kernel_initializer="glorot_uniform",
         output_initializer=None,
         **kwargs,
@@ -98,11 +100,12 @@ class Block(Mixer):
 
     def token_mixer(self) -> Mixer:
         """Makes the operator between positions; a block with another one overrides this."""
+        kind = {"causal": self.causal, "window": self.attention_window}
         if not self.relative:
-            return self._attention(causal=self.causal, use_bias=self.config.use_bias)
+            return self._attention(use_bias=self.config.use_bias, **kind)
         return self._attention(
             RelativeAttention,
-            causal=self.causal,
+            **kind,
             # Transformer-XL's and XLNet's attention has no biases; their feed-forwards have.
             use_bias=False,
             clamp_length=self.config.clamp_length,

@@ -82,7 +82,7 @@ class RelativeAttention(MultiHeadAttention):
         clamp_length: distances beyond it count as it; None = none does.
         segments: also compare segments: `(q_i + s) e` with one trained vector e for keys of the
             query's own segment and one for all others (XLNet). Earlier positions are of segment 0.
-        kwargs: as `MultiHeadAttention`, without `cross`. The papers' have no biases:
+        kwargs: as `MultiHeadAttention`, without `cross` and `window`. The papers' have no biases:
             `use_bias=False`.
 
     Call arguments: as self-attention's, and `segment_ids (B, T)` int with `segments`, 0 everywhere
@@ -107,8 +107,10 @@ class RelativeAttention(MultiHeadAttention):
         **kwargs,
     ):
         super().__init__(num_heads, head_dim, **kwargs)
-        if self.cross:
-            raise ValueError("relative attention is over its own sequence: cross must be False")
+        if self.cross or self.window:
+            raise ValueError(
+                "relative attention is over its own sequence: cross must be False, window 0"
+            )
         if clamp_length is not None:
             check_count("clamp_length", clamp_length)
         self.content_bias = self.distance_bias = None  # u and v

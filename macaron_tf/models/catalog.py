@@ -48,8 +48,9 @@ _GPT2_SIZES = {  # D, H, layers
     "large": (1280, 20, 36),
     "xl": (1600, 25, 48),
 }
-# GPT-3 (Brown et al. 2020, table 2.1): GPT-2's at these shapes with 2,048 positions; every second
-# layer of theirs attends sparsely, which is not here. XL has 16 heads here: the table's 24 of 128
+# GPT-3 (Brown et al. 2020, table 2.1): GPT-2's at these shapes with 2,048 positions. Dense and
+# locally banded layers take turns in theirs, of a width that the paper does not give: all are dense
+# here, unless `attention_windows` are set. XL has 16 heads here: the table's 24 of 128
 # would come to 1.5 billion parameters, not to its 1.3.
 _GPT3 = {**_GPT2, "max_length": 2048}
 _GPT3_SIZES = {  # D, H, d, layers

@@ -45,6 +45,8 @@ class StackConfig(BlockConfig, Sizes):
         block: name of the layers' block, see `macaron_tf.layers.BLOCKS`, or a `Block` of your own,
             `package.module:Name`; or several, layer by layer in turn.
         rnn_step_sizes: k of the recurrences, layer by layer in turn: (1,), (2,) or (1, 2, 4).
+        attention_windows: positions that attention sees in causal layers, itself and those right
+            before, layer by layer in turn; 0 = all before: (0, 256) is dense and banded, GPT-3's.
         positions: `"sinusoidal"`, `"learned"` or `"none"`.
         relative_bias: T5's, on the attention of every stack to itself: `"none"`, `"shared"` by its
             layers or `"per_layer"`.
@@ -61,6 +63,7 @@ class StackConfig(BlockConfig, Sizes):
     _: dataclasses.KW_ONLY
     block: str | tuple[str, ...] = "transformer"
     rnn_step_sizes: tuple[Count, ...] = (1,)
+    attention_windows: tuple[Natural, ...] = (0,)
     positions: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
     relative_bias: Literal["none", "shared", "per_layer"] = "none"
     embedding_norm: bool = False
@@ -72,8 +75,9 @@ class StackConfig(BlockConfig, Sizes):
         super().check()
         if self.head_dim is None:
             check_divisible("hidden_dim", self.hidden_dim, "num_heads", self.num_heads)
-        if not self.rnn_step_sizes:
-            raise self.error("rnn_step_sizes is empty: give one or more, such as (1, 2, 4)")
+        for name, example in (("rnn_step_sizes", (1, 2, 4)), ("attention_windows", (0, 256))):
+            if not getattr(self, name):
+                raise self.error(f"{name} is empty: give one or more, such as {example}")
         if not self.blocks:
             raise self.error("block is empty: give a name, or several for the layers in turn")
         for block in self.blocks:
@@ -92,11 +96,12 @@ class StackConfig(BlockConfig, Sizes):
         """The operators of the blocks, layer by layer in turn."""
         return tuple(self.splitting(block_class(block).scheme) for block in self.blocks)
 
-    def layer(self, number: int) -> tuple[str, int]:
-        """The name of the block of layer `number`, and the step size of its recurrence."""
+    def layer(self, number: int) -> tuple[str, int, int]:
+        """Of layer `number`: its block's name, its recurrence's step size, its window."""
         block = self.blocks[number % len(self.blocks)]
         step_size = self.rnn_step_sizes[number % len(self.rnn_step_sizes)]
-        return block, step_size if block == "swish_rnn" or is_place(block) else 1
+        step_size = step_size if block == "swish_rnn" or is_place(block) else 1
+        return block, step_size, self.attention_windows[number % len(self.attention_windows)]
 
     @property
     def relative(self) -> bool:
@@ -144,7 +149,7 @@ class EncoderConfig(StackConfig):
         affine: the masked language head's LayerNorm always has a scale and an offset.
         sharing: which weights all layers have in common: `"none"`, `"all"`, `"attention"` (the
             token mixers) or `"feed_forward"` (the channel mixers), each with its LayerNorm; of
-            layers that differ in their block or step size, those that are alike (ALBERT).
+            layers that differ in block, step size or window, those that are alike (ALBERT).
         embedding_dim: E, width of the embeddings, which a matrix then brings to D; None = D.
         shared_position_biases: whether the u and v of relative attention are the same in all
             layers.
@@ -202,6 +207,17 @@ class EncoderConfig(StackConfig):
                     f"embedding_dim={self.embedding_dim}: embeddings that are tied to an adaptive "
                     "softmax are as wide as the model: leave it, or set tied=False"
                 )
+        if any(self.attention_windows):
+            given = f"attention_windows={self.attention_windows}"
+            if not self.causal:
+                raise self.error(f"{given}: a window is of earlier positions: set causal=True")
+            if self.relative or self.relative_bias != "none":
+                raise self.error(
+                    f"{given}: relative positions reach over the whole text: set "
+                    "positions='learned' and relative_bias='none'"
+                )
+            if self.without_attention:
+                raise self.error(f"{given}: block={self.without_attention[0]!r} has no attention")
         if self.relative:
             if self.relative_bias != "none":
                 raise self.error("positions='transformer_xl' and relative_bias exclude each other")
@@ -276,7 +292,8 @@ class EncoderDecoderConfig(StackConfig):
         super().check()
         if self.without_attention:
             raise self.error(f"block={self.without_attention[0]!r} cannot decode token by token")
-        for name, value in self.options("toeplitz", "tiny_attention_dim", "clamp_length").items():
+        others = ("toeplitz", "tiny_attention_dim", "clamp_length", "attention_windows")
+        for name, value in self.options(*others).items():
             if value != getattr(type(self), name):  # the default
                 raise self.error(f"{name}={value!r}: it has no layers with that option")
 

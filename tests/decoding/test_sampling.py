@@ -176,6 +176,7 @@ MODELS = {
     "transformer": {"block": "transformer", "norm": "pre"},
     "macaron": {"block": "macaron", "norm": "pre", "relative_bias": "shared"},
     "swish_rnn": {"block": "swish_rnn", "rnn_step_sizes": (1, 2), "positions": "none"},
+    "banded": {"attention_windows": (0, 3)},
     "adaptive": {"adaptive_cutoffs": (6, 12), "adaptive_divisor": 2},
 }
 ROWS = [[2, 5, 9, 11], [2], [2, 7, 7, 8, 4, 6]]
@@ -259,7 +260,10 @@ def test_one_graph_xla_a_growing_cache_and_a_stream_draw_the_same(kind):
     assert step.experimental_get_tracing_count() == 1
 
 
-@pytest.mark.parametrize(("kind", "growing"), [("transformer", True), ("swish_rnn", False)])
+@pytest.mark.parametrize(
+    ("kind", "growing"),
+    [("transformer", True), ("swish_rnn", False), ("banded", True), ("banded", False)],
+)
 def test_a_prompt_read_at_once_is_gone_on_from_as_one_read_by_steps(monkeypatch, kind, growing):
     monkeypatch.setattr(sampling, "_CHUNK", 2)  # three tokens in two pieces
     model, prompts = small(kind), asked([[2, 7, 7, 8, 4, 6], [2, 5, 9, 11], [2, 5, 9, 11]])

@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.decoding import GenerationConfig, SequenceGenerator
+from macaron_tf.decoding import GenerationConfig, SequenceGenerator, TextGenerator
 from macaron_tf.decoding.text_generator import fill_context
 from macaron_tf.models.config import EncoderDecoderConfig
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.text import WordPieceVocabulary
-from tests.decoding.toy import greedy, shaken
+from tests.decoding.toy import greedy, language_model, shaken
 from tests.harness import refuses
 
 EXAMPLES = [[1, 1, 1], [2, 2, 2, 2, 2], [3], [4, 4]]
@@ -72,6 +72,22 @@ def test_answers_are_the_argmax_of_the_whole_model_and_a_stream_says_the_same(mo
         answer = b"".join(generator.detokenizer.token_bytes[i] for i in ids).decode()
         assert found.text == answer.removeprefix(" ")
         assert found.length == len(ids)
+        assert found.log_prob == pytest.approx(log_prob, abs=1e-4)
+        assert "".join(generator.stream(text, config)) == found.text
+
+
+def test_a_model_with_banded_layers_goes_on_as_it_does_whole_and_streams_the_same(vocabulary):
+    model = language_model(vocabulary.size, attention_windows=(0, 3), norm="pre")
+    generator = TextGenerator(model, vocabulary, longest=16)
+    texts = ["the cat sat on the mat", "a dog", ""]
+    config = GenerationConfig(temperature=0.0, max_tokens=6)
+    for text, [found] in zip(texts, generator.complete(texts, config), strict=True):
+
+        def next_logits(row):
+            return np.asarray(model({"token_ids": np.array([row], np.int32)}))[0, -1]
+
+        ids, log_prob = greedy(next_logits, generator.row(text), 6, generator.barred)
+        assert list(found.ids) == ids
         assert found.log_prob == pytest.approx(log_prob, abs=1e-4)
         assert "".join(generator.stream(text, config)) == found.text
 

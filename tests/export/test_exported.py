@@ -89,7 +89,12 @@ TINY = {**SHRUNK, "model.initializer_range": 0.9}
 READING = {"spans.max_question": 4, "spans.doc_stride": 6}
 # Models that write texts: a pre-training recipe and its settings.
 WRITERS = {
-    "byte_bpe": ("gpt2_tiny", "vocabulary.kind=byte_bpe", "vocabulary.size=272"),
+    "byte_bpe": (
+        "gpt2_tiny",
+        "vocabulary.kind=byte_bpe",
+        "vocabulary.size=272",
+        "model.attention_windows=(0, 4)",
+    ),
     "wordpiece": ("gpt2_tiny", "vocabulary.kind=wordpiece"),
     "bart": ("bart_tiny", "vocabulary.size=90"),
     "t5": ("t5_tiny", "vocabulary.size=90"),

@@ -9,10 +9,24 @@ import numpy as np
 import pytest
 
 from macaron_tf.interop import read_language_model, read_xlnet
+from macaron_tf.interop.arrays import (
+    Raw,
+    TorchArrays,
+    assign_weights,
+    read_state,
+    transformer_layer,
+)
 from macaron_tf.interop.vocabularies import read_gpt2_vocabulary
-from macaron_tf.models import EncoderChooser, EncoderClassifier, EncoderSpanReader, EncoderTagger
+from macaron_tf.models import (
+    EncoderChooser,
+    EncoderClassifier,
+    EncoderConfig,
+    EncoderSpanReader,
+    EncoderTagger,
+    LanguageModel,
+)
 from macaron_tf.text.byte_pairs import byte_alphabet
-from tests.harness import numpy_of, refuses
+from tests.harness import built, numpy_of, refuses
 from tests.interop.toys import check_equal, copy_linear, save_random
 
 torch = pytest.importorskip("torch")
@@ -104,6 +118,61 @@ def test_cached_steps_agree_with_a_model_of_theirs(tmp_path):
     for index in range(6):
         logits, cache = read.network.decode_step(ours[:, index : index + 1], index, context, cache)
         check_equal(numpy_of(logits)[:, 0, 5:200], expected[:, index, read.ids[5:200]])
+
+
+# GPT-Neo has GPT-3's layers, dense and banded in turn; scores are not scaled, and queries, keys and
+# values have no biases.
+GPT_NEO = {
+    "tokens/table": Raw("wte.weight"),
+    "embeddings/positions": "wpe",
+    "stack/final_norm": "ln_f",
+    "query_key_value/bias": np.zeros(3 * 32, "float32"),
+    **transformer_layer(
+        "h.{}.",
+        [f"attn.attention.{name}_proj" for name in ("q", "k", "v", "out")],
+        "ln_1",
+        ["mlp.c_fc", "mlp.c_proj"],
+        "ln_2",
+    ),
+}
+
+
+def test_banded_layers_are_gpt_neo_s(tmp_path):
+    theirs = transformers.GPTNeoConfig(
+        vocab_size=40,
+        hidden_size=32,
+        num_layers=4,
+        num_heads=4,
+        max_position_embeddings=LENGTH,
+        attention_types=[[["global", "local"], 2]],
+        window_size=3,
+    )
+    theirs = save_random(transformers.GPTNeoForCausalLM, theirs, tmp_path)
+    config = EncoderConfig(
+        *(40, 32, 128, 4, 4),
+        causal=True,
+        num_segments=0,
+        embedding_norm=False,
+        norm="pre",
+        activation="gelu_tanh",
+        epsilon=1e-5,
+        max_length=LENGTH,
+        scaled=False,
+        attention_windows=(0, 3),
+    )
+    ours = built(LanguageModel, config)
+    arrays = TorchArrays(read_state(tmp_path), "transformer.")
+    assign_weights(ours, arrays, GPT_NEO)
+    assert not set(arrays.arrays) - arrays.read - {"lm_head.weight"}
+    ids = np.random.default_rng(0).integers(1, 40, (2, LENGTH)).astype("int32")
+    with torch.no_grad():
+        expected = theirs(torch.tensor(ids)).logits.numpy()
+    check_equal(ours({"token_ids": ids}), expected)
+    context, cache = ours.init_decode(2, 1)
+    cache = ours.prefill(ids[:, :6], 0, context, cache)
+    for index in range(6, LENGTH):
+        logits, cache = ours.decode_step(ids[:, index : index + 1], index, context, cache)
+        check_equal(logits[:, 0], expected[:, index])
 
 
 # Name of their tokenizer, and texts.

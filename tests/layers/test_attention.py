@@ -50,6 +50,64 @@ def test_attention_is_equation_1(options):
     np.testing.assert_allclose(y, reference(layer, x, *given, mask=mask), atol=1e-5)
 
 
+def banded(window, shape=(2, 6, 8)):
+    """A layer whose biases are not 0."""
+    return randomized(MultiHeadAttention(2, causal=True, window=window), shape)
+
+
+@pytest.mark.parametrize("padded", [0, 2])
+@pytest.mark.parametrize("window", [1, 3, 5])
+def test_a_window_is_a_band_below_the_diagonal(window, padded):
+    x, layer = normal(2, 6, 8), banded(window)
+    distance = np.arange(6)[:, None] - np.arange(6)
+    band = (distance >= 0) & (distance < window)
+    real = np.arange(6) < np.array([[6], [6 - padded]])
+    y = numpy_of(layer(x, mask=real))
+    expected = reference(layer, x, mask=band & real[:, None])
+    np.testing.assert_allclose(y[real], expected[real], atol=1e-5)
+    assert np.isfinite(y).all()
+
+
+def test_a_window_over_the_whole_text_is_none():
+    x, layer, dense = normal(2, 6, 8), banded(6), banded(0)
+    np.testing.assert_array_equal(layer(x), dense(x))
+    assert np.abs(numpy_of(banded(5)(x)) - numpy_of(dense(x)))[:, 5].max() > 1e-3
+
+
+@pytest.mark.parametrize("window", [1, 3])
+def test_no_gradient_leaves_the_band(window):
+    x, layer = tf.constant(normal(1, 6, 8)), banded(window)
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        sums = [tf.reduce_sum(layer(x)[0, t] ** 2) for t in range(6)]
+    for t, one in enumerate(sums):
+        reach = np.abs(tape.gradient(one, x).numpy()[0]).max(axis=-1)
+        np.testing.assert_array_equal(reach > 0, (t - window < np.arange(6)) & (np.arange(6) <= t))
+
+
+@pytest.mark.parametrize("room", [None, 2, 12])  # a cache that grows, a short one, a long one
+@pytest.mark.parametrize("window", [1, 4])
+def test_a_cache_of_the_window_gives_what_the_whole_text_gives(window, room):
+    x = normal(2, room or 9, 8)
+    length, layer = x.shape[1], banded(window)
+    whole = numpy_of(layer(x))
+    for parts in ([1] * length, [length], [length // 2, 1, length - length // 2 - 1]):
+        cache, found, start = layer.init_cache(2, 1, room), [], 0
+        for count in filter(None, parts):
+            context = Context(index=start if room else None)
+            y, cache = layer.mix(x[:, start : start + count], context, cache)
+            found.append(numpy_of(y))
+            start += count
+        np.testing.assert_allclose(np.concatenate(found, axis=1), whole, atol=1e-6)
+        assert cache[0].shape[3] == min(length, window)
+
+
+def test_a_window_is_of_causal_attention_over_the_text_itself():
+    rejects("window=3 must be a number of positions, of causal", MultiHeadAttention, 2, window=3)
+    rejects("window=-1 must be", MultiHeadAttention, 2, causal=True, window=-1)
+    rejects("cross must be False, window 0", RelativeAttention, 2, causal=True, window=3)
+
+
 def test_masks_of_every_rank_say_the_same():
     x, layer = normal(2, 5, 8), MultiHeadAttention(2)
     keys = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool)

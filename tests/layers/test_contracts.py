@@ -45,7 +45,7 @@ CONTRACTS = [
     (layers.LearnedPositions(5), X),
     (layers.Residual(layers.FeedForward(16), step_size=0.5, dropout=0.1, norm="post"), X),
     (layers.MultiHeadAttention(2, dropout=0.1), X, {"attention_mask": REAL}),
-    (layers.MultiHeadAttention(2, causal=True, use_bias=False), X),
+    (layers.MultiHeadAttention(2, causal=True, use_bias=False, window=2), X),
     (layers.MultiHeadAttention(2, cross=True), X, normal(2, 4, 8)),
     (
         RelativeAttention(2, use_bias=False, causal=True, clamp_length=2, dropout=0.1),

@@ -98,7 +98,7 @@ CASES = {
             continued,
         )
         for name, options in {
-            "gpt2": {"block": "swish_rnn"},
+            "gpt2": {"block": "swish_rnn", "attention_windows": (0, 3)},
             "solvers": {"scheme": "channels/2 width 1 by heun, tokens by rk4, channels/2 again"},
         }.items()
     },

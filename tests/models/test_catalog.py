@@ -268,7 +268,7 @@ def test_names_and_overrides():
 
 ELMO = ElmoConfig(11, lstm_dim=12, projection_dim=5)
 TCN = TemporalConfig(5, (6, 7), kernel_size=3, input_dim=4)
-BERT, T5 = (catalog.config(name) for name in ("bert_tiny", "t5_tiny"))
+BERT, GPT, T5 = (catalog.config(name) for name in ("bert_tiny", "gpt2_tiny", "t5_tiny"))
 
 
 @pytest.mark.parametrize(
@@ -280,6 +280,13 @@ BERT, T5 = (catalog.config(name) for name in ("bert_tiny", "t5_tiny"))
         (BERT, {"block": ()}, "block is empty"),
         (BERT, {"positions": "absolute"}, "positions='absolute' must be one of 'learned'"),
         (BERT, {"rnn_step_sizes": ()}, "rnn_step_sizes is empty"),
+        (GPT, {"attention_windows": ()}, "attention_windows is empty"),
+        (GPT, {"attention_windows": (0, -1)}, "attention_windows=.* must be one or several"),
+        (GPT, {"attention_windows": 9, "causal": False}, "set causal=True"),
+        (GPT, {"attention_windows": 9, "positions": "transformer_xl"}, "set positions='learned'"),
+        (GPT, {"attention_windows": 9, "relative_bias": "shared"}, "and relative_bias='none'"),
+        (GPT, {"attention_windows": 9, "block": "gmlp"}, "block='gmlp' has no attention"),
+        (T5, {"attention_windows": 9}, "it has no layers with that option"),
         (T5, {"num_heads": 5, "head_dim": None}, "multiple of num_heads=5"),
         (T5, {"block": "gmlp"}, "block='gmlp' must be one of"),
         (T5, {"positions": "rotary"}, "positions='rotary' must be one of"),

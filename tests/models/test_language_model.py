@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from macaron_tf.layers import SwishRNN
 from macaron_tf.models import EncoderConfig, LanguageModel
-from tests.harness import built, ids, numpy_of, refuses, rejects
+from tests.harness import built, check_saved, ids, numpy_of, refuses, rejects
 
 V, L = 24, 7
 PLAIN = {"dropout": 0.0, "attention_dropout": 0.0, "initializer_range": 0.3, "num_segments": 0}
@@ -26,12 +26,14 @@ MORE = {
     "gated_rms": {"norm_type": "rms", "gated": True, "use_bias": False, "scaled": False},
     "languages": {"num_languages": 2},
     "biased": {"output_bias": True},
+    "banded": {"attention_windows": (0, 3), "norm": "pre"},
     "xl": {"positions": "transformer_xl"},
     "split": {"scheme": "2 x (tokens/2, channels/2)", "relative_bias": "per_layer"},
     "split_albert": {"scheme": "tokens/2, channels, tokens/2", "sharing": "all"},
     "split_xl": {"scheme": "channels, tokens/2, tokens/2 again", "positions": "transformer_xl"},
     "split_swish": {"scheme": "channels/2 by heun, tokens, channels/2", "block": "swish_rnn"},
 }
+FAST = ("swish_rnn", "banded")  # a cache with a state of each kind
 CACHED = {name: options for name, options in (BLOCKS | MORE).items() if "mlp" not in name}
 
 
@@ -63,11 +65,8 @@ def test_no_later_token_changes_an_output(kind):
     ("kind", "max_length"),
     [
         *((kind, None) for kind in CACHED),
-        # A cache of fixed size in the block with a state of each kind; in all else it is slow.
-        *(
-            pytest.param(kind, 9, marks=() if kind == "swish_rnn" else pytest.mark.slow)
-            for kind in CACHED
-        ),
+        # A cache of fixed size; of most kinds it is slow.
+        *(pytest.param(kind, 9, marks=() if kind in FAST else pytest.mark.slow) for kind in CACHED),
     ],
 )
 def test_cached_steps_and_reading_equal_the_whole_model(kind, max_length):
@@ -111,6 +110,49 @@ def test_reading_under_bfloat16_is_near_steps(kind):
     np.testing.assert_allclose(found, logits, atol=0.3)
     for one, other in zip(keras.tree.flatten(cache), keras.tree.flatten(steps), strict=True):
         np.testing.assert_allclose(numpy_of(one), numpy_of(other), atol=0.1)
+
+
+@pytest.mark.parametrize("max_length", [None, 12])
+def test_prompts_of_any_length_go_on_as_the_whole_model_with_banded_layers(max_length):
+    model, token_ids = small(**MORE["banded"]), rows(length=12)
+    whole = numpy_of(model({"token_ids": token_ids}))
+    whole_scale = np.abs(whole).max()
+    for length in (0, 1, 3, 4, 8, 11):
+        context, cache = model.init_decode(2, 1, max_length)
+        if length:
+            cache = model.prefill(token_ids[:, :length], 0, context, cache)
+        for t in range(length, 12):
+            logits, cache = model.decode_step(token_ids[:, t : t + 1], t, context, cache)
+            np.testing.assert_allclose(
+                numpy_of(logits)[:, 0] / whole_scale, whole[:, t] / whole_scale, atol=1e-6
+            )
+        [blocks] = cache.values()
+        assert [block[0][0].shape[3] for block in blocks] == [12, 3]
+
+
+def test_a_banded_layer_sees_its_window_alone_and_is_saved_with_it(tmp_path):
+    config = EncoderConfig(
+        V, 16, 32, 2, 1, max_length=12, causal=True, attention_windows=3, **PLAIN
+    )
+    model, token_ids = built(LanguageModel, config, noise=0.2), rows(length=10)
+    whole = numpy_of(model({"token_ids": token_ids}))
+    for t in range(10):
+        changed = token_ids.copy()
+        changed[:, t] = 4 + (changed[:, t] - 3) % (V - 4)
+        differs = np.abs(numpy_of(model({"token_ids": changed})) - whole).max(axis=(0, 2))
+        distance = np.arange(10) - t
+        np.testing.assert_array_equal(differs > 0, (distance >= 0) & (distance < 3))
+    loaded = check_saved(model, {"token_ids": token_ids}, tmp_path)
+    assert loaded.config.attention_windows == (3,)
+
+
+def test_layers_with_the_same_window_share_their_weights():
+    config = EncoderConfig(
+        V, 16, 32, 2, 4, causal=True, attention_windows=(0, 3), sharing="all", **PLAIN
+    )
+    blocks = built(LanguageModel, config).encoder.stack.blocks
+    kernels = [block.mixers("tokens")[0].query_key_value for block in blocks]
+    assert kernels[0] is kernels[2] and kernels[1] is kernels[3] and kernels[0] is not kernels[1]
 
 
 def test_a_mixer_that_cannot_prefill_is_told(monkeypatch):
