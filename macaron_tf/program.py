@@ -86,14 +86,15 @@ def _status(main: Callable[..., int | None], *args, **kwargs) -> int:
     try:
         return main(*args, **kwargs) or 0
     except UserError as error:
-        return _refused(error)
+        # Libraries swallow a KeyboardInterrupt within an import, or turn it into others.
+        return _interrupted() if _ctrl_c.received else _refused(error)
     except KeyboardInterrupt:
         return _interrupted()
     except BrokenPipeError:
         _discard_output()  # `... | head`: Python would complain again when it flushes at exit
         return BROKEN_PIPE
     except Exception as error:
-        if _ctrl_c.received:  # libraries turn a KeyboardInterrupt within an import into others
+        if _ctrl_c.received:
             return _interrupted()
         kinds = (sentence_of, missing_package, out_of_memory, store_sentence)
         sentence = next(filter(None, (kind(error) for kind in kinds)), None)
