@@ -48,6 +48,7 @@ _POOLING = cli.argument(
     "a sentence's vector from its tokens'; the encoder's own by default, or else mean",
     choices=("mean", "max", "cls"),
 )
+_OUTPUT = cli.argument("--output DIR", "where the metrics go; RUN/scores by default")
 _ENCODER = cli.together(
     cli.argument("encoder ENCODER", "what makes the vectors"),
     _POOLING,
@@ -81,7 +82,7 @@ main = cli.program(
         _ENCODER,
         cli.argument("--task", "the run's own by default, else stsb"),
         cli.argument("--split", "the development set by default, of a file all"),
-        cli.argument("--output DIR", "where the metrics go; RUN/scores by default"),
+        _OUTPUT,
         cli.EXAMPLES,
         cli.DEVICES,
     ),
@@ -91,7 +92,7 @@ main = cli.program(
         "experiments.embed.evaluate:run_sets",
         _ENCODER,
         cli.argument("sets SET", "senteval:DIR or NAME=SOURCE", nargs="+"),
-        cli.argument("--output DIR", "where the metrics go; RUN/scores by default"),
+        _OUTPUT,
         cli.TFDS,
         cli.DEVICES,
     ),

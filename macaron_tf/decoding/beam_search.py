@@ -1,6 +1,7 @@
 """Batched beam search inside the graph, over any step function with a cache."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -40,6 +41,26 @@ class LengthLimits(Settings):
             raise self.error(
                 f"min_length={self.min_length} must be below max_length={self.max_length}"
             )
+
+
+def target_limits(source: tf.Tensor, config: LengthLimits) -> tuple[int | tf.Tensor, tf.Tensor]:
+    """The greatest lengths of the outputs, at least 1; see `LengthLimits`.
+
+    Args:
+        source: (B, S) int32, PAD after EOS.
+
+    Returns:
+        T, the batch's greatest limit: a Python int from S where S is static (as XLA needs), else
+        a scalar int32 from the longest sentence; and (B,) int32, each sentence's own limit,
+        which padding does not change.
+    """
+    lengths = tf.reduce_sum(tf.cast(source != PAD, tf.int32), axis=1)
+    limits = tf.cast(tf.math.ceil(config.max_length_ratio * tf.cast(lengths, tf.float32)), tf.int32)
+    limits = tf.clip_by_value(limits + config.max_length_offset, 1, config.max_length)
+    if source.shape[1] is None:
+        return tf.maximum(tf.reduce_max(limits), 1), limits
+    greatest = math.ceil(config.max_length_ratio * source.shape[1]) + config.max_length_offset
+    return min(max(greatest, 1), config.max_length), limits
 
 
 @dataclasses.dataclass(frozen=True)

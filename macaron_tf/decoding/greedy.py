@@ -1,15 +1,15 @@
 """Greedy search on Keras's JAX backend, for the validations of a training there."""
 
-import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
 import keras
 import numpy as np
+import tensorflow as tf
 from jax import numpy as jnp
 
-from macaron_tf.decoding.beam_search import LengthLimits
+from macaron_tf.decoding.beam_search import LengthLimits, target_limits
 from macaron_tf.special_ids import BOS, EOS, PAD
 
 # Sources are padded to multiples of these: each shape is compiled once.
@@ -38,13 +38,9 @@ class GreedySearch:
         for source, _ in batches:
             count, length = source.shape
             source = np.pad(source, [(0, -count % _ROWS), (0, -length % _LENGTH)])
-            wanted = self.limits.max_length_ratio * (source != PAD).sum(axis=1)
-            most = np.ceil(wanted) + self.limits.max_length_offset
-            most = np.clip(most, 1, self.limits.max_length).astype(np.int32)  # (B,)
-            ratio, offset = self.limits.max_length_ratio, self.limits.max_length_offset
-            room = min(math.ceil(ratio * source.shape[1]) + offset, self.limits.max_length)
+            room, most = target_limits(tf.constant(source), self.limits)
             values = [variable.value for variable in self.model.variables]
-            found = self._search(values, source, most, room=max(room, 1))
+            found = self._search(values, source, most.numpy(), room=room)
             yield {name: np.asarray(value)[:count] for name, value in found.items()}
 
     def _outputs(self, values, source, most, room: int) -> dict[str, jax.Array]:

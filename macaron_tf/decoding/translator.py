@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -10,32 +9,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from macaron_tf.decoding.beam_search import BeamSearchConfig, LengthLimits, beam_search
+from macaron_tf.decoding.beam_search import BeamSearchConfig, beam_search, target_limits
 from macaron_tf.decoding.sampling import SamplingConfig, sample
 from macaron_tf.decoding.scoring import padded
 from macaron_tf.distribution.replicas import ReplicaMap
 from macaron_tf.errors import UserError, check_whole
-from macaron_tf.special_ids import EOS, PAD
-
-
-def target_limits(source: tf.Tensor, config: LengthLimits) -> tuple[int | tf.Tensor, tf.Tensor]:
-    """The greatest lengths of the outputs, at least 1; see `LengthLimits`.
-
-    Args:
-        source: (B, S) int32, PAD after EOS.
-
-    Returns:
-        T, the batch's greatest limit: a Python int from S where S is static (as XLA needs), else
-        a scalar int32 from the longest sentence; and (B,) int32, each sentence's own limit,
-        which padding does not change.
-    """
-    lengths = tf.reduce_sum(tf.cast(source != PAD, tf.int32), axis=1)
-    limits = tf.cast(tf.math.ceil(config.max_length_ratio * tf.cast(lengths, tf.float32)), tf.int32)
-    limits = tf.clip_by_value(limits + config.max_length_offset, 1, config.max_length)
-    if source.shape[1] is None:
-        return tf.maximum(tf.reduce_max(limits), 1), limits
-    greatest = math.ceil(config.max_length_ratio * source.shape[1]) + config.max_length_offset
-    return min(max(greatest, 1), config.max_length), limits
+from macaron_tf.special_ids import EOS
 
 
 def translate_ids(
