@@ -36,6 +36,7 @@ ROOMS = ("", "layers", "models", "objectives", "training", "decoding", "text", "
 ROOMS += ("distribution", "interop", "keras_hub", "layers.mixer", "layers.watching")
 ROOMS += ("models.catalog", "objectives.base")
 OVERVIEW = "docs/systems.md"
+CLAIMS = "docs/claims.md"
 GUIDE_BOOST = 20  # in the search, beside names of the API and words of result pages
 LINK = re.compile(r"\]\(([^)#\s]+\.py)\)")
 
@@ -107,7 +108,7 @@ def on_page_markdown(markdown: str, page, config, files) -> str:
 
 
 def system(meta: dict) -> str:
-    """A system's layer, models and recipes."""
+    """A system's row among the claims that were tried, its layer, models and recipes."""
     from experiments import registry
     from macaron_tf.models import catalog
 
@@ -116,6 +117,11 @@ def system(meta: dict) -> str:
         for key, known in (("models", catalog.names()), ("recipes", registry.names()))
     )
     parts = []
+    if meta.get("claims"):
+        text = (ROOT / CLAIMS).read_text(encoding="utf-8").replace("](../", "](../../")
+        rows = re.findall(rf"^\| {meta['claims']}.*$", text, re.MULTILINE)
+        head = "| claim | the slides' number | ours | verdict | page |\n|---|---|---|---|---|"
+        parts.append("\n".join(["## Beside the slides\n", head, *rows, ""]))
     if meta.get("layer"):
         parts.append("## A layer\n\n" + layers(catalog.config(meta["layer"])))
     if models:
