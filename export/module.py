@@ -27,7 +27,7 @@ from macaron_tf.kernels import implementation_scope
 from macaron_tf.layers.packing import packing_scope
 
 
-class ExportedModule(tf.Module):
+class ExportedModule:
     """A network and its vocabulary as signatures of a SavedModel: strings in, answers out.
 
     A text that is not UTF-8 is an InvalidArgumentError, which a server's client gets as a 400.
@@ -43,17 +43,16 @@ class ExportedModule(tf.Module):
     inputs: ClassVar[dict[str, tf.DType]] = {"text": tf.string}
 
     def __init__(self, network: keras.Model, vocabulary: Any):
-        super().__init__()
         self.network = network
         self.vocabulary = vocabulary
-        # A SavedModel restores these: the variables and the tokenizer's resources.
-        self.tracked = [*(weight.value for weight in network.weights), *vocabulary.trackables()]
+        self._scope = keras.StatelessScope()  # values that stand for the network's own
 
     def compute_in_bfloat16(self, place: str) -> None:
         """Puts the network under Keras's policy `mixed_bfloat16`, whatever it was trained under.
 
-        Its weights stay as they are, float32, and so does what the layers compute in float32
-        themselves: norms, softmax, recurrences.
+        The matrices of dense layers are stored in bfloat16: a request of one line would take
+        longer to cast them than to multiply with them. All other weights stay float32, and so
+        does what the layers compute in float32 themselves: norms, softmax, recurrences.
 
         Args:
             place: names the network, for the error.
@@ -72,6 +71,9 @@ class ExportedModule(tf.Module):
             )
         for layer in layers:
             layer.dtype_policy = "mixed_bfloat16"
+            if isinstance(layer, keras.layers.Dense):
+                matrix = tf.Variable(tf.cast(layer.kernel.value, tf.bfloat16), trainable=False)
+                self._scope.add_update((layer.kernel, matrix))
 
     def serve(self, *inputs: tf.Tensor) -> dict[str, tf.Tensor]:
         """The `serving_default` signature, in the order of `inputs`."""
@@ -87,13 +89,22 @@ class ExportedModule(tf.Module):
 
     def signatures(self) -> dict[str, tf.types.experimental.ConcreteFunction]:
         """The concrete functions by signature name."""
-        return {
-            # Without autograph: all control flow is tf.while_loop's.
-            name: tf.function(_checked(function), autograph=False).get_concrete_function(
-                *(tf.TensorSpec((None,), dtype, each) for each, dtype in inputs.items())
-            )
-            for name, (function, inputs) in self.functions().items()
-        }
+        with self._scope:
+            return {
+                # Without autograph: all control flow is tf.while_loop's.
+                name: tf.function(_checked(function), autograph=False).get_concrete_function(
+                    *(tf.TensorSpec((None,), dtype, each) for each, dtype in inputs.items())
+                )
+                for name, (function, inputs) in self.functions().items()
+            }
+
+    def restored(self) -> tf.Module:
+        """The variables and the tokenizer's resources that a SavedModel restores."""
+        module = tf.Module()
+        with self._scope:
+            module.weights = [weight.value for weight in self.network.weights]
+        module.resources = self.vocabulary.trackables()
+        return module
 
 
 # Greatest numbers of ids in a row that have functions of their own, compiled by XLA.
@@ -218,7 +229,7 @@ def write_version(
             # Stock ops: a server has no others.
             with implementation_scope("loop"), packing_scope():
                 signatures = module.signatures()
-            tf.saved_model.save(module, str(aside), signatures=signatures)
+            tf.saved_model.save(module.restored(), str(aside), signatures=signatures)
             extra = aside / "assets.extra"
             module.vocabulary.save(extra)
             computed = {"compute_dtype": module.network.compute_dtype}

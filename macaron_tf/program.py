@@ -7,6 +7,8 @@ The packages of commands call `begin_command` before anything else is imported; 
 """
 
 import functools
+import importlib.abc
+import importlib.machinery
 import io
 import os
 import signal
@@ -24,6 +26,39 @@ from macaron_tf.errors import (
 
 INTERRUPTED = 130  # the shell's status of a process that SIGINT ended
 BROKEN_PIPE = 141  # and SIGPIPE
+
+
+class _LeanImports(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Imports TensorFlow and Keras without packages that both merely try to import.
+
+    With them a command takes 5.3 seconds of CPU and 850 MB to start, without them 2.9 and 580:
+    TensorFlow Lite's tools look for JAX, Keras's data adapters for pandas, its pictures for
+    matplotlib, its wrappers for scikit-learn. All can be imported afterwards.
+    """
+
+    _NAMES = ("tensorflow", "keras")
+    _TRIED = ("jax", "matplotlib", "pandas", "sklearn")
+
+    def find_spec(self, name, path=None, target=None):
+        if name not in self._NAMES or os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        if spec is not None:
+            self._loader, spec.loader = spec.loader, self
+        return spec
+
+    def create_module(self, spec):
+        return None
+
+    def exec_module(self, module):
+        module.__spec__.loader = module.__loader__ = loader = self._loader
+        hidden = [name for name in self._TRIED if name not in sys.modules]
+        sys.modules.update(dict.fromkeys(hidden))  # None: an ImportError
+        try:
+            loader.exec_module(module)
+        finally:
+            for name in hidden:
+                sys.modules.pop(name, None)
 
 
 class _CtrlC:
@@ -56,6 +91,7 @@ def begin_command() -> None:
     whose errors reach Python as exceptions, is silent unless TF_CPP_MIN_LOG_LEVEL is set.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    sys.meta_path.insert(0, _LeanImports())
     _reserve_descriptors()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is ignored
         signal.signal(signal.SIGINT, _ctrl_c)

@@ -62,6 +62,20 @@ def test_tensorflows_log_is_silent_unless_it_is_asked_for(given, level):
     assert run(f'-c "{code.format(name)}"', env={**others, **given}) == (0, f"{level}\n", "")
 
 
+def test_a_command_starts_without_packages_that_keras_merely_tries():
+    tried = ["jax", "matplotlib", "pandas", "sklearn"]
+    code = f"""
+import sys
+sys.argv = ["-m"]  # as `python -m experiments...` begins
+import experiments, tensorflow
+assert not {{*{tried}}} & {{*sys.modules}}, "imported"
+import sklearn, pandas
+assert pandas.DataFrame and sklearn.__version__
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("seconds", [0.2, 1.0])
 def test_ctrl_c_during_the_imports_is_one_line(seconds, tmp_path):
     process = subprocess.Popen(

@@ -183,11 +183,6 @@ def _batches(
             f"objective {recipe.objective!r} reads its texts in order: leave out --data-service "
             "and --own-shards"
         )
-    if recipe.has_memory and workers.several:
-        raise UserError(
-            f"objective {recipe.objective!r} keeps a memory of its texts, and a checkpoint has "
-            "that of one process: train with one, on one or more devices"
-        )
     if own_shards and workers.several:
         if corpus.config.batch_alpha is not None:
             raise UserError(

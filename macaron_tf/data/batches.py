@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from macaron_tf.errors import UserError
 from macaron_tf.special_ids import CLS_SEGMENT
-from macaron_tf.text.token_rows import TokenRows, fingerprint
+from macaron_tf.text.token_rows import JoinedArrays, TokenRows, fingerprint
 
 _POOL = 16  # batches whose arrays are sorted by length together
 
@@ -262,7 +262,7 @@ class BucketBatches(Batches):
         indices: (N,) the examples' numbers in `evaluation_dataset`; 0 to N - 1 when None.
 
     Attributes:
-        row_lengths: (N,) int64, the longest row of each example.
+        row_lengths: (N,) int32, the longest row of each example.
     """
 
     def __init__(
@@ -272,15 +272,15 @@ class BucketBatches(Batches):
         make_buckets: Callable[[np.ndarray], Buckets],
         *,
         others: Sequence[np.ndarray | None] = (),
-        indices: np.ndarray | None = None,
+        indices: np.ndarray | JoinedArrays | None = None,
     ):
         self._arrays = [array for part in rows for array in part.arrays()]
         self._arrays += [array for array in others if array is not None]
-        self._indices = np.append(np.arange(count) if indices is None else indices, -1)
+        self._indices = indices
         self.real_tokens = sum(int(part.offsets[-1]) for part in rows)
         all_lengths = np.concatenate([part.lengths.reshape(count, -1) for part in rows], axis=1)
         self.rows_per_example = all_lengths.shape[1]  # of (N, R)
-        self.row_lengths = all_lengths.max(axis=1)  # (N,)
+        self.row_lengths = all_lengths.max(axis=1).astype(np.int32)  # (N,)
         self.buckets = make_buckets(self.row_lengths)
         self.steps_per_epoch = len(self.buckets.plan(self.row_lengths, None))
 
@@ -318,7 +318,8 @@ class BucketBatches(Batches):
 
         def batches() -> Iterator[dict]:
             for batch in self.plan(None):
-                index = self._indices[batch.rows].astype(np.int32)  # the last one is padding's
+                rows = batch.rows if self._indices is None else self._indices[batch.rows]
+                index = np.where(batch.rows < 0, -1, rows).astype(np.int32)
                 yield {**self.gather(batch), "index": index}
 
         spec = self.element_spec

@@ -15,7 +15,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import only_writer
 from macaron_tf.io.progress import Progress
-from macaron_tf.text.token_rows import TokenRows, fingerprint
+from macaron_tf.text.token_rows import JoinedArrays, TokenRows, fingerprint
 
 FORMAT = 3  # raise it when the files' layout or meaning changes
 SHARD_PAIRS = 1 << 15  # read for a shard; a part of the format, for a resumed corpus counts by it
@@ -37,7 +37,7 @@ class TokenizedPairs:
 
     source: TokenRows
     target: TokenRows
-    indices: np.ndarray
+    indices: np.ndarray | JoinedArrays
     removed: dict[str, int]
     fingerprint: str = ""
 
@@ -49,7 +49,7 @@ class TokenizedPairs:
         return cls(
             TokenRows.joined([part.source for part in parts]),
             TokenRows.joined([part.target for part in parts]),
-            np.concatenate([part.indices for part in parts]),
+            JoinedArrays([part.indices for part in parts]),
             {reason: sum(part.removed[reason] for part in parts) for reason in parts[0].removed},
             fingerprint,
         )

@@ -192,6 +192,16 @@ class Workers:
         rows = np.asarray(self.totals(table)).astype(np.uint8)
         return [row[: int(n)].tobytes() for row, n in zip(rows, lengths, strict=True)]
 
+    def joined(self, mine: np.ndarray) -> np.ndarray:
+        """Every worker's array `(N, ...)` of one shape, one after another: `(workers N, ...)`."""
+        if not self.several:
+            return mine
+        table = np.zeros((self.count, mine.size))
+        table[self.number] = mine.reshape(-1)
+        # One dimension, whose sizes share a graph. Sums with zeros are exact.
+        joined = self._sums(tf.constant(table.reshape(-1))).numpy().astype(mine.dtype)
+        return joined.reshape(-1, *mine.shape[1:])
+
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """Raises a UserError where another worker dies while the context lasts."""

@@ -25,6 +25,7 @@ from macaron_tf.training.checkpoints import CheckpointDirectory, is_checkpoint
 from macaron_tf.training.progress import JsonLines, Reporter, TensorBoard, TrainingBar
 from macaron_tf.training.state import (
     RunState,
+    joined_memory,
     restore_checkpoint,
     weight_table,
     write_checkpoint,
@@ -152,7 +153,7 @@ class TrainingSession(keras.callbacks.Callback):
         if step < 0:
             return
         checkpoint = self.checkpoints.of_step(int(step))
-        self.state = restore_checkpoint(checkpoint, self.model, self.vocabulary_hash)
+        self.state = restore_checkpoint(checkpoint, self.model, self.vocabulary_hash, self.workers)
         spread_seeds(self.model.strategy, self.model.seed_states)
         self.saved_at = self.model.step
         if self.workers.chief:
@@ -166,6 +167,7 @@ class TrainingSession(keras.callbacks.Callback):
     def save(self) -> None:
         """The chief writes a checkpoint of this step and deletes surplus ones."""
         step = self.saved_at = self.model.step
+        memory = joined_memory(self.model, self.workers)
         if self.workers.chief:
             state = dataclasses.replace(self.state, elapsed_seconds=self.elapsed_seconds())
             with self._away():
@@ -177,7 +179,9 @@ class TrainingSession(keras.callbacks.Callback):
                     "metrics": metrics,
                     "weights": weight_table(self.model.network),
                 }
-                write = functools.partial(write_checkpoint, model=self.model, state=state)
+                write = functools.partial(
+                    write_checkpoint, model=self.model, state=state, memory=memory
+                )
                 self.checkpoints.save(step, write, manifest)
                 if self.state.best_step == step:
                     self._mark_best()

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 from etils import epath
 
+from macaron_tf.distribution import Workers
 from macaron_tf.errors import UserError, needed
 from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import Progress
@@ -38,13 +39,26 @@ class RunState:
     validated_at: int = 0
 
 
-def write_checkpoint(directory: epath.Path, model: TrainedModel, state: RunState) -> None:
-    """Writes weights and state into an empty local directory, for `CheckpointDirectory.save`."""
+def joined_memory(model: TrainedModel, workers: Workers) -> dict[str, np.ndarray]:
+    """The memory of the replicas of all workers, in order; every worker has to call it."""
     model.synchronize()
+    return {
+        name: workers.joined(np.concatenate([np.array(copy) for copy in _copies(model, variable)]))
+        for name, variable in _memory_variables(model).items()
+    }
+
+
+def write_checkpoint(
+    directory: epath.Path, model: TrainedModel, state: RunState, memory: dict[str, np.ndarray]
+) -> None:
+    """Writes weights and state into an empty local directory, for `CheckpointDirectory.save`.
+
+    Args:
+        memory: of `joined_memory`.
+    """
     host = {"step": model.step, "window": model.window.totals(), "run": dataclasses.asdict(state)}
     arrays = {name: np.array(variable) for name, variable in model.state_variables().items()}
-    for name, variable in _memory_variables(model).items():
-        arrays[name] = np.concatenate([np.array(copy) for copy in _copies(model, variable)])
+    arrays |= memory
     arrays["host"] = np.frombuffer(json.dumps(host).encode(), np.uint8)
     weights = [w for w in model.network.weights for _ in range(2 if model.ema else 1)]
     require_room(directory, weights, arrays.values())
@@ -103,7 +117,7 @@ def weight_table(network: keras.Model) -> list[str]:
 
 
 def restore_checkpoint(
-    checkpoint: str | os.PathLike, model: TrainedModel, vocabulary_hash: str
+    checkpoint: str | os.PathLike, model: TrainedModel, vocabulary_hash: str, workers: Workers
 ) -> RunState:
     """Restores weights, optimizer, random states and step of a compiled and `prepare`d model.
 
@@ -125,9 +139,11 @@ def restore_checkpoint(
             variable.assign(arrays[name])
         for name, variable in memory.items():
             copies = _copies(model, variable)
-            shape = (len(copies) * variable.shape[0], *variable.shape[1:])
+            first, count = workers.number * len(copies), workers.count * len(copies)
+            shape = (count * variable.shape[0], *variable.shape[1:])
             _check_shape(checkpoint, name, arrays[name], shape, "batch_size and memory_length")
-            for copy, share in zip(copies, np.split(arrays[name], len(copies)), strict=True):
+            shares = np.split(arrays[name], count)[first : first + len(copies)]
+            for copy, share in zip(copies, shares, strict=True):
                 copy.assign(share)
         host = json.loads(arrays["host"].tobytes())
     model.step = host["step"]

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from macaron_tf.training.checkpoints import CheckpointDirectory
+from macaron_tf.training.progress import read_lines
 from tests.distribution import processes
 from tests.experiments.pretraining_toy import flags, toy_settings, write_documents
 
@@ -68,3 +69,33 @@ def test_each_reads_its_own_shards_from_the_data_service(tmp_path):
     read, served = (tmp_path / name / "metrics.jsonl" for name in ("read", "served"))
     assert read.read_bytes() == served.read_bytes()
     assert len(read.read_bytes().splitlines()) == 7
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["transformer_xl_tiny", "xlnet_tiny"])
+def test_the_memory_of_texts_goes_on_with_either_number_of_workers(tmp_path, recipe):
+    """One process with two replicas; two with one; and two that go on where the one stopped."""
+    settings = [*toy_settings(write_documents(tmp_path)), "memory_length=8"]
+    pretrain = ["-m", "experiments.pretrain"]
+    corpus = str(tmp_path / "corpus")
+    made = processes.started([*pretrain, "prepare", recipe, corpus, *flags(settings)])
+    processes.finished(made)
+
+    changes = ["training.log_every=1", "training.schedule=constant", "training.warmup_steps=1"]
+    given = ["--corpus", corpus, *flags([*settings, *changes])]
+
+    def train(name, steps, workers, resumed=False):
+        out, steps = str(tmp_path / name), flags([f"training.max_steps={steps}"])
+        words = ["--resume", out, *steps] if resumed else [recipe, out, *given, *steps]
+        configs = processes.cluster_of_two() if workers == 2 else ["{}"]
+        words += ["--strategy", *(["multi_worker"] if workers == 2 else ["mirrored"])]
+        command = [*pretrain, "train", *words]
+        for process in [processes.started(command, TF_CONFIG=config) for config in configs]:
+            processes.finished(process)
+        return [line["loss"] for line in read_lines(tmp_path / name / "metrics.jsonl")]
+
+    expected = train("one", 6, 1)
+    assert len(expected) >= 6 and expected[-1] != expected[0]
+    assert train("two", 6, 2) == pytest.approx(expected, rel=1e-5)
+    train("both", 3, 1)
+    assert train("both", 6, 2, resumed=True) == pytest.approx(expected, rel=1e-5)

@@ -44,6 +44,9 @@ class Doubled(tf.Module):
     def typical_texts(self):
         return [""]
 
+    def restored(self):
+        return self
+
     def signatures(self):
         @tf.function(input_signature=[tf.TensorSpec([], tf.float32, "x")])
         def double(x):
