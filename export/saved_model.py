@@ -27,7 +27,7 @@ COMPILE = switch(
 )
 BFLOAT16 = switch(
     "--bfloat16",
-    "matrix products in bfloat16, on float32 weights: faster where the server's CPU has "
+    "compute, and store matrices, in bfloat16: faster where the server's CPU has "
     "instructions for it, and slower elsewhere",
 )
 

@@ -144,7 +144,8 @@ class Processes:
         """Starts workers, which import TensorFlow at the same time; it does not survive a fork."""
         paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
         # Under the name of our command, the package imports neither Keras nor all models.
-        code = f"import sys; sys.argv[0] = {SCRIPT!r}; from {__name__} import work; work(%d)"
+        code = f"import sys; sys.argv[0] = {SCRIPT!r}; import macaron_tf.program as program; "
+        code += f"program.begin_command(); from {__name__} import work; work(%d)"
         added = []
         for _ in range(count):
             pipe, theirs = Pipe()
