@@ -37,6 +37,10 @@ _MODEL = """import sys
 
 # In place of the packages of the Python that Triton brings up.
 sys.path[:] = {path} + [folder for folder in sys.path if not folder.endswith("-packages")]
+import export
+from macaron_tf.program import lean_imports
+
+lean_imports()  # JAX, which TensorFlow tries, does not run with this NumPy
 from export.triton_model import TritonPythonModel
 """
 _DEADLINE = 120  # seconds that requests in flight are given at the end

@@ -61,6 +61,11 @@ class _LeanImports(importlib.abc.MetaPathFinder, importlib.abc.Loader):
                 sys.modules.pop(name, None)
 
 
+def lean_imports() -> None:
+    """Has TensorFlow and Keras imported without what they merely try to import."""
+    sys.meta_path.insert(0, _LeanImports())
+
+
 class _CtrlC:
     """Handler of SIGINT: while modules are imported, and at a second Ctrl-C, it ends the process.
 
@@ -91,7 +96,7 @@ def begin_command() -> None:
     whose errors reach Python as exceptions, is silent unless TF_CPP_MIN_LOG_LEVEL is set.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    sys.meta_path.insert(0, _LeanImports())
+    lean_imports()
     _reserve_descriptors()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is ignored
         signal.signal(signal.SIGINT, _ctrl_c)

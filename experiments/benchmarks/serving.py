@@ -3,6 +3,7 @@
     python -m experiments.benchmarks.serving                       # short: a minute
     python -m experiments.benchmarks.serving --size base --bfloat16 --translator small --out DIR
     python -m experiments.benchmarks.serving --run RUN --out DIR
+    .venv-engines/bin/python -m experiments.benchmarks.serving --servers served/sst2 --out DIR
 
 One BERT classifier of random weights, equal in all hands, is given lines of varied length:
 Hugging Face's with its fast tokenizer in PyTorch (SDPA, inference mode), the same model in ONNX
@@ -14,22 +15,27 @@ batching come on top. A translator's SavedModel is timed beside its own graph in
 requests of one line compiled by XLA (`--compile`).
 
 `--run` times none of these but a run of `experiments.finetune`, exported in float32 and in
-bfloat16, and adds the accuracy of each on the run's validation split.
+bfloat16, and adds the accuracy of each on the run's validation split. `--servers` times a folder of
+exported versions in two servers as they start, `export.serve` and NVIDIA Triton (`make
+engines`), asked by one client and by --clients of them, in JSON over HTTP.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import functools
+import http.client
 import itertools
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -84,6 +90,7 @@ command = Benchmark(
     ),
     count("--new-tokens", "of a translation", 24, least=2),
     argument("--run", "of finetune on one text's class: time it, with accuracy, and nothing else"),
+    argument("--servers OUT", "an exported model's folder: time it in two servers, nothing else"),
 )
 
 
@@ -377,12 +384,89 @@ def requests_of(batch: int, options: argparse.Namespace) -> list[list[str]]:
     return [lines[i * batch : (i + 1) * batch] for i in range(count)]
 
 
+# Of each server: the words that start it, a request's path, lines (B,) to its body, and the arrays
+# of an answer by name.
+_SERVERS = {
+    "export.serve": (
+        ("export.serve", "{folder}", "--name", "model", "--rest-port", "0", "--grpc-port", "0"),
+        "/v1/models/model:predict",
+        lambda lines: {"inputs": {"text": list(lines)}},
+        lambda answer: {name: np.array(rows) for name, rows in answer["outputs"].items()},
+    ),
+    "NVIDIA Triton": (
+        ("export.triton", "model={folder}", "--http-port", "18000", "--grpc-port", "18001"),
+        "/v2/models/model/infer",
+        lambda lines: {
+            "inputs": [
+                {
+                    "name": "text",
+                    "datatype": "BYTES",
+                    "shape": [len(lines), 1],
+                    "data": list(lines),
+                }
+            ]
+        },
+        lambda answer: {x["name"]: np.reshape(x["data"], x["shape"]) for x in answer["outputs"]},
+    ),
+}
+_ANSWERS = ("probabilities", "translations", "vector")  # of an export, that are compared
+
+
+@contextlib.contextmanager
+def served(name: str, folder: str) -> Iterator[Answer]:
+    """The answers of a server, which is started and, at the end, stopped."""
+    words, path, body, arrays = _SERVERS[name]
+    given = ["-m", *(word.format(folder=folder) for word in words)]
+    process = subprocess.Popen(
+        [sys.executable, *given], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+
+    class Own(threading.local):  # a connection for each client
+        def __init__(self):
+            self.connection = http.client.HTTPConnection("127.0.0.1", int(found[1]), timeout=60)
+
+    def answer(lines: Sequence[str]) -> np.ndarray:
+        own.connection.request("POST", path, json.dumps(body(lines)))
+        response = own.connection.getresponse()
+        text = response.read().decode()
+        if response.status != 200:
+            raise UserError(f"{name} answers {response.status}: {text[:300]}")
+        named = arrays(json.loads(text))
+        rows = named[next(output for output in _ANSWERS if output in named)]
+        return rows.astype(object) if rows.dtype.kind == "U" else rows
+
+    try:
+        found = re.search(r"http://127.0.0.1:(\d+)", process.stdout.readline())
+        if not found:
+            raise UserError(f"{name} did not start: run python {' '.join(given)} to see why")
+        own = Own()
+        yield answer
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def of_servers(options: argparse.Namespace) -> Tables:
+    """Times one exported model in all servers, with one client and with several."""
+    with contextlib.ExitStack() as stack:
+        answers = {name: stack.enter_context(served(name, options.servers)) for name in _SERVERS}
+        for batch in options.batch_sizes:
+            requests = requests_of(batch, options)
+            check_agreement(answers, requests)
+            for clients in (1, *filter(None, [options.clients])):
+                rows = with_latencies(answers, requests, options, clients)
+                yield f"batch {batch}, {clients} client{'s' * (clients > 1)}", rows
+
+
 @command.measures("Serving: text to answers")
 def main(options: argparse.Namespace) -> Tables:
     """Times the classifiers in each batch size and with several clients, then the translator."""
     # PyTorch's waiting threads spin by default, for which any other load on the machine punishes it
     # (ten times its time, seen); OMP_WAIT_POLICY=active in the environment has them spin.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    if options.servers:
+        yield from of_servers(options)
+        return
     begin = set_threads if options.run else peers.begin
     begin(options.threads)
     with tempfile.TemporaryDirectory() as folder:

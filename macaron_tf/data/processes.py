@@ -145,7 +145,7 @@ class Processes:
         paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
         # Under the name of our command, the package imports neither Keras nor all models.
         code = f"import sys; sys.argv[0] = {SCRIPT!r}; import macaron_tf.program as program; "
-        code += f"program.begin_command(); from {__name__} import work; work(%d)"
+        code += f"program.lean_imports(); from {__name__} import work; work(%d)"
         added = []
         for _ in range(count):
             pipe, theirs = Pipe()
