@@ -3,6 +3,7 @@
     python -m experiments.text_to_text train sst2 runs/t5-sst2 --init runs/t5 --data-dir DIR
     python -m experiments.text_to_text evaluate runs/t5-sst2 --data-dir DIR
     echo "a fine film" | python -m experiments.text_to_text predict runs/t5-sst2
+    python -m experiments.text_to_text train sst2+cola+rte runs/t5-all --init runs/t5 --data-dir DIR
     python -m experiments.text_to_text train summarization runs/subjects --init runs/bart \\
         --data-dir DIR
 
@@ -14,7 +15,9 @@ from experiments import command_line as cli
 _FORMS = """tasks: cola sst2 mrpc qqp stsb mnli qnli rte wnli (GLUE), boolq multirc (SuperGLUE),
 each behind its name, "sst2 sentence: ...", with the class's name for an answer, or a score to the
 nearest 0.2; squad, "question: ... context: ...", with the answer; summarization (ROUGE), by default
-of AESLC's e-mails to their subjects; translation (BLEU)
+of AESLC's e-mails to their subjects; translation (BLEU). One model learns several, with + between,
+at the rates of --set mixing.limit and mixing.temperature; it is judged on each, "score" being the
+mean, and lines to predict begin with their task, "sst2 sentence: ...", or --task names it
 
 --source of examples: tfds:NAME or tsv:FILE with the task's columns and `label` under a header; of
 the last two pairs of texts, `experiments.translate --help` lists the forms, and the names of both
@@ -35,7 +38,7 @@ main = cli.program(
         "fine-tune on a task, or go on with an interrupted run",
         "experiments.text_to_text.train:run",
         cli.unless_resumed(
-            cli.argument("task", "name of a task"),
+            cli.argument("task", "name of a task, or several: sst2+cola"),
             cli.RUN_TO_TRAIN,
             _INIT,
         ),
@@ -60,7 +63,9 @@ main = cli.program(
         cli.argument(
             "run", "folder of the run, or another encoder-decoder's, such as hugging-face:DIR"
         ),
-        cli.argument("--task NAME", "that a model answers whose folder does not say which"),
+        cli.argument(
+            "--task NAME", "that a model answers which knows several, or whose folder does not say"
+        ),
         cli.argument("--input FILE", "texts, of two with a tab between; stdin by default"),
         cli.argument("--output FILE", "answers; stdout by default"),
         cli.checkpoint(),
@@ -68,7 +73,7 @@ main = cli.program(
     ),
     cli.settings_by(
         "experiments.text_to_text.train:run_settings",
-        cli.argument("task", "name of a task"),
+        cli.argument("task", "name of a task, or several: sst2+cola"),
         _INIT,
         cli.argument("--source", "examples; the task's own by default"),
     ),

@@ -42,18 +42,21 @@ class TextPairs:
     groups: np.ndarray | None = None
 
     @classmethod
-    def read(cls, recipe: TextRecipe, split: str, tfds: Tfds | None = None) -> "TextPairs":
-        """Reads a split of the recipe's source."""
-        if prefix := PREFIXES.get(recipe.task):
-            pairs = read_pairs(recipe.source, split, *recipe.fields, tfds)
+    def read(
+        cls, recipe: TextRecipe, name: str, split: str, tfds: Tfds | None = None
+    ) -> "TextPairs":
+        """Reads a split of the examples of one of the recipe's tasks."""
+        source, fields = recipe.examples_of(name)
+        if prefix := PREFIXES.get(name):
+            pairs = read_pairs(source, split, *fields, tfds)
             # Each side in one line; e-mails have many.
             lines = ([" ".join(text.split()) for text in pair] for pair in pairs)
-            return cls(recipe.task, [(prefix + text, answer) for text, answer in lines])
-        task = get_task(recipe.task)
+            return cls(name, [(prefix + text, answer) for text, answer in lines])
+        task = get_task(name)
         if task.kind == "spans":
-            questions = read_questions(task, split, tfds, recipe.source)
+            questions = read_questions(task, split, tfds, source)
             return cls(task.name, questions_as_texts(questions), questions.labels)
-        examples = read_examples(task, split, tfds, recipe.source)
+        examples = read_examples(task, split, tfds, source)
         return cls(task.name, as_texts(task, examples), examples.labels, examples.groups)
 
     def first(self, count: int | None) -> "TextPairs":
@@ -97,30 +100,35 @@ def evaluate(options: argparse.Namespace) -> None:
     """Answers, scores, prints, and writes scores and answers."""
     opened = TextRun.open(options.run)
     recipe = opened.recipe.changed(source=options.source or opened.recipe.source)
-    pairs = TextPairs.read(recipe, options.split, options.tfds)
+    asked = [TextPairs.read(recipe, name, options.split, options.tfds) for name in recipe.tasks]
     checkpoint = opened.checkpoint(options.checkpoint)
     with options.devices.scope():
         writer = opened.writer(opened.load_network(checkpoint))
-    chunks = writer.stream([source for source, _ in pairs.pairs])
-    sized = ((len(chunk.hypotheses), chunk) for chunk in chunks)
-    tracked = track(sized, len(pairs.pairs), "answering", "lines")
-    answers = [answer for chunk in tracked for answer in chunk.best]
-    scores = pairs.score(answers)
-    for name, value in scores.items():
-        print(f"{name:24} {value:.4f}")
-    record = {
-        "run": str(opened.path),
-        **weights_record(checkpoint),
-        "source": recipe.source,
-        "split": options.split,
-        "examples": len(answers),
-        **scores,
-        "answers": answers,
-        "targets": [target for _, target in pairs.pairs],
-    }
-    path = opened.path / "scores" / f"{recipe.task}-{options.split}-{checkpoint.name}.json"
-    write_json(path, record)
-    print(f"scores and answers: {path}")
+    for pairs in asked:
+        chunks = writer.stream([source for source, _ in pairs.pairs])
+        sized = ((len(chunk.hypotheses), chunk) for chunk in chunks)
+        tracked = track(sized, len(pairs.pairs), "answering", "lines")
+        answers = [answer for chunk in tracked for answer in chunk.best]
+        scores = pairs.score(answers)
+        for name, value in scores.items():
+            print(f"{_titled(name, pairs.task, recipe):24} {value:.4f}")
+        record = {
+            "run": str(opened.path),
+            **weights_record(checkpoint),
+            "source": recipe.examples_of(pairs.task)[0],
+            "split": options.split,
+            "examples": len(answers),
+            **scores,
+            "answers": answers,
+            "targets": [target for _, target in pairs.pairs],
+        }
+        path = opened.path / "scores" / f"{pairs.task}-{options.split}-{checkpoint.name}.json"
+        write_json(path, record)
+        print(f"scores and answers: {path}")
+
+
+def _titled(metric: str, task: str, recipe: TextRecipe) -> str:
+    return metric if len(recipe.tasks) == 1 else f"{task}_{metric}"
 
 
 def predict(options: argparse.Namespace) -> None:
@@ -129,8 +137,10 @@ def predict(options: argparse.Namespace) -> None:
         opened, network = open_run(options.run, options.checkpoint, options.task)
         writer = opened.writer(network)
 
+    task = options.task or opened.recipe.task
+
     def answer(lines: list[str], first: int) -> str:
-        found = writer.translate([framed(opened.recipe.task, line) for line in lines], first)
+        found = writer.translate([framed(task, line) for line in lines], first)
         for warning in found.warnings:
             print(f"warning: {warning}", file=sys.stderr)
         return "".join(f"{line}\n" for line in found.best)

@@ -9,16 +9,17 @@ from annotated_types import Ge
 
 from experiments.recipe import MAY_CHANGE, Recipe
 from experiments.run import Run
+from macaron_tf.data.batches import MixingConfig
 from macaron_tf.data.tasks.definitions import TASKS, get_task
 from macaron_tf.data.tasks.text_tasks import in_one_line, source_text, source_texts
 from macaron_tf.data.translation import BatchingConfig
 from macaron_tf.decoding import BeamSearchConfig, LineTranslator, SequenceGenerator
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, nearest
 from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig
 from macaron_tf.models.pretrained import Pretrained
 from macaron_tf.objectives import TranslationObjective
 from macaron_tf.pretrained import load, locate
-from macaron_tf.settings import INT32, Count, Dropout, Natural, OneOf
+from macaron_tf.settings import INT32, Count, Dropout, Natural
 from macaron_tf.special_ids import BOS, EOS
 from macaron_tf.text import TextVocabulary
 from macaron_tf.text.normalization import as_prompt, as_prompts
@@ -37,11 +38,14 @@ class TextRecipe(Recipe):
     """Every setting of a text-to-text run.
 
     Attributes:
-        task: of GLUE or SuperGLUE, by its name; `"squad"`, `"summarization"` or `"translation"`.
+        task: of GLUE or SuperGLUE, by its name; `"squad"`, `"summarization"` or `"translation"`; or
+            several for one model, with + between.
         source: the examples, see `macaron_tf.data.tasks.reading.read_examples`, of SQuAD
             `macaron_tf.data.tasks.questions.read_questions`; of the last two
-            tasks pairs of texts, see `macaron_tf.data.read_pairs`.
+            tasks pairs of texts, see `macaron_tf.data.read_pairs`. Of several tasks, those of the
+            ones that have no data of their own.
         fields: names of the two sides of pairs: languages, or fields of a record.
+        mixing: of several tasks, how often each is seen.
         init: the weights to start from: a run of `experiments.pretrain`, or `hugging-face:DIR`.
         starts: whether sources and targets begin with [CLS], the decoder reading [SEP] before it,
             as BART's of Hugging Face; the runs trained here do without.
@@ -59,7 +63,7 @@ class TextRecipe(Recipe):
     may_change: typing.ClassVar = (*MAY_CHANGE, "decoding.", "validation_examples")
     by_argument: typing.ClassVar = {"init": "--init"}
 
-    task: Annotated[str, OneOf((*TEXT_TASKS, *PREFIXES))]
+    task: str
     source: str
     fields: tuple[str, str] = ("source", "target")
     init: str
@@ -69,15 +73,31 @@ class TextRecipe(Recipe):
     max_target: Annotated[int, Ge(2), INT32] = 32
     label_smoothing: Dropout = 0.0
     batching: BatchingConfig = BatchingConfig()
+    mixing: MixingConfig = MixingConfig()
     decoding: BeamSearchConfig = BeamSearchConfig()
     validation_examples: Count | None = None
 
     def check(self) -> None:
-        if not self.source:
-            raise UserError(f"the task {self.task!r} has no data of its own: give --source")
+        for task in self.tasks:
+            if task not in (known := (*TEXT_TASKS, *PREFIXES)):
+                near = nearest(task, known)
+                raise self.error(f"task={task!r} must be one of {', '.join(known)}{near}")
+            if self.tasks.count(task) > 1:
+                raise self.error(f"task={self.task!r} names {task!r} twice: once is enough")
+            if not self.examples_of(task)[0]:
+                raise UserError(f"the task {task!r} has no data of its own: give --source")
         for name in ("max_source", "max_target"):
             if self.starts and getattr(self, name) < 3:
                 raise UserError(f"{name} is {getattr(self, name)}: [CLS], a token and EOS are 3")
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        return tuple(self.task.split("+"))
+
+    def examples_of(self, task: str) -> tuple[str, tuple[str, str]]:
+        """Source and fields of one of the recipe's tasks."""
+        source, fields = own_examples(task)
+        return (source, fields) if source and len(self.tasks) > 1 else (self.source, self.fields)
 
     @property
     def answer_start(self) -> tuple[int, ...]:
@@ -109,6 +129,13 @@ class TextRecipe(Recipe):
         return config
 
 
+def own_examples(task: str) -> tuple[str, tuple[str, str]]:
+    """Source and fields of a task's own examples; "" where it has none."""
+    if task == "summarization":
+        return _SUMMARIES
+    return (TASKS[task].source or "" if task in TASKS else ""), ("source", "target")
+
+
 def recipe_for(task: str, start: Pretrained, init: str, source: str | None) -> TextRecipe:
     """The settings of a task from a start.
 
@@ -138,11 +165,7 @@ def recipe_for(task: str, start: Pretrained, init: str, source: str | None) -> T
             decay_vectors=False,
             clip_norm=0.1,
         )
-    given, fields = "", ("source", "target")
-    if task == "summarization":
-        given, fields = _SUMMARIES
-    elif task in TASKS:
-        given = TASKS[task].source or ""
+    given, fields = own_examples(task)
     return TextRecipe(
         model=start.model,
         model_options=start.model_options,
@@ -152,9 +175,9 @@ def recipe_for(task: str, start: Pretrained, init: str, source: str | None) -> T
         init=init,
         starts=bool(start.ends),
         # The paper's rows hold 512 tokens, which the contexts of SQuAD need.
-        max_source=min(512 if task == "squad" else 128, start.config.longest or 512),
+        max_source=min(512 if "squad" in task.split("+") else 128, start.config.longest or 512),
         sentinel_rows=start.config.vocab_size - start.vocabulary.size,
-        label_smoothing=0.1 if task in PREFIXES and denoising else 0.0,
+        label_smoothing=0.1 if denoising and {*task.split("+")} <= {*PREFIXES} else 0.0,
         training=training,
     )
 
@@ -208,7 +231,7 @@ def open_run(
     location = locate(place)
     if not location.without_recipe:
         opened = TextRun.open(location.folder)
-        if task not in (None, opened.recipe.task):
+        if task not in (None, opened.recipe.task, *opened.recipe.tasks):
             raise UserError(f"{place} answers {opened.recipe.task}: leave --task {task} out")
         return opened, opened.load_network(checkpoint or location.checkpoint)
     found = load(place)
@@ -231,10 +254,13 @@ def open_run(
 
 
 def framed(task: str, line: str) -> str:
-    """The source of a text, or of two with a tab between; any white space in them is a space."""
+    """The source of a text, or of two with a tab between; any white space in them is a space.
+
+    Of several tasks the line says which, as sources do: "sst2 sentence: ...".
+    """
     line = as_prompt(line)
-    if task in PREFIXES:
-        return PREFIXES[task] + " ".join(line.split())
+    if task in PREFIXES or "+" in task:
+        return PREFIXES.get(task, "") + " ".join(line.split())
     first, tab, second = line.partition("\t")
     return source_text(get_task(task), first, second if tab else None)
 
@@ -242,8 +268,8 @@ def framed(task: str, line: str) -> str:
 def framed_in_graph(task: str, lines: tf.Tensor) -> tf.Tensor:
     """`framed` in a graph, `(B,)` strings to `(B,)` strings."""
     lines = as_prompts(lines)
-    if task in PREFIXES:
-        return tf.strings.join([PREFIXES[task], in_one_line(lines)])
+    if task in PREFIXES or "+" in task:
+        return tf.strings.join([PREFIXES.get(task, ""), in_one_line(lines)])
     return source_texts(get_task(task), lines)
 
 

@@ -1,14 +1,18 @@
 """`text_to_text train`: from a pre-trained encoder-decoder to one that answers in words."""
 
 import argparse
+import itertools
 from collections.abc import Sequence
+
+import numpy as np
 
 from experiments import registry
 from experiments.pretrain.run import CORRUPTING
 from experiments.recipe import override
 from experiments.text_to_text.evaluate import TextPairs, check_answers
-from experiments.text_to_text.run import PREFIXES, TextRun, recipe_for
+from experiments.text_to_text.run import PREFIXES, TextRecipe, TextRun, recipe_for
 from experiments.train_run import report, train_pairs
+from macaron_tf.data.batches import Draw
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.translation import CleaningConfig, TranslationData
 from macaron_tf.errors import UserError
@@ -47,36 +51,55 @@ def run(options: argparse.Namespace) -> None:
         start = read_start(options.init)
         recipe = recipe_for(options.task, start, options.init, options.source)
     recipe = override(recipe, options.set, TextRun.begun(path))
-    if (names := _SCORES.get(recipe.task)) is None:
-        task = get_task(recipe.task)
-        names = tuple(_named(name, task.name) for name in (*task.metrics, *task.more_metrics))
-    recipe.check_metric((*TranslationObjective.metric_names, *names, "score"))
+    recipe.check_metric((*TranslationObjective.metric_names, *_metrics(recipe), "score"))
     run = TextRun(path, recipe, start.vocabulary, data_dir=options.data_dir)
     recipe.model_config()
-    check_answers(recipe.task, start.vocabulary)
+    for name in recipe.tasks:
+        check_answers(name, start.vocabulary)
     TextRun.resume(path, recipe)  # refused before the data are read
     cleaning = CleaningConfig(max_length=None, max_tokens=max(recipe.max_source, recipe.max_target))
     learnt, held_out = (
-        TextPairs.read(recipe, split, options.tfds) for split in ("train", "validation")
+        [TextPairs.read(recipe, name, split, options.tfds) for name in recipe.tasks]
+        for split in ("train", "validation")
     )
+    tasks = np.repeat(np.arange(len(learnt)), [len(one.pairs) for one in learnt])  # (N,)
+
+    def draws(numbers: np.ndarray) -> Draw:
+        counts = np.bincount(tasks[numbers], minlength=len(learnt))
+        if not counts.all():
+            name = recipe.tasks[int(counts.argmin())]
+            raise UserError(f"no example of {name} is left: raise max_source or max_target")
+        shares = zip(recipe.tasks, counts, recipe.mixing.rates(counts), strict=True)
+        told = ", ".join(f"{name} {rate:.3f} ({count:,} pairs)" for name, count, rate in shares)
+        print(f"rates: {told}", flush=True)
+        return recipe.mixing.draws(tasks[numbers])
+
     data, judged = (
         TranslationData.from_pairs(
-            pairs.pairs, run.texts, cleaning=cleaning, batching=recipe.batching
+            [pair for one in several for pair in one.pairs],
+            run.texts,
+            cleaning=cleaning,
+            batching=recipe.batching,
+            draws=mixed,
         )
-        for pairs in (learnt, held_out)
+        for several, mixed in ((learnt, draws if len(learnt) > 1 else None), (held_out, None))
     )
     print(f"{recipe.task}: {data.summary()}", flush=True)
-    answered = held_out.first(recipe.validation_examples)
+    answered = [one.first(recipe.validation_examples) for one in held_out]
 
     def score(answers: Sequence[str]) -> dict[str, float]:
-        scores = answered.score(answers)
-        return {_named(name, recipe.task): value for name, value in scores.items()}
+        rest, found = iter(answers), {}
+        for one in answered:
+            scores = one.score([*itertools.islice(rest, len(one.pairs))])
+            found |= {_named(name, one.task, recipe): value for name, value in scores.items()}
+        means = [found[_named("score", name, recipe)] for name in recipe.tasks]
+        return {**found, "score": sum(means) / len(means)}
 
     result = train_pairs(
         run,
         data,
         judged,
-        answered.pairs,
+        [pair for one in answered for pair in one.pairs],
         score,
         "source: {}\ntarget: {}\nanswer: {}",
         options.devices,
@@ -93,6 +116,18 @@ def run_settings(options: argparse.Namespace) -> None:
     registry.print_settings(override(recipe, options.set), options.words)
 
 
-def _named(metric: str, task: str) -> str:
-    """A task's own accuracy is not that of its tokens."""
+def _metrics(recipe: TextRecipe) -> list[str]:
+    """The names of a validation's scores."""
+    names = []
+    for name in recipe.tasks:
+        task = None if name in PREFIXES else get_task(name)
+        own = (*task.metrics, *task.more_metrics) if task else _SCORES[name]
+        names += [_named(metric, name, recipe) for metric in (*own, "score")]
+    return names
+
+
+def _named(metric: str, task: str, recipe: TextRecipe) -> str:
+    """Of several tasks each has its own scores; a task's own accuracy is not that of its tokens."""
+    if len(recipe.tasks) > 1:
+        return f"{task}_{metric}"
     return metric if task in PREFIXES or metric == "score" else f"task_{metric}"

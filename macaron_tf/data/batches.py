@@ -3,16 +3,19 @@
 import abc
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from annotated_types import Ge
 
 from macaron_tf.errors import UserError
+from macaron_tf.settings import Count, Settings
 from macaron_tf.special_ids import CLS_SEGMENT
 from macaron_tf.text.token_rows import JoinedArrays, TokenRows, fingerprint
 
 _POOL = 16  # batches whose arrays are sorted by length together
+Draw = Callable[[np.random.Generator], np.ndarray]
 
 
 def in_parts(total: int, size: int) -> Iterator[slice]:
@@ -250,6 +253,50 @@ class ArrayBatches(Batches):
         return {name: tf.TensorSpec(shape, dtype) for name, (dtype, shape) in self._shapes.items()}
 
 
+@dataclasses.dataclass(frozen=True)
+class MixingConfig(Settings):
+    """The rates at which one model sees the examples of several tasks.
+
+    A task of e examples has the rate min(e, K)^(1/T), over the sum of all.
+
+    Attributes:
+        limit: K, as many examples of a task count at most; 1 = every task as often.
+        temperature: T; 1 = in proportion to the examples, and a greater one evens the rates out.
+
+    References: Raffel et al. 2020 (T5), section 3.5.2.
+    """
+
+    section: ClassVar[str] = "mixing"
+
+    limit: Count = 524_288
+    temperature: Annotated[float, Ge(1)] = 1.0
+
+    def rates(self, counts: np.ndarray) -> np.ndarray:
+        """Rates of tasks of so many examples, which add up to 1: (T,) to (T,)."""
+        rates = np.minimum(counts, self.limit) ** (1.0 / self.temperature)
+        return rates / rates.sum()
+
+    def draws(self, tasks: np.ndarray) -> Draw:
+        """The epochs of examples of these tasks, (N,) numbers from 0 on: N draws each.
+
+        Within an epoch no example of a task comes again before all others have come.
+        """
+        members = [np.flatnonzero(tasks == task) for task in range(tasks.max() + 1)]
+        rates = self.rates(np.array([len(own) for own in members]))
+
+        def draw(rng: np.random.Generator) -> np.ndarray:
+            counts = rng.multinomial(len(tasks), rates)
+            return np.concatenate(
+                [
+                    np.concatenate([rng.permutation(own) for _ in range(-(-n // len(own)))])[:n]
+                    for own, n in zip(members, counts, strict=True)
+                    if n
+                ]
+            )
+
+        return draw
+
+
 class BucketBatches(Batches):
     """Batches of rows of ids, of about one length each and padded to it.
 
@@ -260,6 +307,8 @@ class BucketBatches(Batches):
         make_buckets: `row_lengths` to buckets.
         others: arrays besides the ids that a model is trained on, for `fingerprint`.
         indices: (N,) the examples' numbers in `evaluation_dataset`; 0 to N - 1 when None.
+        draw: the numbers (N,) of the examples of a shuffled epoch, see `MixingConfig`; None = each
+            once.
 
     Attributes:
         row_lengths: (N,) int32, the longest row of each example.
@@ -273,7 +322,9 @@ class BucketBatches(Batches):
         *,
         others: Sequence[np.ndarray | None] = (),
         indices: np.ndarray | JoinedArrays | None = None,
+        draw: Draw | None = None,
     ):
+        self._draw = draw
         self._arrays = [array for part in rows for array in part.arrays()]
         self._arrays += [array for array in others if array is not None]
         self._indices = indices
@@ -308,7 +359,15 @@ class BucketBatches(Batches):
         return spec
 
     def plan(self, rng: np.random.Generator | None) -> list[Batch]:
-        return self.buckets.plan(self.row_lengths, rng)
+        if rng is None or self._draw is None:
+            return self.buckets.plan(self.row_lengths, rng)
+        # Drawn examples may fill more batches, or fewer: every epoch has equally many all the same.
+        batches: list[Batch] = []
+        while len(batches) < self.steps_per_epoch:
+            drawn = np.append(self._draw(rng), -1)  # the last one is padding's
+            planned = self.buckets.plan(self.row_lengths[drawn[:-1]], rng)
+            batches += [Batch(drawn[rows], length) for rows, length in planned]
+        return batches[: self.steps_per_epoch]
 
     def evaluation_dataset(self) -> tf.data.Dataset:
         """Every example once, in ascending order of length, with "index" (B,) int32 besides.

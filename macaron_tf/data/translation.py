@@ -4,13 +4,13 @@ import dataclasses
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, ClassVar
 
 import numpy as np
 from annotated_types import Ge
 
-from macaron_tf.data.batches import Batch, BucketBatches, Buckets, choose_lengths
+from macaron_tf.data.batches import Batch, BucketBatches, Buckets, Draw, choose_lengths
 from macaron_tf.data.sources.readers import count_pairs, source_fingerprint, stream_pairs
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.token_shards import (
@@ -216,7 +216,12 @@ class TranslationData(BucketBatches):
     evaluation has "index" besides, a pair's number among the pairs before cleaning.
     """
 
-    def __init__(self, tokens: TokenizedPairs, batching: BatchingConfig | None = None):
+    def __init__(
+        self,
+        tokens: TokenizedPairs,
+        batching: BatchingConfig | None = None,
+        draw: Draw | None = None,
+    ):
         batching = batching or BatchingConfig()
         self.tokens = tokens
         self.batching = batching
@@ -231,6 +236,7 @@ class TranslationData(BucketBatches):
                 batching.row_multiple,
             ),
             indices=tokens.indices,
+            draw=draw,
         )
 
     @classmethod
@@ -297,12 +303,18 @@ class TranslationData(BucketBatches):
         *,
         cleaning: CleaningConfig | None = None,
         batching: BatchingConfig | None = None,
+        draws: Callable[[np.ndarray], Draw] | None = None,
     ) -> "TranslationData":
-        """Cleans and tokenizes lines in the vocabulary's languages, without a cache."""
+        """Cleans and tokenizes lines in the vocabulary's languages, without a cache.
+
+        Args:
+            draws: the numbers of the pairs that are left, (N,), to `draw` of `BucketBatches`.
+        """
         cleaning = cleaning or CleaningConfig()
         tokenize = PairTokenizer(vocabulary, cleaning, BpeDropoutConfig())
         repeated = Repeats().among(pairs) if cleaning.deduplicate else None
-        return cls(tokenize(Chunk(0, 0, pairs, repeated)), batching)
+        tokens = tokenize(Chunk(0, 0, pairs, repeated))
+        return cls(tokens, batching, draws and draws(tokens.indices))
 
     @property
     def source_tokens(self) -> int:

@@ -1,9 +1,9 @@
-"""Learning from corrupted text: the base of T5's and BART's, and T5's spans."""
+"""Learning from corrupted text: the base of T5's and BART's, and T5's comparison."""
 
 import abc
 import dataclasses
 from collections.abc import Callable
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import tensorflow as tf
@@ -94,38 +94,67 @@ SENTINELS = 100
 SENTINEL_ROWS = multiple_of_8(SENTINELS)
 
 
+# Of the hidden tokens of "bert_style"; the rest become a mask.
+_RANDOM = 0.1
+
+
 @dataclasses.dataclass(frozen=True)
 class SpanCorruptionConfig(Settings):
-    """Rate and length of hidden spans.
+    """The objectives of T5's comparison.
 
     Attributes:
-        rate: part of the tokens.
-        mean_span: mean length of a span, in tokens.
+        kind: `"random_spans"` (T5's choice) and `"iid_spans"`, whose tokens are hidden one by one,
+            put a sentinel for each run of hidden tokens; the target has the hidden tokens behind
+            their sentinels. `"drop_tokens"` hides as `"iid_spans"`, without sentinels.
+            `"bert_style"` puts a mask, or of 10% a random token, for each hidden token,
+            `"mass_style"` a mask alone, and `"deshuffling"` all tokens in random order; their
+            target is the whole text. `"prefix_lm"` cuts the text at random: the target goes on
+            with it.
+        rate: part of the tokens; not of the last two.
+        mean_span: of `"random_spans"`, mean length of a span, in tokens.
 
-    References: Raffel et al. 2020 (T5), section 3.1.4 and its released code.
+    References: Raffel et al. 2020 (T5), section 3.3, table 3 and its released code.
     """
 
     section: ClassVar[str] = "corruption"
+    kind: Literal[
+        "random_spans",
+        "iid_spans",
+        "drop_tokens",
+        "bert_style",
+        "mass_style",
+        "deshuffling",
+        "prefix_lm",
+    ] = "random_spans"
     rate: Annotated[float, Gt(0), Lt(1)] = 0.15
     mean_span: Annotated[float, Ge(1)] = 3.0
 
     def counts(self, tokens: int) -> tuple[int, int]:
-        """Hidden tokens and spans of a text of n tokens; none of a text of one token."""
+        """Hidden tokens and spans of a text of n tokens, at most; none of a text of one token."""
         if tokens < 2:
             return 0, 0
         hidden = min(max(round(tokens * self.rate), 1), tokens - 1)
+        if self.kind != "random_spans":
+            return hidden, min(hidden, tokens - hidden + 1)
         return hidden, min(max(round(hidden / self.mean_span), 1), tokens - hidden)
 
     def lengths(self, tokens: int) -> tuple[int, int]:
         """S and T, room for sources and targets of texts of at most n tokens, with EOS."""
+        if self.kind in ("bert_style", "mass_style", "deshuffling"):
+            return tokens + 1, tokens + 1
+        if self.kind == "prefix_lm":
+            return max(tokens, 1), max(tokens, 1)
         each = [(n, *self.counts(n)) for n in range(tokens + 1)]
+        if self.kind == "drop_tokens":
+            return max(n - h + 1 for n, h, _ in each), max(h + 1 for _, h, _ in each)
+        last = self.kind == "iid_spans"  # a sentinel after the last hidden run
         return (
             max(n - hidden + spans + 1 for n, hidden, spans in each),
-            max(hidden + spans + 1 for _, hidden, spans in each),
+            max(hidden + spans + last + 1 for _, hidden, spans in each),
         )
 
     def text_length(self, source_length: int) -> int:
-        """The longest text whose source fits into S tokens: 568 for 512."""
+        """The longest text whose source fits into S tokens: 568 for 512 of random spans."""
         tokens = source_length - 1
         while self.lengths(tokens + 1)[0] <= source_length:
             tokens += 1
@@ -159,6 +188,28 @@ def hidden_spans(
     return (part % 2 == 1) & (columns < tokens[:, None])
 
 
+def hidden_tokens(text: tf.Tensor, seed: tf.Tensor, config: SpanCorruptionConfig) -> tf.Tensor:
+    """Draws the tokens `(B, R)` bool that a target has to say, of every kind; R is static.
+
+    So many are hidden as `counts` says, all choices equally likely; T5's released code draws each
+    token by itself, so that their number varies. Those of "prefix_lm" follow 1 to n - 1 seen ones,
+    uniformly drawn, those of "deshuffling" are all.
+    """
+    tokens, real = lengths_of(text), text != PAD
+    some = (tokens > 1)[:, None]  # (B, 1)
+    if config.kind == "random_spans":
+        return hidden_spans(text, seed, config)
+    if config.kind == "deshuffling":
+        return real & some
+    if config.kind == "prefix_lm":
+        between = tf.cast(tokens - 1, tf.float32)[:, None]
+        uniform = draws.uniform(seed, tf.shape(text)[0], 1)
+        prefix = 1 + tf.cast(uniform * between, tf.int32)  # (B, 1)
+        return real & some & (tf.range(text.shape[1]) >= prefix)
+    table = np.array([config.counts(n)[0] for n in range(text.shape[1] + 1)], np.int32)
+    return choose_tokens(real, numbers_by_count(table, real), seed) > 0
+
+
 def with_sentinels(text: tf.Tensor, hidden: tf.Tensor, first_sentinel: int, room: int) -> tf.Tensor:
     """Texts `(B, R)` with a sentinel for each run of hidden tokens, and EOS: `(B, room)`.
 
@@ -179,12 +230,14 @@ def with_sentinels(text: tf.Tensor, hidden: tf.Tensor, first_sentinel: int, room
 class SpanCorruptionObjective(CorruptionObjective):
     """T5's: the source has a sentinel for each hidden span, the target one before each.
 
-    Sentinels are ids above the vocabulary's, for which the network has `SENTINEL_ROWS` more rows.
+    Or another of its paper's comparison, see `SpanCorruptionConfig.kind`. Sentinels are ids above
+    the vocabulary's, for which the network has `SENTINEL_ROWS` more rows; the first one is a mask.
 
     Attributes:
         config: how much is hidden.
 
-    References: Raffel et al. 2020 (T5), section 3.1.4; as in its code, no sentinel ends a target.
+    References: Raffel et al. 2020 (T5), section 3.1.4; as in its code, no sentinel ends a target
+    whose text ends hidden.
     """
 
     learns = "span_corruption"
@@ -193,21 +246,56 @@ class SpanCorruptionObjective(CorruptionObjective):
 
     def corruption(self, vocabulary: PieceVocabulary, length: int) -> Corruption:
         """See `CorruptionObjective`; S and T are `SpanCorruptionConfig.lengths`."""
+        kind, mask = self.config.kind, vocabulary.size
         spans = max(self.config.counts(n)[1] for n in range(length + 1))
-        if spans > SENTINELS:
+        if spans > SENTINELS and kind in ("random_spans", "iid_spans"):
+            mend = "raise corruption.mean_span" if kind == "random_spans" else "corruption.rate"
             raise UserError(
                 f"rows of {length + 2} tokens have up to {spans} hidden spans, and there are "
-                f"{SENTINELS} sentinels: lower corpus.sequence_length or raise corruption.mean_span"
+                f"{SENTINELS} sentinels: lower corpus.sequence_length or {mend}"
             )
         source_room, target_room = self.config.lengths(length)
+        pieces = np.setdiff1d(np.arange(vocabulary.pieces), vocabulary.special_ids)
+
+        def noised(text, hidden, seed):
+            """The source of a target that is the whole text."""
+            rows, room = tf.shape(text)[0], text.shape[1]
+            of_tokens, of_pieces = draws.split(seed, 2)
+            uniform = draws.uniform(of_tokens, rows, room)
+            if kind == "deshuffling":
+                order = tf.argsort(tf.where(hidden, uniform, 2.0), axis=-1)
+                return tf.gather(text, order, batch_dims=1)
+            masked = tf.fill(tf.shape(text), tf.constant(mask, text.dtype))
+            if kind == "bert_style":
+                drawn = draws.uniform(of_pieces, rows, room, len(pieces))
+                drawn = tf.gather(tf.constant(pieces, text.dtype), drawn)
+                masked = tf.where(uniform < _RANDOM, drawn, masked)
+            return tf.where(hidden, masked, text)
 
         def corrupted(text, seed):
-            hidden = hidden_spans(text, seed, self.config)
+            hiding, noising = (seed, seed) if kind == "random_spans" else draws.split(seed, 2)
+            hidden = hidden_tokens(text, hiding, self.config)
             # A row that hides nothing gives neither source nor target.
-            seen = ~hidden & (text != PAD) & tf.reduce_any(hidden, axis=-1, keepdims=True)
-            return (
-                with_sentinels(text, hidden, vocabulary.size, source_room),
-                with_sentinels(text, seen, vocabulary.size, target_room),
+            some = tf.reduce_any(hidden, axis=-1)  # (B,)
+            seen = ~hidden & (text != PAD) & some[:, None]
+            if kind in ("random_spans", "iid_spans"):
+                # A text that begins hidden: its target begins with a sentinel all the same.
+                begins = hidden[:, :1]
+                before = tf.where(begins, tf.constant(mask, text.dtype), PAD)
+                spelled = tf.concat([before, text], 1), tf.concat([begins, seen], 1)
+                return (
+                    with_sentinels(text, hidden, mask, source_room),
+                    with_sentinels(*spelled, mask, target_room),
+                )
+            if kind in ("drop_tokens", "prefix_lm"):
+                return tuple(
+                    ended(packed(text, kept, room), some, room)
+                    for kept, room in ((seen, source_room), (hidden, target_room))
+                )
+            source, target = noised(text, hidden, noising), text
+            return tuple(
+                ended(tf.where(some[:, None], ids, PAD), some, source_room)
+                for ids in (source, target)
             )
 
         return corrupted

@@ -116,6 +116,51 @@ class FusedAdamW(_FusedUpdate, keras.optimizers.AdamW):
     """`keras.optimizers.AdamW` with its arguments, without `amsgrad`."""
 
 
+@keras.saving.register_keras_serializable(package="macaron_tf")
+class Adafactor(keras.optimizers.Adafactor):
+    """Keras's, at the learning rate that is given, with the second moments of matrices factored.
+
+    Keras 3.15's takes the smaller of the learning rate and 1/sqrt(t), with `relative_step=False`
+    too, and keeps the product of a matrix's factors besides, as large as the matrix.
+    """
+
+    def build(self, var_list):
+        if self.built:
+            return
+        keras.optimizers.Optimizer.build(self, var_list)
+        # Means of squared gradients over the columns and over the rows of the last two dimensions.
+        self._moments = []
+        for v in var_list:
+            shapes = [v.shape]
+            if len(v.shape) > 1:
+                shapes = [v.shape[:-1], (*v.shape[:-2], v.shape[-1])]
+            self._moments.append([self.add_variable(s, dtype=v.dtype, name=v.name) for s in shapes])
+
+    def update_step(self, gradient, variable, learning_rate):
+        moments = self._moments[self._get_variable_index(variable)]
+        dtype = variable.dtype
+        gradient = ops.cast(gradient, dtype)
+        step = ops.cast(self.iterations + 1, dtype)
+        decay = 1.0 - ops.power(step, self.beta_2_decay)
+        square = ops.square(gradient) + self.epsilon_1
+
+        def averaged(moment, value):
+            value = decay * moment + (1.0 - decay) * value
+            self.assign(moment, value)
+            return value
+
+        if len(moments) == 1:
+            update = gradient * ops.rsqrt(averaged(*moments, square))
+        else:
+            rows = averaged(moments[0], ops.mean(square, axis=-1))  # (..., R)
+            columns = averaged(moments[1], ops.mean(square, axis=-2))  # (..., C)
+            rows = rows / ops.mean(rows, axis=-1, keepdims=True)
+            update = gradient * ops.rsqrt(rows)[..., None] * ops.rsqrt(columns)[..., None, :]
+        update /= ops.maximum(self._rms(update) / self.clip_threshold, 1.0)
+        scale = ops.maximum(self._rms(ops.convert_to_tensor(variable)), self.epsilon_2)
+        self.assign_sub(variable, ops.cast(learning_rate, dtype) * scale * update)
+
+
 class ExponentialMovingAverage:
     """Shadow copies `s += (1 - d) * (w - s)` of variables, started at their first values.
 
@@ -178,7 +223,7 @@ def make_optimizer(
     `sqrt(v / (1 - beta_2^t)) + epsilon`: its epsilon is `1 / sqrt(1 - beta_2^t)` times smaller
     (7 times at the first update with beta_2 = 0.98, no difference after a few hundred).
 
-    Adafactor is Keras's, without momentum and with T5's settings: with `a = max(1e-3, rms(p))`,
+    `Adafactor` is without momentum and with T5's settings: with `a = max(1e-3, rms(p))`,
     `p -= lr * a * u / max(1, rms(u))`, `u = g / sqrt(v)`, where v is factored into the means of its
     rows and columns, with decay `1 - t^-0.8`.
 
@@ -192,9 +237,7 @@ def make_optimizer(
     """
     schedule, decay = make_schedule(config), config.weight_decay
     if config.optimizer == "adafactor":
-        optimizer = keras.optimizers.Adafactor(
-            schedule, relative_step=False, weight_decay=decay or None
-        )
+        optimizer = Adafactor(schedule, relative_step=False, weight_decay=decay or None)
     else:
         adam = {"beta_1": config.beta_1, "beta_2": config.beta_2, "epsilon": config.epsilon}
         optimizer = FusedAdamW(schedule, decay, **adam) if decay else FusedAdam(schedule, **adam)

@@ -5,9 +5,16 @@ import itertools
 
 import numpy as np
 import pytest
+import scipy.stats
 import tensorflow as tf
 
-from macaron_tf.data.batches import ArrayBatches, Buckets, ExampleBatches, choose_lengths
+from macaron_tf.data.batches import (
+    ArrayBatches,
+    Buckets,
+    ExampleBatches,
+    MixingConfig,
+    choose_lengths,
+)
 from macaron_tf.data.tasks.definitions import TASKS
 from macaron_tf.data.tasks.encoding import encode_examples, encode_pairs, encode_sets
 from macaron_tf.data.tasks.reading import Examples, read_examples
@@ -109,7 +116,18 @@ def arrays():
     return ArrayBatches(COUNT, ROWS, lambda rows: {"x": rows}, {"x": ("int64", (None,))}, lengths)
 
 
-@pytest.fixture(params=["data", "sentences", "pairs", "arrays"])
+@pytest.fixture(scope="module")
+def mixed(toy_pairs, toy_vocabulary):
+    """The first tenth of the pairs is a task, the others another."""
+
+    def draws(numbers):
+        return MixingConfig(limit=50).draws((numbers >= len(toy_pairs) // 10).astype(int))
+
+    batching = BatchingConfig(200, 5)
+    return TranslationData.from_pairs(toy_pairs, toy_vocabulary, batching=batching, draws=draws)
+
+
+@pytest.fixture(params=["data", "sentences", "pairs", "mixed", "arrays"])
 def batches(request):
     """Every kind of batches."""
     return request.getfixturevalue(request.param)
@@ -124,6 +142,37 @@ def test_start_step_equals_skipping(batches, start):
     whole = list(itertools.islice(batches.batches(5), start + 4))
     started = list(batches.dataset(5, start).take(4).as_numpy_iterator())
     assert all(equal(a, b) for a, b in zip(whole[start:], started, strict=True))
+
+
+def test_rates_of_a_mixture_are_the_formulas():
+    counts = np.array([1_000_000, 60_614, 7_250, 2_240])
+
+    def rates(**settings):
+        return MixingConfig(**settings).rates(counts)
+
+    below = np.minimum(counts, 2**16)
+    np.testing.assert_allclose(rates(limit=2**16), below / below.sum())
+    np.testing.assert_allclose(rates(limit=2**21, temperature=2), counts**0.5 / sum(counts**0.5))
+    np.testing.assert_allclose(rates(limit=1), 0.25)
+    refuses("mixing.temperature=0.5 must be", MixingConfig, temperature=0.5)
+
+
+def test_a_mixture_draws_its_tasks_at_their_rates(mixed):
+    """The examples of 200 epochs against the rates; and within a task each is seen as often."""
+    size = len(mixed)
+    first = (mixed.tokens.indices < 0.1 * (mixed.tokens.indices.max() + 1)).sum()
+    rate = min(first, 50) / (min(first, 50) + min(size - first, 50))
+    seen = np.zeros(size, int)
+    for epoch in range(200):
+        plan = mixed.plan(np.random.default_rng([3, epoch]))
+        assert len(plan) == mixed.steps_per_epoch
+        rows = np.concatenate([batch.rows for batch in plan])
+        seen += np.bincount(rows[rows >= 0], minlength=size)
+        assert all(mixed.row_lengths[b.rows[b.rows >= 0]].max(initial=0) <= b.length for b in plan)
+    assert rate > 2 * first / size  # not the share of its pairs
+    assert scipy.stats.binomtest(int(seen[:first].sum()), int(seen.sum()), rate).pvalue > 1e-3
+    for part in (seen[:first], seen[first:]):
+        assert part.std() < 1.5 * part.mean() ** 0.5
 
 
 def test_seed_and_epoch_decide_the_order(batches):

@@ -55,6 +55,7 @@ def run(
     dropout: float = 0.0,
     per_call: float = 1,
     first: float = 0,
+    adafactor: float = 0,
 ) -> None:
     """Trains in OUT/run; then writes all replicas' weights and the losses into OUT/WORKER.npz.
 
@@ -63,6 +64,7 @@ def run(
     """
     config = dataclasses.replace(
         CONFIG,
+        optimizer="adafactor" if adafactor else "adam",
         max_steps=int(steps),
         epsilon=1e-6,
         weight_decay=0.01,

@@ -133,6 +133,22 @@ def test_two_replicas_have_the_same_first_stage(tmp_path):
 
 
 @pytest.mark.slow
+def test_adafactor_on_two_replicas_equals_one_and_resumes(tmp_path):
+    run_here("toy", tmp_path / "one", adafactor=1)
+    jobs = [
+        f"toy:{tmp_path / 'whole'}:adafactor=1",
+        f"toy:{tmp_path / 'parts'}:adafactor=1,steps=10",
+        f"toy:{tmp_path / 'parts'}:adafactor=1",
+    ]
+    assert "going on after step 10" in finished(toy(jobs, "--replicas", "2"))
+    one, whole, parts = (arrays_of(tmp_path / name) for name in ("one", "whole", "parts"))
+    for key, array in whole.items():
+        np.testing.assert_array_equal(array, parts[key], err_msg=key)
+        if key in one:
+            np.testing.assert_allclose(one[key], array, atol=1e-5, err_msg=key)
+
+
+@pytest.mark.slow
 def test_a_nan_in_one_replica_is_skipped_and_counted_by_all(tmp_path):
     run_here("poisoned", tmp_path / "one", per_call=2)
     finished(toy([f"poisoned:{tmp_path / 'two'}:per_call=2"], "--replicas", "2"))

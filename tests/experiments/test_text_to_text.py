@@ -15,6 +15,7 @@ from experiments.text_to_text.__main__ import main
 from experiments.text_to_text.evaluate import check_answers
 from experiments.text_to_text.run import TextRun, open_run
 from export.saved_model import export
+from macaron_tf.data.tasks.definitions import TASKS
 from macaron_tf.interop import read_encoder_decoder
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
 from macaron_tf.pretrained import load
@@ -111,10 +112,57 @@ def test_answers_that_stand_in_a_text_are_written(t5_run, tmp_path, answered):
     assert answered(main, "predict", run, text="a\ta b c\n").splitlines() == record["answers"][:1]
 
 
+@pytest.fixture
+def mixture(t5_run, tables, tmp_path, monkeypatch):
+    """The command of one model of two tasks: moods, and letters of another alphabet."""
+    monkeypatch.setitem(TASKS, "sst2", dataclasses.replace(TASKS["sst2"], source=tables))
+    for split, count in (("train", 24), ("validation", 8)):
+        (tmp_path / f"{split}.one").write_text("a c\nb d\n" * count)
+        (tmp_path / f"{split}.two").write_text("c\nd\n" * count)
+    source = f"text:{tmp_path}/{{split}}.one,{tmp_path}/{{split}}.two"
+    rows = flags([*ROWS, "mixing.limit=1"])
+    return lambda run: [
+        *("train", "sst2+translation", str(run), "--init", t5_run, "--source", source),
+        *(*rows, "--set", "fields=('one','two')"),
+    ]
+
+
+@pytest.mark.slow
+def test_one_model_learns_several_tasks(mixture, tmp_path, answered, ran):
+    run, learning = tmp_path / "run", flags([f"training.{one}" for one in TRAINING])
+    output = ran(main, *mixture(run), *learning).out
+    assert "rates: sst2 0.500 (64 pairs), translation 0.500 (48 pairs)" in output
+    last = validations(run)[-1]
+    assert last["sst2_accuracy"] > 0.9 and last["translation_chrf"] > 0.9
+    assert last["score"] == (last["sst2_score"] + last["translation_score"]) / 2
+    assert main(["evaluate", str(run)]) == 0
+    files = {path.name.split("-")[0] for path in (run / "scores").glob("*.json")}
+    assert files == {"sst2", "translation"}
+    answers = answered(main, "predict", run, text="sst2 sentence: a c\ntranslate: a c\n")
+    one = answered(main, "predict", run, "--task", "sst2", text="a c\n")
+    other = answered(main, "predict", run, "--task", "translation", text="a c\n")
+    assert answers == one + other and one.strip() == "positive"
+    refuses(r"answers sst2\+translation: leave --task rte out", open_run, str(run), task="rte")
+
+
+@pytest.mark.slow
+def test_a_mixture_goes_on_as_one_that_never_stopped(mixture, tmp_path):
+    short = ["validate_every=2", "log_every=1", "save_every_steps=2", "max_minutes=None"]
+    short = flags([f"training.{one}" for one in short])
+    for run, steps in (("whole", 4), ("parts", 2), ("parts", 4)):
+        words = [*mixture(tmp_path / run), *short, "--set", f"training.max_steps={steps}"]
+        assert main(words) == 0
+    one, other = ((tmp_path / run / "metrics.jsonl").read_bytes() for run in ("whole", "parts"))
+    assert one == other
+
+
 def test_wrong_input_is_one_sentence(t5_run, tmp_path, refused):
     run, bleu = str(tmp_path / "run"), ["--set", "training.best_metric=bleu"]
     for arguments, words in (
         (["squad2", run, "--init", t5_run], "task='squad2' must be one of"),
+        (["sst2+ste", run, "--init", t5_run], "perhaps you meant 'rte'"),
+        (["sst2+sst2", run, "--init", t5_run], "names 'sst2' twice"),
+        (["sst2+translation", run, "--init", t5_run], "'translation' has no data of its own"),
         (["sst2", run, "--init", str(tmp_path)], "is no run"),
         (["sst2", run, "--init", t5_run, *bleu], "training.best_metric is 'bleu'"),
         (

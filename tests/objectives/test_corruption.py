@@ -90,7 +90,87 @@ def test_every_partition_is_as_likely_on_100_000_draws():
     assert scipy.stats.chisquare(list(known.values())).pvalue > 1e-4
 
 
+# The paper's table 3: "Thank you for inviting me to your party last week ." as 10, 11, ... 20.
+X, Y, Z, M = FIRST, FIRST + 1, FIRST + 2, FIRST
+WHOLE = [*range(10, 21)]
+PAPER = [
+    ("prefix_lm", [4, 5, 6, 7, 8, 9, 10], WHOLE[:4], WHOLE[4:]),
+    ("mass_style", [2, 3, 8], [10, 11, M, M, 14, 15, 16, 17, M, 19, 20], WHOLE),
+    ("iid_spans", [2, 3, 8], [10, 11, X, *WHOLE[4:8], Y, 19, 20], [X, 12, 13, Y, 18, Z]),
+    (
+        "iid_spans",
+        [2, 3, 4, 6, 7, 8],
+        [10, 11, X, 15, Y, 19, 20],
+        [X, 12, 13, 14, Y, 16, 17, 18, Z],
+    ),
+    ("iid_spans", [0, 10], [X, *WHOLE[1:10], Y], [X, 10, Y, 20]),  # a text that begins hidden
+    ("drop_tokens", [2, 3, 8], [10, 11, *WHOLE[4:8], 19, 20], [12, 13, 18]),
+]
+
+
+@pytest.mark.parametrize("kind, at, source, target", PAPER)
+def test_sources_and_targets_are_those_of_the_papers_table(kind, at, source, target, monkeypatch):
+    hidden = np.isin(np.arange(11), at)[None]
+    monkeypatch.setattr(corruption, "hidden_tokens", lambda *_: tf.constant(hidden))
+    config = corruption.SpanCorruptionConfig(kind=kind, rate=len(at) / 11)
+    objective = corruption.SpanCorruptionObjective(config=config)
+    found = pair_of(objective, toy.rows_of(toy.texts([11], 11)))
+    for [ids], wanted in zip(found, (source, target), strict=True):
+        np.testing.assert_array_equal(ids[ids != 0], [*wanted, EOS])
+
+
+KINDS = ("iid_spans", "drop_tokens", "bert_style", "mass_style", "deshuffling", "prefix_lm")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_objective_draws_as_its_formula_says(kind):
+    """20,000 texts of 12 tokens, 3 of them hidden; and short ones, whose rows stay in bounds."""
+    lengths, many = [12, 3, 2, 1, 0], 20_000
+    text = toy.texts([12] * many + lengths, 12)
+    config = corruption.SpanCorruptionConfig(kind=kind, rate=0.25)
+    objective = corruption.SpanCorruptionObjective(config=config)
+    sources, targets = pair_of(objective, toy.rows_of(text))
+    assert (sources.shape[1], targets.shape[1]) == config.lengths(12)
+    assert not sources[-2:].any() and not targets[-2:].any()
+    for source, target in zip(sources[-5:-2], targets[-5:-2], strict=True):
+        assert source[source != 0][-1] == target[target != 0][-1] == EOS
+    sources, targets = sources[:many], targets[:many]
+    if kind in ("bert_style", "mass_style", "deshuffling"):
+        assert (targets == [*range(10, 22), EOS]).all()
+    if kind == "prefix_lm":  # a cut at each of 1 to 11, as often
+        assert scipy.stats.chisquare(np.bincount((sources != 0).sum(1))[2:]).pvalue > 1e-4
+        whole = [[*s[s != 0][:-1], *t[t != 0]] for s, t in zip(sources, targets, strict=True)]
+        assert (np.array(whole) == [*range(10, 22), EOS]).all()
+        return
+    if kind == "deshuffling":
+        assert (np.sort(sources[:, :12]) == np.arange(10, 22)).all()
+        for column in range(12):
+            assert scipy.stats.chisquare(np.bincount(sources[:, column])[10:]).pvalue > 1e-4
+        return
+    if kind == "bert_style":
+        # A random piece may be the hidden one itself: 1 of the toy's 55.
+        masks, text = (sources == M).sum(), np.arange(10, 22)
+        other = ((sources[:, :12] != text) & (sources[:, :12] != M)).sum()
+        assert scipy.stats.binomtest(int(masks), 3 * many, 0.9).pvalue > 1e-4
+        assert scipy.stats.binomtest(int(other), 3 * many, 0.1 * 54 / 55).pvalue > 1e-4
+        assert set(np.unique(sources)) == {EOS, M, *range(5, 60)}
+        return
+    said = targets if kind != "mass_style" else np.where(sources == M, targets, 0)
+    hidden = np.array([row[(row > EOS) & (row < FIRST)] for row in said])  # (N, 3)
+    ways = collections.Counter(map(bytes, hidden))
+    assert len(ways) == math.comb(12, 3)
+    assert scipy.stats.chisquare(list(ways.values())).pvalue > 1e-4
+    if kind == "iid_spans":
+        for source, target in zip(sources[:500], targets[:500], strict=True):
+            last = target[target != 0][-2]  # a sentinel where the text does not end hidden
+            target = np.where(target == last, 0, target) if last >= FIRST else target
+            assert joined(source, target) == [*range(10, 22)]
+
+
 def test_bad_input_is_named():
+    dense = corruption.SpanCorruptionConfig(kind="iid_spans", rate=0.5)
+    dense = corruption.SpanCorruptionObjective(config=dense)
+    refuses("corpus.sequence_length or corruption.rate", dense.corruption, toy.VOCABULARY, 300)
     long = corruption.SpanCorruptionObjective(config=corruption.SpanCorruptionConfig(mean_span=1))
     refuses(f"there are {SENTINELS} sentinels", long.corruption, toy.VOCABULARY, 1000)
     other = toy.ToyVocabulary(cls_id=101)

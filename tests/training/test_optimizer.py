@@ -146,3 +146,36 @@ def test_adafactor_is_the_papers_on_t5s_schedule():
     assert_updates(
         config, starts, lambda start, gs: numpy_adafactor(start, gs, lambda n: max(n, 1e4) ** -0.5)
     )
+
+
+def test_adafactor_equals_transformers_at_a_constant_rate():
+    """Six updates of a matrix, three dimensions and a vector; Keras's own would take 1/sqrt(t)."""
+    torch = pytest.importorskip("torch")
+    published = pytest.importorskip("transformers.optimization")
+    config = TrainingConfig(
+        optimizer="adafactor", learning_rate=0.5, schedule="constant", warmup_steps=0
+    )
+
+    def theirs(start, gradients):
+        weight = torch.nn.Parameter(torch.tensor(start, dtype=torch.float32))
+        options = {"scale_parameter": True, "relative_step": False, "warmup_init": False}
+        optimizer = published.Adafactor([weight], lr=0.5, **options)
+        for gradient in gradients:
+            weight.grad = torch.tensor(gradient, dtype=torch.float32)
+            optimizer.step()
+        return weight.detach().numpy()
+
+    rng = np.random.default_rng(0)
+    starts = [rng.normal(size=shape) for shape in ((4, 3), (2, 3, 5), (5,))]
+    assert_updates(config, starts, theirs)
+
+
+def test_adafactor_keeps_rows_and_columns_alone():
+    variables = [
+        keras.Variable(np.ones((40, 30), "float32")),
+        keras.Variable(np.ones(7, "float32")),
+    ]
+    optimizer = make_optimizer(TrainingConfig(optimizer="adafactor"), variables)
+    optimizer.build(variables)
+    shapes = [tuple(v.shape) for v in optimizer.variables if len(v.shape)]
+    assert shapes == [(40,), (30,), (7,)]
