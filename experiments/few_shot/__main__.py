@@ -5,6 +5,8 @@
     python -m experiments.few_shot runs/gpt2 --task lambada:dev.txt.gz --shots 0 --out scores
     python -m experiments.few_shot runs/small runs/large --task sst2 --calibrate \\
         --data-dir DIR --out scores
+    python -m experiments.few_shot runs/gpt2 --prompts gpt2 --task summarization squad \\
+        translation:en-fr:tfds:multi30k/fr-en --shots 0 4 --data-dir DIR --out scores
 
 Brown et al. 2020 (GPT-3): K examples and a question in words, and the model's answer. The table
 (OUT/few_shot.md) has chance and the majority class beside the scores; few_shot.png draws them
@@ -16,6 +18,8 @@ from experiments import command_line as cli
 _FORMS = """tasks:
   cola sst2 mrpc qqp mnli qnli rte wnli boolq multirc   classes by their words, --words
   squad          answers in free form: F1 and exact match
+  summarization  "TEXT TL;DR:", AESLC's e-mails or summarization:TEXT-SUMMARY:SOURCE: ROUGE
+  translation:FROM-TO:SOURCE                            "SENTENCE =": BLEU
   lambada:FILE   a passage a line, plain or .gz: its last word
   tsv:FILE       columns question and answer, and of a choice choice1, choice2 ... with the number
                  of the right one as answer
@@ -44,6 +48,13 @@ main = cli.single_program(
     cli.switch(
         "--calibrate",
         "divide by what the answers have after queries about nothing (Zhao et al. 2021)",
+    ),
+    cli.argument(
+        "--prompts",
+        'questions and translations as the papers ask them, "Q: ... A:" (default plain, "Question: '
+        '... Answer:")',
+        choices=("plain", "gpt2", "gpt3"),
+        default="plain",
     ),
     cli.argument(
         "--template TEXT",

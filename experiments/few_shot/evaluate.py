@@ -3,6 +3,7 @@
 import argparse
 import collections
 import dataclasses
+import functools
 import math
 import statistics
 from collections.abc import Callable, Sequence
@@ -13,11 +14,14 @@ import numpy as np
 from experiments.generate.run import OpenedModel, open_model
 from experiments.run import write_json
 from experiments.studies import grouped, mean_curves, mean_of, table, values
+from experiments.text_to_text.run import own_examples
 from macaron_tf.data.sources.names import Source
+from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.prompts import (
     CONTENT_FREE,
+    QUESTIONS,
     TEMPLATES,
     Prompt,
     Template,
@@ -25,23 +29,87 @@ from macaron_tf.data.tasks.prompts import (
     question_prompts,
     read_last_words,
     read_table,
+    summary_prompts,
+    translation_prompts,
 )
 from macaron_tf.data.tasks.questions import read_questions
 from macaron_tf.data.tasks.reading import read_examples
 from macaron_tf.decoding import GenerationConfig, fill_context
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.glue import accuracy, score
-from macaron_tf.evaluation.language import calibrated, chance, majority
+from macaron_tf.evaluation.language import calibrated, chance, majority, rouge
 from macaron_tf.evaluation.reading import score_answers
+from macaron_tf.evaluation.translation import evaluate_translations
 from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import track
 from macaron_tf.text.normalization import as_prompt
+from macaron_tf.text.words import split_sentences
 
 JSON, MARKDOWN, FIGURE, SIZES = "few_shot.json", "few_shot.md", "few_shot.png", "sizes.png"
 _KNOWN = ("chance", "majority")
-_ANSWER_TOKENS = 16  # of a free answer
 _POOL = 10_000  # examples that shots are drawn from: the first ones
 Ids = list[int]
+
+
+def _score_answers(answers: Sequence[str], truths: Sequence[tuple[str, ...]]) -> dict:
+    found = score_answers(answers, truths)
+    return {"score": found["f1"], "exact": found["exact"]}
+
+
+def _score_summaries(answers: Sequence[str], truths: Sequence[tuple[str, ...]]) -> dict:
+    found = rouge(answers, [truth for truth, *_ in truths])
+    return {"score": statistics.mean(found.values()), **found}
+
+
+def _score_translations(answers: Sequence[str], truths: Sequence[tuple[str, ...]]) -> dict:
+    found = evaluate_translations(answers, [truth for truth, *_ in truths])
+    return {"score": found.bleu / 100, "chrf": found.chrf / 100}
+
+
+@dataclasses.dataclass(frozen=True)
+class FreeForm:
+    """How answers in free form are written, ended and scored.
+
+    Attributes:
+        metric: name of the score.
+        measure: answers and the right ones of each to "score", a fraction, and others.
+        stops: an answer ends before these.
+        sentences: of them so many are taken; None = all.
+    """
+
+    metric: str = "f1"
+    measure: Callable[[Sequence[str], Sequence[tuple[str, ...]]], dict] = _score_answers
+    generation: GenerationConfig = GenerationConfig(temperature=0.0, max_tokens=16)
+    stops: tuple[str, ...] = ("\n", "Question:", "Q:")
+    sentences: int | None = None
+
+    def answers(self, texts: Sequence[str]) -> list[str]:
+        for stop in self.stops:
+            texts = [text.split(stop)[0] for text in texts]
+        texts = [text.strip() for text in texts]
+        if self.sentences is None:
+            return texts
+        lines = [" ".join(text.split()) for text in texts]
+        return [" ".join(found[: self.sentences]) for found in split_sentences(lines)]
+
+
+# Radford et al. 2019 (GPT-2), sections 3.6 and 3.7.
+_FORMS = {
+    "summarization": FreeForm(
+        "ROUGE-1, 2, L",
+        _score_summaries,
+        GenerationConfig(top_k=2, max_tokens=100),
+        stops=(),
+        sentences=3,
+    ),
+    "translation": FreeForm(
+        "BLEU",
+        _score_translations,
+        GenerationConfig(temperature=0.0, max_tokens=64),
+        stops=("\n", " = "),
+        sentences=1,
+    ),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +124,9 @@ class PromptTask:
         metric: name of the score.
         measure: of a choice: the score of predicted and right positions, as a fraction.
         content_free: of a choice: the queries about nothing.
+        free: of free answers.
+        between: line ends between two examples, for a model that has read any; "" = all text is in
+            one line.
     """
 
     name: str
@@ -65,34 +136,46 @@ class PromptTask:
     metric: str = "accuracy"
     measure: Callable[[np.ndarray, np.ndarray], float] = accuracy
     content_free: tuple[str, ...] = ()
+    free: FreeForm = FreeForm()
+    between: str = ""
 
 
-def read_task(name: str, tfds: Tfds | None = None, template: Template | None = None) -> PromptTask:
+def read_task(
+    name: str,
+    tfds: Tfds | None = None,
+    template: Template | None = None,
+    style: str = "plain",
+) -> PromptTask:
     """Reads a task's prompts.
 
     Args:
-        name: a task of `macaron_tf.data.tasks.definitions`, `lambada:FILE` or `tsv:FILE`. Files
-            with `{split}` in their names have train and validation; of others every fourth example
-            is for shots.
+        name: a task of `macaron_tf.data.tasks.definitions`, `lambada:FILE` or `tsv:FILE`;
+            `summarization`, or this and `translation` with `:FROM-TO:SOURCE` of pairs. Files with
+            `{split}` in their names have train and validation; of others every fourth example is
+            for shots.
         template: of a classification task, in place of its own.
+        style: of questions and translations, see `macaron_tf.data.tasks.prompts.QUESTIONS`.
     """
-    source = Source.of(name)
-    if source.kind in ("lambada", "tsv") and source.place:
+    source, between = Source.of(name), {"gpt2": "\n", "gpt3": "\n\n"}.get(style, "")
+    if source.kind in _FORMS or (source.kind in ("lambada", "tsv") and source.place):
         if template is not None:
             raise UserError(f"--template: {name} has no classes; it goes with a task's name")
+        if source.kind in _FORMS:
+            return _read_pairs(source, tfds, style, between or "\n")
         title, is_lambada = source.place.rsplit("/", 1)[-1], source.kind == "lambada"
-        asked, pool = _parted(source, read_last_words if is_lambada else read_table)
+        table = functools.partial(read_table, style=style)
+        asked, pool = _parted(source, read_last_words if is_lambada else table)
         if is_lambada:
             return PromptTask(title, "last_word", asked, pool)
         if not asked[0].choices:
-            return PromptTask(title, "free", asked, pool, "f1")
-        free = tuple(f"Question: {text}\nAnswer:".strip() for text in CONTENT_FREE)
+            return PromptTask(title, "free", asked, pool, "f1", between=between)
+        free = tuple(QUESTIONS[style].format(text).strip() for text in CONTENT_FREE)
         return PromptTask(title, "choice", asked, pool, content_free=free)
     task = get_task(name)
     splits = (task.validation_splits[0], "train")
     if task.kind == "spans":
-        asked, pool = (question_prompts(read_questions(task, s, tfds)) for s in splits)
-        return PromptTask(task.name, "free", asked, pool[:_POOL], "f1")
+        asked, pool = (question_prompts(read_questions(task, s, tfds), style) for s in splits)
+        return PromptTask(task.name, "free", asked, pool[:_POOL], "f1", between=between)
     template = template or TEMPLATES.get(name)
     if template is None:
         raise UserError(
@@ -113,6 +196,30 @@ def read_task(name: str, tfds: Tfds | None = None, template: Template | None = N
     free = tuple(template.query(text, text) for text in CONTENT_FREE)
     title = " and ".join(metrics)
     return PromptTask(name, "choice", asked, pool[:_POOL], title, measure, free)
+
+
+def _read_pairs(source: Source, tfds: Tfds | None, style: str, between: str) -> PromptTask:
+    """Summaries or translations of `KIND:FROM-TO:SOURCE`, of FROM and TO of pairs of texts."""
+    names, _, place = source.place.partition(":")
+    fields = tuple(names.split("-"))
+    if str(source) == "summarization:":
+        place, fields = own_examples(source.kind)
+    if len(fields) != 2 or not place:
+        raise UserError(
+            f"--task {source} names no pairs: give {source.kind}:FROM-TO:SOURCE, such as "
+            "translation:en-fr:tfds:multi30k/fr-en"
+        )
+
+    def read(given: Source, split: str) -> list[Prompt]:
+        pairs = read_pairs(str(given), split, *fields, tfds)
+        if source.kind == "summarization":
+            return summary_prompts(pairs)
+        return translation_prompts(pairs, fields[1], style)
+
+    asked, pool = _parted(Source.of(place), read)
+    form = _FORMS[source.kind]
+    title = source.kind if source.kind == "summarization" else names
+    return PromptTask(title, "free", asked, pool[:_POOL], form.metric, free=form, between=between)
 
 
 def _parted(source: Source, read: Callable) -> tuple[list[Prompt], list[Prompt]]:
@@ -138,10 +245,11 @@ def run(options: argparse.Namespace) -> None:
             raise UserError("--template and --words go together, with one --task")
         template = Template(options.template.replace("\\n", "\n"), tuple(options.words))
     tasks = [
-        limited(read_task(name, options.tfds, template), options.max_examples)
+        limited(read_task(name, options.tfds, template, options.prompts), options.max_examples)
         for name in options.task
     ]
     settings = {"normalization": options.normalization, "calibrate": options.calibrate}
+    style = {} if options.prompts == "plain" else {"prompts": options.prompts}
     known = {
         task.name: {
             "metric": task.metric,
@@ -151,7 +259,7 @@ def run(options: argparse.Namespace) -> None:
         }
         for task in tasks
     }
-    record = {"settings": settings, "baselines": known, "runs": []}
+    record = {"settings": {**settings, **style}, "baselines": known, "runs": []}
     for path in options.runs:
         opened = open_model(path, causal=True)
         record["runs"] += evaluate(opened, tasks, options.shots, options.seeds, **settings)
@@ -187,7 +295,7 @@ def baselines(task: PromptTask) -> dict[str, float]:
     truths = [prompt.answers for prompt in task.asked]
     if task.form == "last_word":
         return {"chance": 0.0, "majority": float(np.mean([t == (answer,) for t in truths]))}
-    return {"chance": 0.0, "majority": score_answers([answer] * len(truths), truths)["f1"]}
+    return {"chance": 0.0, "majority": task.free.measure([answer] * len(truths), truths)["score"]}
 
 
 def draw_shots(task: PromptTask, count: int, seed: int) -> list[Prompt]:
@@ -228,11 +336,15 @@ class Asker:
             "score", a fraction; "shown", the mean number of examples before a query; "cut", the
             part of queries that lost their beginning; of last words "perplexity" too.
         """
-        examples = self._ids([f"{shot.query} {shot.answers[0]}" for shot in shots])
-        queries = self._ids(
-            [_query(prompt, zero_shot=not shots) for prompt in task.asked], first=not shots
+        # The rows of the models trained here have no line ends.
+        lines = bool(task.between) and self.opened.trained_length is None
+        examples = self._ids(
+            [f"{shot.query} {shot.answers[0]}{task.between * lines}" for shot in shots], lines=lines
         )
-        choices, longest = [], [_ANSWER_TOKENS] * len(queries)
+        queries = self._ids(
+            [_query(prompt, zero_shot=not shots) for prompt in task.asked], not shots, lines
+        )
+        choices, longest = [], [self._free_config(task).max_tokens] * len(queries)
         if task.form != "free":
             choices = [self._ids(prompt.choices or prompt.answers) for prompt in task.asked]
             longest = [max(map(len, options)) for options in choices]
@@ -257,10 +369,15 @@ class Asker:
         """Greatest number of ids between [CLS] and an answer of `answer` ids."""
         return max(self.opened.window - 1 - answer, 1)
 
-    def _ids(self, texts: Sequence[str], first: bool = False) -> list[Ids]:
-        """Texts to ids; a text that does not begin a row begins with a space, as any word does."""
-        spaced = [as_prompt(text) if first else f" {as_prompt(text).lstrip()}" for text in texts]
-        return self.opened.vocabulary.encode_lines(spaced)
+    def _ids(self, texts: Sequence[str], first: bool = False, lines: bool = False) -> list[Ids]:
+        """Texts to ids; a text that does not begin a row begins with a space, as any word does.
+
+        Args:
+            lines: the texts as they are, which end with a line end where another follows.
+        """
+        if not lines:
+            texts = [as_prompt(text) if first else f" {as_prompt(text).lstrip()}" for text in texts]
+        return self.opened.vocabulary.encode_lines(texts)
 
     def _choices(
         self, task: PromptTask, contexts: list[Ids], choices: list[list[Ids]], examples: list[Ids]
@@ -294,14 +411,18 @@ class Asker:
         perplexity = math.exp(min(-float(found.log_probs.mean()), 700.0))
         return {"score": float(found.greedy.mean()), "perplexity": perplexity}
 
+    def _free_config(self, task: PromptTask) -> GenerationConfig:
+        """The task's, of half of a row at most: the rest is for the query."""
+        config = task.free.generation
+        most = min(config.max_tokens, max(self.opened.window // 2, 1))
+        return dataclasses.replace(config, max_tokens=most)
+
     def _free(self, task: PromptTask, contexts: list[Ids]) -> dict[str, Any]:
-        generator = self.opened.generator()
-        config = GenerationConfig(temperature=0.0, max_tokens=_ANSWER_TOKENS)
-        found = generator.continue_rows([[*generator.prefix, *ids] for ids in contexts], config)
-        # An answer ends with its line, or where the next question would begin.
-        answers = [one.text.split("\n")[0].split("Question:")[0].strip() for [one] in found]
-        scores = score_answers(answers, [prompt.answers for prompt in task.asked])
-        return {"score": scores["f1"], "exact": scores["exact"]}
+        generator, form = self.opened.generator(), task.free
+        rows = [[*generator.prefix, *ids] for ids in contexts]
+        found = generator.continue_rows(rows, self._free_config(task))
+        answers = form.answers([one.text for [one] in found])
+        return form.measure(answers, [prompt.answers for prompt in task.asked])
 
 
 def _query(prompt: Prompt, zero_shot: bool) -> str:

@@ -5,12 +5,20 @@ asked to go on, scored and asked with examples by the commands.
 import json
 import pathlib
 import shutil
+import types
 
 import numpy as np
 import pytest
 
 from experiments.few_shot.__main__ import main as few_shot
-from experiments.few_shot.evaluate import Asker, PromptTask, baselines, draw_shots, evaluate
+from experiments.few_shot.evaluate import (
+    Asker,
+    PromptTask,
+    baselines,
+    draw_shots,
+    evaluate,
+    read_task,
+)
 from experiments.generate.__main__ import main
 from experiments.generate.run import open_model
 from experiments.pretrain.__main__ import main as pretrain
@@ -158,6 +166,68 @@ def test_files_of_ones_own_become_a_table_and_figures(language_run, tmp_path, ra
     assert last_word["score"] > 0.8 and last_word["perplexity"] < 5
     assert (out / "few_shot.png").read_bytes().startswith(b"\x89PNG")
     assert not (out / "sizes.png").exists()
+
+
+class Reader:
+    """A model that was trained elsewhere, of bytes, and always goes on with the same words."""
+
+    window, trained_length, prefix = 500, None, ()
+
+    def __init__(self, says):
+        self.says, self.rows, self.vocabulary = says, [], self
+
+    def scorer(self, window):
+        return None
+
+    def generator(self):
+        return self
+
+    def encode_lines(self, texts):
+        return [[*text.encode()] for text in texts]
+
+    def continue_rows(self, rows, config):
+        self.rows, self.config = [bytes(row).decode() for row in rows], config
+        return [[types.SimpleNamespace(text=self.says)] for _ in rows]
+
+
+def test_published_prompts_to_the_letter(tmp_path):
+    """Greedy first sentences, and summaries by draws among two."""
+    sides = {"en": "One.\nTwo.\nThree.\nFour.\n", "fr": "Un.\nDeux.\nTrois.\nQ.\n"}
+    for side, lines in sides.items():
+        (tmp_path / f"t.{side}").write_text(lines)
+    name = f"translation:en-fr:text:{tmp_path}/t.en,{tmp_path}/t.fr"
+    reader = Reader(" Deux. Trois.\nFour. = Q.")
+    for style, shots, asked in (
+        ("plain", 0, "Two. ="),
+        ("gpt2", 1, "One. = Un.\nTwo. ="),
+        ("gpt3", 1, "One. = Un.\n\nTwo. ="),
+        ("gpt3", 0, "Q: What is the French translation of Two. A:"),
+    ):
+        task = read_task(name, style=style)
+        found = Asker(reader).ask(task, task.pool[:shots])
+        assert reader.rows[0] == asked and len(reader.rows) == 3
+        assert reader.config.temperature == 0 and 0 < found["chrf"] < 1
+    assert task.free.answers([reader.says]) == ["Deux."]
+    (tmp_path / "q.tsv").write_text("question\tanswer\n" + "Who?\tI\nWhat?\tIt\n")
+    task = read_task(f"tsv:{tmp_path}/q.tsv", style="gpt2")
+    Asker(reader).ask(task, task.pool)
+    assert reader.rows == ["Q: Who?\nA: I\nQ: What?\nA:"]
+    task = read_task(name.replace("translation:", "summarization:"))
+    assert task.free.answers(["\n\nA b. C d! E? F."]) == ["A b. C d! E?"]
+    Asker(reader).ask(task, [])
+    assert reader.rows[0] == "Two.\nTL;DR:"
+    assert (reader.config.top_k, reader.config.max_tokens) == (2, 100)
+    refuses("give translation:FROM-TO:SOURCE", read_task, "translation:en:text:a,b")
+
+
+def test_published_prompts_by_the_command(language_run, tmp_path, ran):
+    for side in ("one", "two"):
+        (tmp_path / f"t.{side}").write_text("".join(f"{one} {one}\n" for one in LETTERS))
+    pairs = f"one-two:text:{tmp_path}/t.one,{tmp_path}/t.two"
+    tasks = ["--task", f"translation:{pairs}", f"summarization:{pairs}", "--prompts", "gpt3"]
+    out = ["--shots", "0", "1", "--seeds", "1", "--out", tmp_path / "out"]
+    table = ran(few_shot, language_run, *tasks, *out).out
+    assert "| one-two | BLEU |" in table and "| summarization | ROUGE-1, 2, L |" in table
 
 
 def test_classes_are_asked_by_their_words(language_run, tfds_dir, tmp_path, ran, refused):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from collections.abc import Sequence
 
 from macaron_tf.data.sources.names import Source
 from macaron_tf.data.tasks.definitions import Task
@@ -9,6 +10,11 @@ from macaron_tf.data.tasks.questions import Questions
 from macaron_tf.data.tasks.reading import Examples, Table
 from macaron_tf.errors import UserError
 from macaron_tf.io.files import lines_of
+
+# How questions are asked: as here at first, or as the papers of GPT-2 and GPT-3 print them.
+QUESTIONS = {"plain": "Question: {}\nAnswer:", **dict.fromkeys(("gpt2", "gpt3"), "Q: {}\nA:")}
+_LANGUAGES = {"cs": "Czech", "de": "German", "en": "English", "es": "Spanish", "fr": "French"}
+_LANGUAGES |= {"it": "Italian", "nl": "Dutch", "pt": "Portuguese", "ro": "Romanian"}
 
 # Texts that say nothing (Zhao et al. 2021, section 4).
 CONTENT_FREE = ("N/A", "[MASK]", "")
@@ -98,15 +104,48 @@ def classification_prompts(task: Task, examples: Examples, template: Template) -
     ]
 
 
-def question_prompts(questions: Questions) -> list[Prompt]:
-    """Questions about a text, to be answered in free form."""
+def question_prompts(questions: Questions, style: str = "plain") -> list[Prompt]:
+    """Questions about a text, to be answered in free form; the style is one of `QUESTIONS`."""
+    before = "Background: " if style == "gpt3" else ""  # Brown et al. 2020, appendix G
     if questions.labels is None:
         raise UserError("these questions have no answers to judge by: take another split")
     rows = zip(questions.contexts, questions.questions, questions.labels, strict=True)
     return [
-        Prompt(f"{context}\nQuestion: {question}\nAnswer:", tuple(a.text for a in answers) or ("",))
+        Prompt(
+            f"{before}{context}\n{QUESTIONS[style].format(question)}",
+            tuple(a.text for a in answers) or ("",),
+        )
         for context, question, answers in rows
     ]
+
+
+def summary_prompts(pairs: Sequence[tuple[str, str]]) -> list[Prompt]:
+    """Texts and their summaries (Radford et al. 2019, GPT-2, section 3.6)."""
+    return [Prompt(f"{text}\nTL;DR:", (summary,)) for text, summary in _whole(pairs)]
+
+
+def translation_prompts(
+    pairs: Sequence[tuple[str, str]], language: str, style: str = "gpt2"
+) -> list[Prompt]:
+    """Sentences and their translations: "SENTENCE =" (Radford et al. 2019, section 3.7).
+
+    In GPT-3's style a sentence without examples is a question in words (Brown et al. 2020,
+    appendix G).
+
+    Args:
+        language: its code, such as "fr".
+    """
+    asked = f"Q: What is the {_LANGUAGES.get(language, language)} translation of {{}} A:"
+    return [
+        Prompt(f"{text} =", (answer,), bare_query=asked.format(text) if style == "gpt3" else None)
+        for text, answer in _whole(pairs)
+    ]
+
+
+def _whole(pairs: Sequence[tuple[str, str]]) -> list[list[str]]:
+    """The pairs of which neither side is empty, each side in one line."""
+    lines = ([" ".join(text.split()) for text in pair] for pair in pairs)
+    return [pair for pair in lines if all(pair)]
 
 
 _CHOICE = re.compile(r"choice\d+")
@@ -133,7 +172,7 @@ def read_last_words(source: Source, split: str) -> list[Prompt]:
     return prompts
 
 
-def read_table(source: Source, split: str) -> list[Prompt]:
+def read_table(source: Source, split: str, style: str = "plain") -> list[Prompt]:
     """Questions in a `Table` with the columns `question` and `answer`.
 
     A question with a choice among n has columns `choice1` to `choicen` besides, and `answer` is the
@@ -149,7 +188,7 @@ def read_table(source: Source, split: str) -> list[Prompt]:
     prompts = []
     for where, row in table.rows(("question", "answer", *choices), may_be_empty=("question",)):
         question, answer, *options = map(str.strip, row)
-        query = f"Question: {question}\nAnswer:"
+        query = QUESTIONS[style].format(question)
         if not choices:
             prompts.append(Prompt(query, (answer,)))
             continue

@@ -16,6 +16,8 @@ from macaron_tf.data.tasks.prompts import (
     question_prompts,
     read_last_words,
     read_table,
+    summary_prompts,
+    translation_prompts,
 )
 from macaron_tf.data.tasks.questions import Answer, Questions
 from macaron_tf.data.tasks.reading import Examples
@@ -105,6 +107,13 @@ def test_examples_become_prompts():
     assert two.answers == ("negative",)
     assert TEMPLATES["sst2"].query("N/A", "N/A") == "Review: N/A\nSentiment:"
     questions = Questions(["1"], ["Who?"], ["Ann sleeps."], [(Answer("Ann", 0),)])
+    for style, (before, asked) in (
+        ("gpt2", ("", "Q: {}\nA:")),
+        ("gpt3", ("Background: ", "Q: {}\nA:")),
+    ):
+        [prompt] = question_prompts(questions, style)
+        text = f"{before}{questions.contexts[0]}\n" + asked.format(questions.questions[0])
+        assert prompt.query == text
     [prompt] = question_prompts(questions)
     assert prompt.query == "Ann sleeps.\nQuestion: Who?\nAnswer:"
     assert prompt.answers == ("Ann",) and not prompt.choices
@@ -149,3 +158,13 @@ def test_passages_whose_last_word_is_asked(tmp_path):
     assert prompts[0].bare_query == "he ate the" and prompts[0].query == "he ate the ____ . ->"
     file.write_bytes(gzip.compress(b"he\n"))
     refuses("fewer than two words", read_last_words, Source("lambada", str(file)), "all")
+
+
+def test_pairs_are_asked_as_the_papers_of_gpt_2_and_3_ask_them():
+    pairs = [("A dog\nruns.", "Un chien court."), ("", "nothing"), ("An ox.", " ")]
+    [prompt] = summary_prompts(pairs)
+    assert (prompt.query, prompt.answers) == ("A dog runs.\nTL;DR:", ("Un chien court.",))
+    [prompt] = translation_prompts(pairs, "fr", "gpt2")
+    assert (prompt.query, prompt.bare_query) == ("A dog runs. =", None)
+    [prompt] = translation_prompts(pairs, "fr", "gpt3")
+    assert prompt.bare_query == "Q: What is the French translation of A dog runs. A:"
