@@ -34,7 +34,7 @@ from macaron_tf.data.tasks.prompts import (
 )
 from macaron_tf.data.tasks.questions import read_questions
 from macaron_tf.data.tasks.reading import read_examples
-from macaron_tf.decoding import GenerationConfig, fill_context
+from macaron_tf.decoding import GenerationConfig, TextGenerator, fill_context
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.glue import accuracy, score
 from macaron_tf.evaluation.language import calibrated, chance, majority, rouge
@@ -326,6 +326,10 @@ class Asker:
     def __post_init__(self):
         self.scorer = self.opened.scorer(self.opened.window)
 
+    @functools.cached_property
+    def generator(self) -> TextGenerator:
+        return self.opened.generator()
+
     def ask(self, task: PromptTask, shots: Sequence[Prompt]) -> dict[str, Any]:
         """Scores a task.
 
@@ -418,7 +422,7 @@ class Asker:
         return dataclasses.replace(config, max_tokens=most)
 
     def _free(self, task: PromptTask, contexts: list[Ids]) -> dict[str, Any]:
-        generator, form = self.opened.generator(), task.free
+        generator, form = self.generator, task.free
         rows = [[*generator.prefix, *ids] for ids in contexts]
         found = generator.continue_rows(rows, self._free_config(task))
         answers = form.answers([one.text for [one] in found])
