@@ -72,6 +72,10 @@ def commands(data: str, out: pathlib.Path) -> list[tuple[str, str, int]]:
         ("", f"experiments.pretrain train xlm_tiny {r}/xlm {d} {short}", 0),
         ("", f"experiments.pretrain fill {r}/bert 'the [MASK] of the story'", 0),
         ("", f"experiments.translate train multi30k_xlm_tiny {r}/x --init {r}/xlm {d} {short}", 0),
+        ("", f"experiments.pretrain train xlm_captions_tiny {r}/captions {d} {short}", 0),
+        ("", f"experiments.translate train multi30k_unsupervised_tiny {r}/u --init {r}/captions "
+         f"{d} {short}", 0),
+        ("", f"experiments.translate evaluate {r}/u --backward {d} --split validation[:64]", 0),
         ("", f"experiments.translate train multi30k_bart_tiny {r}/b --init {r}/bart {d} {short} "
          "--set first_stage_steps=5", 0),
         *(

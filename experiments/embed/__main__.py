@@ -15,7 +15,7 @@ from experiments import command_line as cli
 
 _FORMS = """tasks, and what they are learnt by:
   stsb                        --objective cosine: the cosine is to be the score, scaled to [0, 1]
-  mnli snli mrpc qqp qnli rte wnli boolq
+  mnli snli xnli mrpc qqp qnli rte wnli boolq
                               --objective softmax: the pair's class from u, v and |u-v|
                               (--set "concatenation=u,v,u*v" and so on)
   triplets                    --objective triplet: --source tsv:FILE with the columns anchor,

@@ -132,6 +132,11 @@ main = cli.program(
         cli.argument(
             "--split", "split to score; the task's development sets by default, of a file all"
         ),
+        cli.argument(
+            "--languages CODE",
+            "languages to score one by one, of a model that knows several (XLM)",
+            nargs="+",
+        ),
         cli.argument("--output DIR", "where metrics and predictions go; RUN/scores by default"),
         cli.EXAMPLES,
         cli.DEVICES,

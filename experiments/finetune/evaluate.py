@@ -34,7 +34,20 @@ def evaluate(options: argparse.Namespace) -> None:
     task, kind = opened.task, kind_of(opened.task)
     source = options.source or opened.recipe.source
     splits = [options.split] if options.split else [*task.validation_splits]
-    if source == opened.recipe.source:
+    languages = dict.fromkeys(options.languages or ())
+    for language in languages:
+        opened.recipe.changed(language=language)  # refuses a language that the model has not read
+    if languages and task.kind != "classification":
+        raise UserError(f"--languages is of classifications, and {task.name} is none: leave it out")
+    if languages:
+        examples = {
+            language if len(splits) == 1 else f"{language}_{split}": (
+                kind.read(split, options.tfds, source, language)
+            )
+            for language in languages
+            for split in splits
+        }
+    elif source == opened.recipe.source:
         examples = kind.read_splits(splits, options.tfds, source, opened.recipe.table)
     else:
         splits = splits if options.split else default_splits(source, splits)
@@ -44,10 +57,18 @@ def evaluate(options: argparse.Namespace) -> None:
     with options.devices.scope():
         predictor = opened.predictor(checkpoint)
     began = time.monotonic()
-    outputs = {split: predictor.of_examples(found) for split, found in examples.items()}
+    outputs = {
+        name: predictor.of_examples(found, name.partition("_")[0] if languages else None)
+        for name, found in examples.items()
+    }
     seconds = time.monotonic() - began
     metrics = measure(task, outputs, examples)
-    print(metrics_line(metrics))
+    if languages:
+        metrics = {name: kind.measure(outputs[name], found) for name, found in examples.items()}
+        for name, values in metrics.items():
+            print(f"{name:8} {metrics_line(values)}")
+    else:
+        print(metrics_line(metrics))
     count, step = sum(map(len, examples.values())), manifest["step"]
     print(f"{count:,} examples of {', '.join(splits)} in {seconds:.1f} s, step {step:,}")
     record = {
@@ -55,6 +76,7 @@ def evaluate(options: argparse.Namespace) -> None:
         "task": task.name,
         "source": source,
         "splits": splits,
+        "languages": [*languages],
         **weights_record(checkpoint),
         "step": step,
         "seconds": round(seconds, 2),
@@ -65,7 +87,7 @@ def evaluate(options: argparse.Namespace) -> None:
     }
     folder, subject = options.output or opened.path / "scores", f"{source}-{'-'.join(splits)}"
     identity = [manifest["files"], {split: vars(found) for split, found in examples.items()}]
-    what, settings = "metrics and predictions", f"{checkpoint.name}-"
+    what, settings = "metrics and predictions", "-".join([checkpoint.name, *languages, ""])
     write_scores(folder, what, subject, settings, identity, record)
 
 

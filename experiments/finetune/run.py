@@ -26,7 +26,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -77,7 +77,7 @@ _SWISH_RNN_STEPS = {
     "stsb": 30_000,
     # Not in the table: as many as its sets of that size have.
     **dict.fromkeys(OWN_TASKS, 20_000),
-    "snli": 200_000,
+    **dict.fromkeys(("snli", "xnli"), 200_000),
     "wnli": 20_000,
     "conll2003": 20_000,
     "story_cloze": 20_000,
@@ -100,6 +100,9 @@ class FinetuningRecipe(EpochRecipe):
         head_dropout: on the head's input, the pooled vector or the positions'; spans have none.
         spans: limits of questions and contexts.
         table: columns and classes of the tasks on a table of one's own.
+        language: of the training texts of a classification, for a model of several languages;
+            None = the model's first.
+        languages: of the model, in the order of their embeddings.
         language_weight: lambda of a causal model's own loss beside that of a classification, see
             `AuxiliaryLanguageObjective`.
     """
@@ -107,10 +110,13 @@ class FinetuningRecipe(EpochRecipe):
     kind = "finetuning"
     command = "python -m experiments.finetune"
     configs = (EncoderConfig, EncoderDecoderConfig)
+    by_argument: ClassVar[dict] = {**EpochRecipe.by_argument, "languages": "--init"}
 
     head_dropout: Dropout = 0.1
     spans: SpanLimits = SpanLimits()
     table: TableSettings = TableSettings()
+    language: str | None = None
+    languages: tuple[str, ...] = ()
     language_weight: NonNegative = 0.5
 
     def check(self) -> None:
@@ -120,6 +126,12 @@ class FinetuningRecipe(EpochRecipe):
             raise UserError(
                 f"max_length is {self.max_length}: a row of {self.task} needs {least} or more"
             )
+        if self.language and self.language not in self.languages:
+            known = f"one of {', '.join(self.languages)}" if self.languages else "none is named"
+            raise UserError(
+                f"language={self.language!r} is none of the model's: {known}; start from an XLM "
+                "that has read it"
+            )
 
     @property
     def described(self) -> Task:
@@ -127,12 +139,16 @@ class FinetuningRecipe(EpochRecipe):
         return self.table.described(get_task(self.task, own=True))
 
     def usage(self) -> dict:
-        return {**super().usage(), "labels": self.described.labels}
+        own = {"labels": self.described.labels, "languages": self.languages}
+        return {**super().usage(), **own}
 
     @property
     def limits(self) -> Limits:
         """Limits of the rows that the model reads."""
-        return Limits(self.max_length, self.spans, self.model_config().causal)
+        config, number = self.model_config(), 0
+        if self.language and knows_languages(config):
+            number = self.languages.index(self.language)
+        return Limits(self.max_length, self.spans, config.causal, self.language, number)
 
     def make_objective(self, static_shapes: bool = False) -> Objective:
         return kind_of(self.described).learnt(self.model_config(), self.language_weight)
@@ -145,6 +161,11 @@ class FinetuningRecipe(EpochRecipe):
                 f"{self.task} is about two texts: the model needs model.num_segments of 2 (or 0)"
             )
         return config
+
+
+def knows_languages(config: EncoderConfig | EncoderDecoderConfig) -> bool:
+    """Whether a model has embeddings of languages."""
+    return isinstance(config, EncoderConfig) and config.num_languages > 0
 
 
 def _epochs(task: Task, learning_rate: float, spans=None, **settings) -> FinetuningRecipe:
@@ -247,19 +268,26 @@ class Predictor:
 
     def __post_init__(self):
         self.kind = kind_of(self.recipe.described)
-        self._outputs = RowOutputs(self.network, _INPUTS, self.kind.row_shape)
+        self._names = (*_INPUTS, *("language_ids",) * knows_languages(self.network.config))
+        self._outputs = RowOutputs(self.network, self._names, self.kind.row_shape)
 
     def logits(self, data: ExampleBatches) -> np.ndarray:
         """The network's outputs `(N, ...)` for N tokenized rows, at the longest row's length."""
         ids = keras.KerasTensor((len(data), *self.kind.row_shape, data.lengths[-1]), "int32")
-        shape = self.network.compute_output_spec(dict.fromkeys(_INPUTS, ids)).shape
+        shape = self.network.compute_output_spec(dict.fromkeys(self._names, ids)).shape
         batches = data.evaluation_dataset().as_numpy_iterator()
-        inputs = ((batch["index"], tuple(map(batch.get, _INPUTS))) for batch in batches)
+        filled = ({"language_ids": np.zeros_like(one["token_ids"]), **one} for one in batches)
+        inputs = ((batch["index"], tuple(map(batch.get, self._names))) for batch in filled)
         return self._outputs.fill(np.full(shape, _PADDING, np.float32), inputs)
 
-    def of_examples(self, examples: Any) -> Any:
-        """The kind's outputs of a task's examples, whose labels are not used."""
-        encoded = self.kind.encode(self.vocabulary, examples, self.recipe.limits)
+    def of_examples(self, examples: Any, language: str | None = None) -> Any:
+        """The kind's outputs of a task's examples, whose labels are not used.
+
+        Args:
+            language: of the texts; None = that of the training texts.
+        """
+        recipe = self.recipe.changed(language=language) if language else self.recipe
+        encoded = self.kind.encode(self.vocabulary, examples, recipe.limits)
         data = ExampleBatches(encoded, self.recipe.batch_size)
         return self.outputs(data, examples, self.logits(data))
 

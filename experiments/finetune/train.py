@@ -114,7 +114,9 @@ def configure(
     recipe: FinetuningRecipe, init: Init, source: str | None, settings: list[str]
 ) -> FinetuningRecipe:
     """A preset's recipe for this start, with settings replaced."""
-    return override(init.apply(recipe).changed(source=source or recipe.source), settings)
+    languages = init.source.languages if init.source else ()
+    own = {"source": source or recipe.source, "languages": languages or init.vocabulary.languages}
+    return override(init.apply(recipe).changed(**own), settings)
 
 
 def check_recipe(recipe: FinetuningRecipe, init: Init) -> None:

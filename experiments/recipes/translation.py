@@ -129,6 +129,36 @@ def multi30k_xlm_tiny() -> TranslationRecipe:
     )
 
 
+def multi30k_unsupervised_tiny() -> TranslationRecipe:
+    """Multi30k English-German and German-English without a pair, from a tiny XLM.
+
+        python -m experiments.pretrain train xlm_captions_tiny runs/captions --data-dir DIR
+        python -m experiments.translate train multi30k_unsupervised_tiny runs/unsupervised \\
+            --init runs/captions --data-dir DIR
+        python -m experiments.translate evaluate runs/unsupervised --backward --data-dir DIR
+
+    Conneau and Lample 2019, section 4.2: encoder and decoder are the pre-trained model's, one for
+    both languages, whose embeddings say what is read and written; denoising (tokens dropped, masked
+    and moved at the rates of its released code) and online back-translation by greedy search. Text
+    is English of the one half of the training set and German of the other. Rates are of whole
+    tokens, rounded up; the weight of denoising, which is lowered there, stays 1. The learning rate
+    and the number of updates are ours. Pairs are read for validation alone.
+    """
+    return multi30k_xlm_tiny().changed(
+        data=dict(
+            train_split="train[:50%]",
+            target_split="train[50%:]",
+            normalization=NormalizationConfig(punctuation=True, lower_case=True),
+            cleaning=CleaningConfig(max_length=40, max_tokens=64),
+            batching=BatchingConfig(max_tokens=2048),
+        ),
+        unsupervised=True,
+        denoising=dict(infilling=0.0, shuffling=0.0, masking=0.1, deletion=0.1, reach=3.0),
+        label_smoothing=0.0,
+        training=dict(max_steps=2_000, warmup_steps=200, validate_every=200),
+    )
+
+
 def multi30k_bart_tiny() -> TranslationRecipe:
     """Multi30k German-English with a tiny BART, which reads German through a new encoder.
 

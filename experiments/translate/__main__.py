@@ -22,6 +22,7 @@ _RUN = cli.together(
         "average, best, last or a step's number (default: average where made, else best)"
     ),
     cli.count("--beam-size K", "hypotheses; the recipe's by default"),
+    cli.switch("--backward", "from the target's language to the source's (an unsupervised run)"),
 )
 
 main = cli.program(

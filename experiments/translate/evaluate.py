@@ -49,8 +49,10 @@ def _translator(options: argparse.Namespace) -> LineTranslator:
     if not locate(options.run).without_recipe:
         opened = TranslationRun.open(options.run)
         decoding = _decoding(options, opened.recipe.decoding)
-        return opened.translator(options.checkpoint, decoding, options.seed)
+        return opened.translator(options.checkpoint, decoding, options.seed, options.backward)
     decoding, found = _decoding(options, BeamSearchConfig()), load(options.run)
+    if options.backward:
+        raise UserError(f"--backward: {options.run} was saved without a recipe: give its run")
     if not is_translator(found):
         raise UserError(
             f"{options.run} is no translator: give a run of `translate train`, such as of one with "
@@ -117,6 +119,9 @@ def run(options: argparse.Namespace) -> None:
     ]
     split = options.split or default_splits(source, [data.validation_split])[0]
     pairs = read_pairs(source, split, *languages, options.tfds)
+    if options.backward:
+        pairs, languages = [pair[::-1] for pair in pairs], languages[::-1]
+        metric = dataclasses.replace(metric, language=data.source_language)
     checkpoint = opened.checkpoint(options.checkpoint)
     manifest = read_manifest(checkpoint)
     steps = manifest.get("averaged_steps", [manifest["step"]])
@@ -125,7 +130,7 @@ def run(options: argparse.Namespace) -> None:
     if options.lowercase is not None:
         metric = dataclasses.replace(metric, lowercase=options.lowercase)
     with options.devices.scope():
-        translator = opened.translator(checkpoint, decoding)
+        translator = opened.translator(checkpoint, decoding, backward=options.backward)
 
     began = time.monotonic()
     chunks = translator.stream([line for line, _ in pairs])

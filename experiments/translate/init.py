@@ -51,6 +51,11 @@ class Start:
     def check(self, recipe: TranslationRecipe) -> None:
         """Refuses settings that weights or vocabulary do not fit; the sentence names one."""
         wanted = recipe.model_config()
+        if recipe.unsupervised and not isinstance(self, EncoderStart):
+            raise UserError(
+                "unsupervised translation begins with a model that has read both languages: give "
+                "--init a run of xlm_tiny or of another encoder or language model"
+            )
         if not self.given:
             if wanted.num_source_layers:
                 raise UserError(
@@ -149,10 +154,16 @@ class EncoderStart(Start):
             config = _fitting(self.decoder, config, ("decoder",))
         decoder = self.decoder.given if self.decoder else None
         recipe = recipe.changed(init=self.given, init_decoder=decoder, init_parts=self.parts)
+        config = dataclasses.replace(config, two_way=recipe.unsupervised)
         return _with_model(recipe, config)
 
     def check(self, recipe: TranslationRecipe) -> None:
         super().check(recipe)
+        if recipe.unsupervised and self.init.vocabulary.mask_id is None:
+            raise UserError(
+                f"--init {self.given} has a vocabulary without [MASK], which noised text needs: "
+                "give a run whose vocabulary was trained here"
+            )
         if self.decoder:
             check_vocabulary(self.init.vocabulary.hash, self.decoder.vocabulary.hash, self.given)
             one = _fitting(self.init, recipe.model_config(), self.parts)

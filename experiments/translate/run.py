@@ -9,13 +9,18 @@ from annotated_types import Ge
 from experiments.recipe import MAY_CHANGE, Recipe
 from experiments.run import Run
 from macaron_tf.data.translation import BatchingConfig, BpeDropoutConfig, CleaningConfig
-from macaron_tf.decoding import BeamSearchConfig, LineTranslator, SamplingConfig
+from macaron_tf.decoding import (
+    BackTranslationObjective,
+    BeamSearchConfig,
+    LineTranslator,
+    SamplingConfig,
+)
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.translation import TranslationMetric
 from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig
-from macaron_tf.models.encoder_decoder import first_stage_variables
+from macaron_tf.models.encoder_decoder import Backward, first_stage_variables
 from macaron_tf.models.pretrained import Pretrained
-from macaron_tf.objectives import TranslationObjective
+from macaron_tf.objectives import DenoisingConfig, TranslationObjective
 from macaron_tf.settings import INT32, Count, Dropout, Natural, Settings
 from macaron_tf.text import PairVocabulary, PieceVocabulary
 from macaron_tf.text.normalization import NormalizationConfig
@@ -32,6 +37,8 @@ class DataConfig(Settings):
         source: see `macaron_tf.data.sources.names.PAIRS`, such as `tfds:multi30k/de-en`.
         source_language, target_language: a code such as "en".
         train_split, validation_split, test_split: names of splits.
+        target_split: the split whose targets are read, with `unsupervised`: line n of one text and
+            of the other do not belong together; None = `train_split`.
         vocabulary_size: pieces of the joint vocabulary; of the source's alone if `--init` is an
             encoder-decoder, which has the target's.
         normalization: of every line, before it is cut into pieces.
@@ -48,6 +55,7 @@ class DataConfig(Settings):
     source_language: str
     target_language: str
     train_split: str = "train"
+    target_split: str | None = None
     validation_split: str = "validation"
     test_split: str = "test"
     vocabulary_size: Annotated[int, Ge(8), INT32] = 10_000
@@ -72,6 +80,10 @@ class TranslationRecipe(Recipe):
         decoding: settings of beam search.
         metric: settings of BLEU.
         label_smoothing: of the objective.
+        unsupervised: learns without pairs, in both directions, from denoising and from its own
+            translations, see `BackTranslationObjective`; `--init` gives an encoder or a language
+            model of both languages.
+        denoising: of `unsupervised`.
         average_last: checkpoints averaged by `translate average` when no number is given.
         init: origin of the weights, of `--init`; None = they are drawn.
         init_decoder: of `--init-decoder`.
@@ -104,6 +116,8 @@ class TranslationRecipe(Recipe):
     decoding: BeamSearchConfig
     metric: TranslationMetric
     label_smoothing: Dropout = 0.1
+    unsupervised: bool = False
+    denoising: DenoisingConfig = DenoisingConfig()
     average_last: Count = 5
     init: str | None = None
     init_decoder: str | None = None
@@ -128,8 +142,24 @@ class TranslationRecipe(Recipe):
         self.expect_positions(config, "decoding.max_length", self.decoding.max_length)
         return dataclasses.replace(config, source_vocab_size=source_vocab_size)
 
-    def make_objective(self, static_shapes: bool = False) -> TranslationObjective:
-        return TranslationObjective(self.label_smoothing, skip_padding=not static_shapes)
+    def check(self) -> None:
+        if self.data.target_split and not self.unsupervised:
+            raise UserError(
+                "data.target_split reads texts that are no translations of each other: set "
+                "unsupervised=True, or leave it out"
+            )
+
+    def make_objective(
+        self, static_shapes: bool = False
+    ) -> TranslationObjective | BackTranslationObjective:
+        if not self.unsupervised:
+            return TranslationObjective(self.label_smoothing, skip_padding=not static_shapes)
+        return BackTranslationObjective(
+            skip_padding=not static_shapes,
+            config=self.denoising,
+            label_smoothing=self.label_smoothing,
+            length=self.data.cleaning.max_tokens,
+        )
 
     def check_continues(self, before: "TranslationRecipe", where, may_change=None) -> None:
         if before.init != self.init:
@@ -176,9 +206,33 @@ class TranslationRun(Run):
         checkpoint: os.PathLike | str | None = None,
         decoding: BeamSearchConfig | SamplingConfig | None = None,
         seed: int = 1,
+        backward: bool = False,
     ) -> LineTranslator:
-        """A translator of lines with a checkpoint's weights, by the recipe's beam search."""
-        return self.writer(self.load_network(checkpoint), decoding or self.recipe.decoding, seed)
+        """A translator of lines with a checkpoint's weights, by the recipe's beam search.
+
+        Args:
+            backward: from the target's language to the source's.
+        """
+        decoding = decoding or self.recipe.decoding
+        if not backward:
+            return self.writer(self.load_network(checkpoint), decoding, seed)
+        if not self.recipe.unsupervised:
+            source, target = self.recipe.data.languages
+            raise UserError(
+                f"--backward: {self.path} translates from {source} to {target} alone: give a run "
+                "of unsupervised translation"
+            )
+        own = self.vocabulary
+        sides = (own.target, own.source, own.normalization, own.languages[::-1])
+        network = self.load_network(checkpoint)
+        longest = source_limit(network)
+        return LineTranslator(
+            Backward(network),
+            PairVocabulary(*sides),
+            decoding,
+            max_source_length=longest,
+            seed=seed,
+        )
 
     def writer(
         self, network: EncoderDecoder, decoding: BeamSearchConfig | SamplingConfig, seed: int = 1

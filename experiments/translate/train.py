@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 from collections.abc import Sequence
 
+import keras
 import tensorflow as tf
 from etils import epath
 
@@ -19,7 +20,7 @@ from macaron_tf.distribution import is_tpu
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.translation import evaluate_translations
 from macaron_tf.io.paths import as_path
-from macaron_tf.objectives import TranslationObjective
+from macaron_tf.objectives import MaskingConfig, TranslationObjective
 from macaron_tf.text import check_vocabulary
 from macaron_tf.training import TrainingResult
 
@@ -84,10 +85,16 @@ def train_recipe(
             "`translate vocabulary`"
         )
     strategy = strategy or tf.distribute.get_strategy()
+    if recipe.unsupervised and keras.backend.backend() == "jax":
+        raise UserError(
+            "unsupervised: translations that are learnt from are of the TensorFlow engine: leave "
+            "out --engine jax"
+        )
     data = TranslationData.build(
         config.source,
         config.train_split,
         vocabulary,
+        target_split=config.target_split,
         cleaning=config.cleaning,
         batching=config.batching,
         sampling=config.sampling,
@@ -104,6 +111,12 @@ def train_recipe(
         raise UserError(
             f"a TPU wants batches of one shape, and there are {len(data.shapes)}: "
             "--set data.batching.shapes=1"
+        )
+    prepared = {}
+    if recipe.unsupervised:
+        noise, seed = recipe.make_objective(), recipe.training.seed
+        prepared["prepared"] = lambda rows, start: noise.dataset(
+            rows, MaskingConfig(), vocabulary.target, seed, start
         )
     cleaning = dataclasses.replace(config.cleaning, max_ratio=None, deduplicate=False)
     judged = TranslationData.from_pairs(
@@ -127,4 +140,5 @@ def train_recipe(
         strategy,
         initialize=lambda network: start.copy_to(network, recipe),
         note=f", from {start.given}" if start.given else "",
+        **prepared,
     )

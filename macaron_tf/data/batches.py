@@ -418,6 +418,7 @@ class EncodedExamples:
             label for each id; or None.
         max_length: greatest length of a row.
         cls_last: whether a row's last id is [CLS], of segment 2.
+        language_id: of all texts; batches have `language_ids` where it is not 0, a model's first.
         needs_labels: whether there is nothing to learn from without labels.
     """
 
@@ -429,6 +430,7 @@ class EncodedExamples:
     max_length: int
     count: int = dataclasses.field(default=1, kw_only=True)
     cls_last: bool = dataclasses.field(default=False, kw_only=True)
+    language_id: int = dataclasses.field(default=0, kw_only=True)
 
 
 class ExampleBatches(BucketBatches):
@@ -495,6 +497,8 @@ class ExampleBatches(BucketBatches):
                 ends = (token_ids != 0).sum(axis=1, keepdims=True)  # (B R, 1)
                 segment_ids[positions == ends - 1] = CLS_SEGMENT
             arrays["segment_ids"] = segment_ids.reshape(shape)
+        if encoded.language_id:
+            arrays["language_ids"] = np.full(shape, encoded.language_id, np.int32)
         arrays["weight"] = (examples >= 0).astype(np.float32)
         if encoded.labels is not None:
             arrays["label"] = self.labels(*batch)

@@ -246,6 +246,7 @@ class TranslationData(BucketBatches):
         split: str,
         vocabulary: PieceVocabulary,
         *,
+        target_split: str | None = None,
         cleaning: CleaningConfig | None = None,
         batching: BatchingConfig | None = None,
         sampling: BpeDropoutConfig | None = None,
@@ -256,14 +257,29 @@ class TranslationData(BucketBatches):
         writes it there, see `macaron_tf.data.token_shards.prepare`.
 
         Args:
+            target_split: read the targets of this split beside the sources of `split`, as far as
+                the shorter one goes: two texts, and no translations.
             sampling: BPE-dropout, for training; none when None.
             processes: that tokenize; as many as there are cores when None.
         """
         cleaning, sampling = cleaning or CleaningConfig(), sampling or BpeDropoutConfig()
-        place = (source, split, *vocabulary.languages[:2], tfds)
+        places = [
+            (source, name, *vocabulary.languages[:2], tfds)
+            for name in dict.fromkeys((split, target_split or split))
+        ]
         if tfds and tfds.download:
-            count_pairs(*place)  # downloads what is missing
-        found = source_fingerprint(*place)
+            count_pairs(*places[0])  # downloads what is missing
+
+        def fingerprint() -> str:
+            return "".join(source_fingerprint(*place) for place in places)
+
+        def texts() -> Iterator[tuple[str, str]]:
+            if len(places) == 1:
+                return stream_pairs(*places[0])
+            sides = zip(*(stream_pairs(*place) for place in places), strict=False)
+            return ((one[0], other[1]) for one, other in sides)
+
+        found = fingerprint()
         # The vocabulary's hash covers the normalization.
         settings = [dataclasses.asdict(cleaning), dataclasses.asdict(sampling)]
         record = [FORMAT, SHARD_PAIRS, found, vocabulary.hash, settings]
@@ -272,8 +288,8 @@ class TranslationData(BucketBatches):
 
         def chunks() -> Iterator[Chunk]:
             repeats = Repeats()
-            for number, pairs in enumerate(in_chunks(stream_pairs(*place), SHARD_PAIRS)):
-                if source_fingerprint(*place) != found:
+            for number, pairs in enumerate(in_chunks(texts(), SHARD_PAIRS)):
+                if fingerprint() != found:
                     raise UserError(
                         f"{source} was changed while it was read: give the same command again"
                     )
@@ -284,7 +300,7 @@ class TranslationData(BucketBatches):
             folder,
             chunks,
             PairTokenizer(vocabulary, cleaning, sampling),
-            lambda: count_pairs(*place),
+            lambda: min((count_pairs(*place) for place in places), key=lambda n: n or 0),
             processes,
         )
         if not len(tokens.indices):

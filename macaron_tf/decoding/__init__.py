@@ -4,6 +4,7 @@
 encoder-decoder; `LineTranslator`, `TextGenerator`, `SequenceGenerator` and `TextScorer` take texts.
 """
 
+from macaron_tf.decoding.back_translation import BackTranslationObjective
 from macaron_tf.decoding.beam_search import BeamSearchConfig, beam_search
 from macaron_tf.decoding.sampling import (
     Controls,

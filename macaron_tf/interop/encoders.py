@@ -27,7 +27,7 @@ from macaron_tf.interop.arrays import (
     rows,
     transformer_layer,
 )
-from macaron_tf.interop.vocabularies import read_vocabulary
+from macaron_tf.interop.vocabularies import read_vocabulary, read_xlm_vocabulary
 from macaron_tf.layers.heads import Pooler
 from macaron_tf.layers.language_heads import ReplacedTokenHead
 from macaron_tf.models.pretrained import Pretrained
@@ -46,7 +46,8 @@ class EncoderFamily(Family):
         head_options: of our head, where they are not the encoder's.
         pooler, sentence_pair: linear layers.
         replaced_token: the two linear layers of ELECTRA's discriminator.
-        tokenizer: whether a vocabulary of ours cuts text as theirs does.
+        moses: whether words are cut by Moses's rules, see `read_xlm_vocabulary`; the tokenizer's
+            files may then be missing.
         padding: their padding's id where the configuration does not say.
         positions_from_padding: whether the first position is the one after the padding's id.
     """
@@ -59,7 +60,7 @@ class EncoderFamily(Family):
     pooler: str | None = None
     sentence_pair: str | None = None
     replaced_token: tuple[str, str] | tuple[None, None] = (None, None)
-    tokenizer: bool = True
+    moses: bool = False
     padding: int = 0
     positions_from_padding: bool = False
 
@@ -282,8 +283,7 @@ _XLM = EncoderFamily(
     fixed={"num_segments": 0},
     derived=_xlm_settings,
     required={"causal": False, "asm": False, "is_encoder": True, "tie_word_embeddings": True},
-    # Moses' rules for each language, and a segmenter for some, come before XLM's merges.
-    tokenizer=False,
+    moses=True,
     padding=2,
 )
 # By model_type.
@@ -300,8 +300,8 @@ FAMILIES: Mapping[str, EncoderFamily] = {
 def read_encoder(directory: str | pathlib.Path, lower_case: bool | None = None) -> Pretrained:
     """Reads an encoder as `save_pretrained` writes it, with the heads that it has.
 
-    BERT, RoBERTa, XLM-R, ALBERT, ELECTRA (a generator or a discriminator) and XLM, whose
-    tokenizer has no counterpart here: it comes with `ids` and no vocabulary.
+    BERT, RoBERTa, XLM-R, ALBERT, ELECTRA (a generator or a discriminator) and XLM, which without
+    the tokenizer's files comes with `ids` and no vocabulary.
 
     Args:
         directory: holds `config.json`, `model.safetensors` or `pytorch_model.bin` (which need the
@@ -317,8 +317,12 @@ def read_encoder(directory: str | pathlib.Path, lower_case: bool | None = None) 
     settings = family.read_settings(config)
     padding = config.number("pad_token_id", family.padding)
     vocabulary = ids = None
-    if family.tokenizer:
-        vocabulary, ids = read_vocabulary(directory, lower_case)
+    languages = _languages(config)
+    if not family.moses or (directory / "vocab.json").is_file():
+        if family.moses:
+            vocabulary, ids = read_xlm_vocabulary(directory, languages)
+        else:
+            vocabulary, ids = read_vocabulary(directory, lower_case)
         found = 0 if ids is None else ids[0]
         if found != padding:
             raise UserError(
@@ -326,7 +330,7 @@ def read_encoder(directory: str | pathlib.Path, lower_case: bool | None = None) 
                 "it is another model's vocabulary."
             )
     arrays = family.arrays(directory)
-    if not family.tokenizer and padding:
+    if vocabulary is None and padding:
         count = len(arrays.array(*family.tokens))
         ids = np.array([padding, *np.delete(np.arange(count), padding)])
     positions = arrays.array(family.positions)  # (max_length, E)
@@ -345,7 +349,24 @@ def read_encoder(directory: str | pathlib.Path, lower_case: bool | None = None) 
     repeated = (*family.bias, "position_ids", "token_type_ids")
     family = dataclasses.replace(family, table=table, repeated=repeated)
     encoder = import_encoder(arrays, family, settings, vocabulary, ids)
-    return dataclasses.replace(encoder, unread=family.check_rest(arrays))
+    spoken = languages if settings.get("num_languages") else ()
+    return dataclasses.replace(encoder, unread=family.check_rest(arrays), languages=spoken)
+
+
+def _languages(config: ForeignConfig) -> tuple[str, ...]:
+    """The languages of an XLM in the order of their ids; none where it names none."""
+    numbers = config.get("lang2id") or {}
+    count = config.number("n_langs", 1)
+    if not isinstance(numbers, dict) or sorted(numbers.values()) != [*range(len(numbers))]:
+        raise UserError(
+            f"{config.where} has lang2id={numbers!r:.60}: it must number languages from 0."
+        )
+    if numbers and len(numbers) != count:
+        raise UserError(
+            f"{config.where} has n_langs={count} and {len(numbers)} languages in lang2id: "
+            "restore the model's own."
+        )
+    return tuple(sorted(numbers, key=numbers.get))
 
 
 def _modules(directory: pathlib.Path) -> list[dict]:

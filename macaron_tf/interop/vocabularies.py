@@ -12,7 +12,12 @@ from sentencepiece import sentencepiece_model_pb2
 from macaron_tf.errors import UserError
 from macaron_tf.interop.arrays import ForeignConfig, read_json
 from macaron_tf.text import NormalizationConfig, PieceVocabulary, WordPieceVocabulary
-from macaron_tf.text.byte_pairs import WORD_END, BytePairVocabulary, CharacterPairVocabulary
+from macaron_tf.text.byte_pairs import (
+    WORD_END,
+    BytePairVocabulary,
+    CharacterPairVocabulary,
+    MosesPairVocabulary,
+)
 from macaron_tf.text.sentencepiece import CONTROL, SentencePieceVocabulary
 
 # In our order, by the names of XLNet (which has <s> and </s> too, and does not use them), by those
@@ -23,6 +28,13 @@ _SPECIAL = {
     "cls_token": ("<cls>", "<s>", "[CLS]"),
     "sep_token": ("<sep>", "</s>", "[SEP]"),
     "mask_token": ("<mask>", "[MASK]"),
+}
+_XLM_SPECIAL = {
+    "pad_token": ("<pad>",),
+    "unk_token": ("<unk>",),
+    "bos_token": ("<s>",),
+    "sep_token": ("</s>",),
+    "mask_token": ("<special1>",),
 }
 # Kinds of vocabularies as `tokenizer.json` calls them, by the files of their own.
 _KINDS = {
@@ -182,6 +194,23 @@ def read_gpt_vocabulary(directory: pathlib.Path) -> tuple[CharacterPairVocabular
     [unknown] = found.special(numbers, {"unk_token": ("<unk>",)})
     kept, ids = _ordered(numbers, [None, unknown, None, None, None])
     return CharacterPairVocabulary(kept, merges), ids
+
+
+def read_xlm_vocabulary(
+    directory: pathlib.Path, languages: Sequence[str] = ()
+) -> tuple[MosesPairVocabulary, np.ndarray]:
+    """`read_vocabulary` of XLM: words by Moses's rules, whose pieces fastBPE's codes made.
+
+    Args:
+        languages: of the model.
+    """
+    found = _Tokenizer(directory, ["vocab.json"])
+    numbers, merges = found.merged_pieces()
+    kept, ids = _ordered(numbers, found.special(numbers, _XLM_SPECIAL))
+    # Some files keep fastBPE's counts behind the merges.
+    merges = [" ".join(merge.split()[:2]) for merge in merges]
+    lower_case = found.options.get("do_lowercase_and_remove_accent", True)
+    return MosesPairVocabulary(kept, merges, languages, bool(lower_case)), ids
 
 
 def read_t5_vocabulary(directory: pathlib.Path) -> tuple[PieceVocabulary, np.ndarray, np.ndarray]:

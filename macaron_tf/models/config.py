@@ -258,6 +258,8 @@ class EncoderDecoderConfig(StackConfig):
             (BART's); None = as `initializer` says.
         language_embeddings: whether a vector is added to every token of the source, and another
             one to those of the target (XLM's languages).
+        two_way: whether one model reads and writes both languages: each side has vectors of its
+            own language and of the other's.
         num_source_layers: depth of an encoder of its own that reads the source in front of the
             encoder, whose token embeddings it replaces (BART's translation); 0 = none.
         source_vocab_size: rows of that encoder's table; None = V.
@@ -283,6 +285,7 @@ class EncoderDecoderConfig(StackConfig):
     initializer: Literal["glorot_uniform", "lecun_normal"] = "glorot_uniform"
     initializer_range: Epsilon | None = None
     language_embeddings: bool = False
+    two_way: bool = False
     num_source_layers: Depth | Literal[0] = 0
     source_vocab_size: Count | None = None
 

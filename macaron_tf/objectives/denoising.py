@@ -18,7 +18,7 @@ from macaron_tf.objectives.corruption import (
 from macaron_tf.objectives.masking import choice as draws
 from macaron_tf.objectives.masking.choice import choose_tokens, numbers_by_count, words_of
 from macaron_tf.objectives.masking.masking import rounded_up
-from macaron_tf.settings import Fraction, Settings
+from macaron_tf.settings import Fraction, NonNegative, Settings
 from macaron_tf.special_ids import PAD
 from macaron_tf.text.base import PieceVocabulary
 
@@ -141,6 +141,18 @@ def shuffle_sentences(text: tf.Tensor, stops: tf.Tensor, seed: tf.Tensor) -> tf.
     return tf.gather(text, tf.argsort(keys, axis=-1, stable=True), batch_dims=1)
 
 
+def shuffle_near(text: tf.Tensor, seed: tf.Tensor, reach: float) -> tf.Tensor:
+    """The tokens of each text `(B, R)`, padding at its end, in the order of i + U(0, reach).
+
+    References: Lample et al. 2018, "Unsupervised Machine Translation Using Monolingual Corpora
+    Only", section 2.3.
+    """
+    keys = draws.uniform(seed, tf.shape(text)[0], text.shape[1]) * reach
+    keys += tf.range(text.shape[1], dtype=tf.float32)
+    keys = tf.where(text != PAD, keys, tf.float32.max)
+    return tf.gather(text, tf.argsort(keys, axis=-1, stable=True), batch_dims=1)
+
+
 def rotate(text: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     """Rotates each text `(B, R)`, padding at its end, to begin at a uniformly drawn token."""
     tokens = lengths_of(text)[:, None]  # (B, 1)
@@ -168,6 +180,7 @@ class DenoisingConfig(Settings):
         rotation: part of the texts that begin at a random token.
         masking: part of the tokens that is replaced by a mask, one by one.
         deletion: part of the tokens that is removed, one by one.
+        reach: greatest distance, not reached, that a token moves at random (XLM: 3).
 
     References: Lewis et al. 2020 (BART), section 2.2 and figure 2.
     """
@@ -179,9 +192,10 @@ class DenoisingConfig(Settings):
     rotation: Fraction = 0.0
     masking: Fraction = 0.0
     deletion: Fraction = 0.0
+    reach: NonNegative = 0.0
 
     def check(self):
-        shares = ("infilling", "shuffling", "rotation", "masking", "deletion")
+        shares = ("infilling", "shuffling", "rotation", "masking", "deletion", "reach")
         if not any(getattr(self, name) for name in shares):
             raise self.error(
                 f"infilling, {', '.join(shares[1:])}: one must be above 0, or there is no noise"
@@ -208,10 +222,11 @@ class DenoisingObjective(CorruptionObjective):
     def corruption(self, vocabulary: PieceVocabulary, length: int) -> Corruption:
         """See `CorruptionObjective`; S and T are both `length` + 1."""
         noise, mask_id = self.config, vocabulary.mask_id
-        begins = np.array(vocabulary.word_starts(), bool)  # (V,)
+        if noise.infilling:
+            begins = np.array(vocabulary.word_starts(), bool)  # (V,)
         ends = [row[-1] for row in vocabulary.encode_lines([".", "a."]) if row]
         full_stops = np.setdiff1d(ends, vocabulary.special_ids)  # alone and after a word
-        stops = np.isin(np.arange(len(begins)), full_stops)  # (V,)
+        stops = np.isin(np.arange(vocabulary.size), full_stops)  # (V,)
 
         def corrupted(text, seed):
             rows = tf.shape(text)[0]
@@ -223,6 +238,8 @@ class DenoisingObjective(CorruptionObjective):
                 noised = tf.where(moved[:, :1] < noise.shuffling, shuffled, noised)
             if noise.rotation:
                 noised = tf.where(moved[:, 1:] < noise.rotation, rotate(noised, rotation), noised)
+            if noise.reach:
+                noised = shuffle_near(noised, draws.fold_in(seed, 1), noise.reach)
             if noise.masking:
                 hidden = some_tokens(noised, masking, noise.masking)
                 noised = tf.where(hidden, tf.constant(mask_id, text.dtype), noised)

@@ -50,7 +50,7 @@ class TranslationObjective(Objective):
 
     def __call__(self, network, batch: Batch, training: bool) -> Sums:
         target = batch["target"]
-        inputs = {"source": batch["source"], "target": shift_right(target, self.first)}
+        inputs = {**batch, "target": shift_right(target, self.first)}
         hidden = network.hidden_states(inputs, training=training)  # (B, T, D)
         hidden, labels = flat_rows(hidden, target, self.skip_padding)  # (N, D), (N,)
         weights = ops.cast(ops.not_equal(labels, PAD), "float32")

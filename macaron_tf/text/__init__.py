@@ -4,7 +4,11 @@ import os
 
 from macaron_tf.errors import UserError
 from macaron_tf.text.base import PairVocabulary, PieceVocabulary, TextVocabulary, check_vocabulary
-from macaron_tf.text.byte_pairs import BytePairVocabulary, CharacterPairVocabulary
+from macaron_tf.text.byte_pairs import (
+    BytePairVocabulary,
+    CharacterPairVocabulary,
+    MosesPairVocabulary,
+)
 from macaron_tf.text.normalization import NormalizationConfig
 from macaron_tf.text.sentencepiece import SentencePieceVocabulary
 from macaron_tf.text.wordpiece import WordPieceVocabulary

@@ -456,11 +456,11 @@ class PairVocabulary(PieceVocabulary):
 
     def encode(self, strings: tf.Tensor, language: str | None = None) -> tf.RaggedTensor:
         side, language = self._side(language)
-        return side.encode(normalize(strings, self.normalization, language))
+        return side.encode(normalize(strings, self.normalization, language), language)
 
     def encode_rows(self, lines: Iterable[str], language: str | None = None) -> TokenRows:
         side, language = self._side(language)
-        return side.encode_rows(normalize_lines(lines, self.normalization, language))
+        return side.encode_rows(normalize_lines(lines, self.normalization, language), language)
 
     def piece_bytes(self, number: int) -> bytes:
         return self.target.piece_bytes(number)

@@ -1,9 +1,10 @@
-"""Byte-pair vocabularies: pieces of bytes (GPT-2, RoBERTa) or of characters (GPT), in a graph."""
+"""Byte-pair vocabularies in a graph: pieces of bytes (GPT-2, RoBERTa) or characters (GPT, XLM)."""
 
 import abc
 import functools
 import itertools
 import json
+import os
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
@@ -12,6 +13,8 @@ import tensorflow as tf
 import tensorflow_text
 
 from macaron_tf.errors import UserError, needed
+from macaron_tf.io.files import lines_of
+from macaron_tf.io.paths import as_path
 from macaron_tf.io.progress import Progress
 from macaron_tf.special_ids import BOS, EOS, UNK
 from macaron_tf.text.base import (
@@ -22,7 +25,7 @@ from macaron_tf.text.base import (
     too_large,
     too_small,
 )
-from macaron_tf.text.normalization import LocatedPieces, map_lines
+from macaron_tf.text.normalization import LocatedPieces, map_lines, moses_words
 from macaron_tf.text.wordpiece import basic_words
 
 CLS, SEP, MASK = BOS, EOS, 4
@@ -51,10 +54,15 @@ class MergedPieceVocabulary(PieceVocabulary):
         units: the pieces from id 5 on.
         merges: `"left right"`, in the order of learning.
 
+    Attributes:
+        merges_through: whether merges may make and take what is no piece: what is left of it in
+            the end is UNK. They are another vocabulary's otherwise.
+
     References: Sennrich et al. 2016, section 3.2.
     """
 
     contents_name = "vocabulary.bpe"
+    merges_through = False
     unk_id, cls_id, sep_id, mask_id = UNK, CLS, SEP, MASK
 
     def __init__(self, units: Sequence[str], merges: Sequence[str]):
@@ -65,7 +73,11 @@ class MergedPieceVocabulary(PieceVocabulary):
         rows = []
         for merge in self.merges:
             left, _, right = merge.partition(" ")
-            rows.append([self.numbers.get(unit) for unit in (left, right, left + right)])
+            made = (left, right, left + right)
+            if self.merges_through:
+                for unit in made:
+                    self.numbers.setdefault(unit, SPECIAL + len(self.numbers))
+            rows.append([self.numbers.get(unit) for unit in made])
             if None in rows[-1]:
                 raise UserError(
                     f"the vocabulary merges {merge!r}, and not all of that are pieces: the merges "
@@ -108,7 +120,11 @@ class MergedPieceVocabulary(PieceVocabulary):
         words = self.words(lines)
         # A text has few words that it does not repeat.
         distinct, positions = tf.unique(words.values)
-        pieces = tf.gather(self._merged(*self.letters(distinct)), positions)  # (words, None)
+        merged = self._merged(*self.letters(distinct))
+        if self.merges_through:
+            ids = tf.where(merged.values < self.pieces, merged.values, UNK)
+            merged = merged.with_values(ids)
+        pieces = tf.gather(merged, positions)  # (words, None)
         # (B, None, None) -> (B, None)
         return words.with_values(pieces).merge_dims(1, 2)
 
@@ -346,7 +362,7 @@ class CharacterPairVocabulary(MergedPieceVocabulary):
     @functools.cached_property
     def letter_ids(self) -> tf.lookup.StaticHashTable:
         """Ids of single characters, with and without `WORD_END`; others are UNK."""
-        letters = [unit for unit in self.units if len(unit.removesuffix(WORD_END)) <= 1]
+        letters = [unit for unit in self.numbers if len(unit.removesuffix(WORD_END)) <= 1]
         with tf.init_scope():
             return tf.lookup.StaticHashTable(
                 tf.lookup.KeyValueTensorInitializer(
@@ -372,6 +388,77 @@ class CharacterPairVocabulary(MergedPieceVocabulary):
 
     def starts_word(self, number: int) -> bool:
         raise UserError(
-            "a vocabulary of GPT's kind says where words end, not where they begin: take one of "
+            f"a {self.kind} vocabulary says where words end, not where they begin: take one of "
             "another kind to hide or to fill whole words"
         )
+
+
+class MosesPairVocabulary(CharacterPairVocabulary):
+    """Pieces of characters of words that Moses's rules cut, language by language: XLM's.
+
+    The rules, `moses_words`, are Python and no graph: a SavedModel that takes text is refused, and
+    text is cut in this process alone.
+
+    Args:
+        languages: of the texts; one without a name is of the first, or English.
+        lower_case: lower-case text and take its accents off.
+
+    References: Conneau and Lample 2019 (XLM), section 5.1.
+    """
+
+    kind = "moses_bpe"
+    options = ("languages", "lower_case")
+    merges_through = True
+
+    def __init__(
+        self,
+        units: Sequence[str],
+        merges: Sequence[str],
+        languages: Sequence[str] = (),
+        lower_case: bool = True,
+    ):
+        super().__init__(units, merges)
+        self.languages = tuple(languages)
+        self.lower_case = lower_case
+
+    @classmethod
+    def from_fastbpe(cls, codes: str | os.PathLike, pieces: str | os.PathLike, **options) -> Self:
+        """Reads the two files of XLM's own release, whose lines end with counts.
+
+        Args:
+            codes: a merge a line.
+            pieces: a piece a line; one that ends no word ends with "@@".
+            options: `languages` and `lower_case`.
+        """
+        units = []
+        for (unit,) in _columns(pieces, 1):
+            units.append(unit.removesuffix("@@") if unit.endswith("@@") else unit + WORD_END)
+        return cls(units, [" ".join(merge) for merge in _columns(codes, 2)], **options)
+
+    def normalized(self, strings: tf.Tensor, language: str | None = None) -> tf.Tensor:
+        language = language or next(iter(self.languages), "en")
+
+        def words(lines: np.ndarray) -> np.ndarray:
+            texts = (line.decode("utf-8", "replace") for line in lines)
+            cut = (" ".join(moses_words(text, language, self.lower_case)) for text in texts)
+            return np.array([line.encode() for line in cut], object)
+
+        return tf.ensure_shape(tf.numpy_function(words, [strings], tf.string), strings.shape)
+
+    def trackables(self) -> list:
+        raise UserError(
+            f"a {self.kind} vocabulary cuts text by Moses's rules in Python, which a SavedModel "
+            "cannot hold: export the network alone, by its export(), and give it ids"
+        )
+
+
+def _columns(path: str | os.PathLike, count: int) -> Iterable[list[str]]:
+    """The first `count` columns, and a number behind them, of each line of a file of fastBPE's."""
+    for number, line in enumerate(lines_of(as_path(path)), start=1):
+        columns = line.split(" ")
+        if len(columns) != count + 1 or not columns[-1].isdecimal():
+            raise UserError(
+                f"{os.fspath(path)}, line {number}: {line!r:.60} is not {count} and a count: give "
+                "the codes and the vocabulary of XLM's release"
+            )
+        yield columns[:-1]

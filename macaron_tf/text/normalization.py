@@ -1,13 +1,16 @@
 """Text normalization in a graph, and the way from normalized text back to the original."""
 
 import dataclasses
+import functools
 import itertools
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
 
+from macaron_tf.errors import UserError, needed
 from macaron_tf.settings import Settings
 
 # RE2's classes are ASCII only; Python's `\s`, `\d`, which sacremoses' rules rely on, are Unicode's.
@@ -51,6 +54,56 @@ def punctuation_rules(language: str) -> list[tuple[str, str]]:
         )
         for pattern, replacement in moses.substitutions
     ]
+
+
+# Of Sennrich's scripts for Romanian: both ways to write a letter, and no diacritics.
+_ROMANIAN = str.maketrans("ŞşȘșŢţȚțĂăÂâÎî", "SsSsTtTtAaAaIi")
+
+
+def moses_words(line: str, language: str, lower_case: bool = False) -> list[str]:
+    """The words of a line as XLM's texts were cut, by Moses's rules of a language, in Python.
+
+    Punctuation is normalized, characters of Unicode's category C are removed, and signs are set
+    apart. Chinese is cut by jieba and Thai by PyThaiNLP, packages that are not this library's.
+
+    Args:
+        language: a code such as "en".
+        lower_case: lower-case and take accents off.
+
+    References: Conneau and Lample 2019 (XLM), section 5.1, and its released `tools/`.
+    """
+    if language == "ja":
+        raise UserError(
+            "XLM's Japanese was cut by KyTea, which is not used here: give text of other languages"
+        )
+    punctuation, tokenizer = _moses(language)
+    if language == "zh":
+        with needed("Chinese text of an XLM", "jieba"):
+            import jieba
+        words = punctuation.normalize(" ".join(jieba.cut(line))).split()
+    elif language == "th":
+        with needed("Thai text of an XLM", "pythainlp"):
+            from pythainlp.tokenize import word_tokenize
+        words = word_tokenize(punctuation.normalize(line))
+    else:
+        line = punctuation.normalize(line)
+        if language == "ro":
+            line = line.translate(_ROMANIAN)
+        words = tokenizer.tokenize(line, escape=False)
+    text = " ".join(words)
+    if lower_case:
+        letters = unicodedata.normalize("NFD", text.lower())
+        text = "".join(c for c in letters if unicodedata.category(c) != "Mn").lower()
+    return [word for word in text.split(" ") if word]
+
+
+@functools.cache
+def _moses(language: str) -> tuple:
+    import sacremoses
+
+    options = {"pre_replace_unicode_punct": True, "post_remove_control_chars": True}
+    normalizer = sacremoses.MosesPunctNormalizer(language, **options)
+    return normalizer, sacremoses.MosesTokenizer(language)
 
 
 def normalize(strings: tf.Tensor, config: NormalizationConfig, language: str) -> tf.Tensor:

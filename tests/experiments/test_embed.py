@@ -15,7 +15,7 @@ from macaron_tf.evaluation.similarity import cosines, unit_vectors
 from tests.experiments import task_toys
 from tests.harness import refuses
 
-PAIRS = ("mrpc", "qqp", "mnli", "snli", "qnli", "rte", "wnli", "boolq")
+PAIRS = ("mrpc", "qqp", "mnli", "snli", "xnli", "qnli", "rte", "wnli", "boolq")
 # One update that changes next to nothing.
 BARELY = ["--set", "training.max_steps=1", "--set", "training.learning_rate=1e-12"]
 BARELY += ["--set", "training.warmup_steps=0"]

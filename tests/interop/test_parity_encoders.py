@@ -40,6 +40,7 @@ FAMILIES = {
     "electra": ("Electra", {"embedding_size": 16, "hidden_act": "relu"}, "words", 0),
     "electra of one width": ("Electra", {"embedding_size": 32}, "words", 0),
     "xlm": ("XLM", {"n_langs": 3}, None, 2),
+    "xlm with its tokenizer": ("XLM", {"n_langs": 2, "lang2id": {"fr": 1, "en": 0}}, "moses", 2),
     "xlm of one language": ("XLM", {"n_langs": 1, "gelu_activation": False}, None, 2),
 }
 LENGTH = 16
@@ -56,6 +57,13 @@ def write_vocabulary(kind, directory) -> int:
         numbers = {name: number for number, name in enumerate(names)}
         (directory / "vocab.json").write_text(json.dumps(numbers))
         (directory / "merges.txt").write_text("#version: 0.2\n")
+        return len(names)
+    if kind == "moses":
+        special = ["<s>", "</s>", "<pad>", "<unk>", *(f"<special{i}>" for i in range(10))]
+        names = [*special, *"abcdefgh", *(f"{letter}</w>" for letter in "abcdefgh")]
+        numbers = {name: number for number, name in enumerate(names)}
+        (directory / "vocab.json").write_text(json.dumps(numbers))
+        (directory / "merges.txt").write_text("a b 1\n")
         return len(names)
     if kind is None:
         return 37
@@ -234,12 +242,32 @@ def test_the_tokenizer_that_is_saved_today_is_read(lower_case, tmp_path):
         ("albert", {"inner_group_num": 2}, "inner_group_num=2: only 1"),
         ("albert", {"embedding_size": 32}, "embedding_hidden_mapping_in.* no place"),
         ("xlm", {"causal": True}, "causal=True: only False"),
+        ("xlm", {"lang2id": {"en": 0}}, "n_langs=3 and 1 languages in lang2id"),
+        ("xlm", {"lang2id": {"en": 1}}, "lang2id={'en': 1}: it must number languages from 0"),
         ("roberta", {"pad_token_id": 0}, "pad_token_id=0 and its vocabulary pads with 1"),
     ],
 )
 def test_what_has_no_place_in_our_model_is_refused(family, options, reason, tmp_path):
     make(family, "Model", tmp_path, **options)
     refuses(reason, read_encoder, tmp_path)
+
+
+def test_an_xlm_reads_text_as_theirs(tmp_path):
+    theirs = make("xlm with its tokenizer", "Model", tmp_path)
+    read, tokenizer = read_encoder(tmp_path), transformers.XLMTokenizer.from_pretrained(tmp_path)
+    assert read.languages == read.vocabulary.languages == ("en", "fr")
+    text = "« Bâd », “fée” cab…"
+    given = tokenizer.build_inputs_with_special_tokens(
+        tokenizer.convert_tokens_to_ids(tokenizer._tokenize(text, lang="fr"))
+    )
+    vocabulary = read.vocabulary
+    [row] = vocabulary.encode_lines([text], "fr")
+    row = [vocabulary.cls_id, *row, vocabulary.sep_id]
+    assert read.ids[row].tolist() == given
+    rows = np.array([given])
+    expected = call(theirs, {"input_ids": rows, "langs": np.ones_like(rows)}).hidden_states[-1]
+    ours = {"token_ids": np.array([row], "int32"), "language_ids": np.ones_like(rows, "int32")}
+    check_equal(numpy_of(read.network.hidden_states(ours, training=False)), expected.numpy())
 
 
 def test_an_import_is_saved_and_loaded(tmp_path):

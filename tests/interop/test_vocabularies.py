@@ -1,5 +1,6 @@
 """Tokenizers' files against the transformers library that reads them."""
 
+import collections
 import io
 import json
 import pathlib
@@ -10,9 +11,15 @@ import sentencepiece
 import tensorflow as tf
 from sentencepiece import sentencepiece_model_pb2
 
+from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.data.tasks.encoding import encode_pairs
-from macaron_tf.interop.vocabularies import read_t5_vocabulary, read_vocabulary
+from macaron_tf.interop.vocabularies import (
+    read_t5_vocabulary,
+    read_vocabulary,
+    read_xlm_vocabulary,
+)
 from macaron_tf.text.byte_pairs import BytePairVocabulary
+from macaron_tf.text.normalization import moses_words
 from tests.harness import refuses
 
 TRAINING = [
@@ -97,6 +104,74 @@ def test_byte_pairs(system, files, options, tmp_path):
     vocabulary, ids = read_vocabulary(tmp_path)
     [row] = vocabulary.encode_lines([TEXTS[0]])
     assert [ids[2], *ids[row], ids[3]] == tokenizer(TEXTS[0])["input_ids"]
+
+
+def write_xlm(lines: list[list[str]], directory: pathlib.Path, **options) -> None:
+    """XLM's files as Hugging Face has them, of merges learnt on words; pieces are what was left.
+
+    So not all that merges make are pieces, nor all letters.
+    """
+    tokenizers = pytest.importorskip("tokenizers")
+    learner = tokenizers.Tokenizer(tokenizers.models.BPE(end_of_word_suffix="</w>"))
+    learner.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=1500, end_of_word_suffix="</w>", show_progress=False
+    )
+    learner.train_from_iterator(map(" ".join, lines[::2]), trainer)
+    found = json.loads(learner.to_str())["model"]
+    used = collections.Counter(
+        piece for words in lines[::2] for piece in learner.encode(" ".join(words)).tokens
+    )
+    pieces = [piece for piece, _ in used.most_common(len(used) - 20)]
+    special = ["<s>", "</s>", "<pad>", "<unk>", *(f"<special{i}>" for i in range(10))]
+    assert set(found["vocab"]) - set(pieces)
+    numbers = {name: number for number, name in enumerate(special + pieces)}
+    (directory / "vocab.json").write_text(json.dumps(numbers))
+    merges = [" ".join(merge) for merge in found["merges"]]
+    (directory / "merges.txt").write_text("".join(f"{merge} 7\n" for merge in merges))
+    (directory / "tokenizer_config.json").write_text(json.dumps(options))
+
+
+def read_side(name: str, code: str, tfds) -> list[str]:
+    pairs = read_pairs(f"tfds:multi30k/{name}", "train[:300]", *name.split("-"), tfds)
+    return [pair[name.split("-").index(code)] for pair in pairs]
+
+
+@pytest.mark.parametrize("lower_case", [True, False])
+def test_xlms_words_and_codes(lower_case, tmp_path, tfds):
+    """On real text in three languages, on odd text, and on a language with rules of its own."""
+    transformers = pytest.importorskip("transformers")
+    texts = {
+        "en": [
+            *read_side("de-en", "en", tfds),
+            *(text for text in TEXTS if "</s>" not in text),
+            "“Odd”… \uff12\uff0c\u00a0\uff05 \u200bzero\ttab don't U.S. $5",
+        ],
+        "de": read_side("de-en", "de", tfds),
+        "fr": [*read_side("fr-en", "fr", tfds), "« L'été » n'a-t-il pas 1 000 €?"],
+        "ro": ["Această ţară și oraşul său în înalt."],
+    }
+    words = [moses_words(text, code, lower_case) for code in texts for text in texts[code]]
+    write_xlm(words, tmp_path, do_lowercase_and_remove_accent=lower_case)
+    theirs = transformers.XLMTokenizer.from_pretrained(tmp_path)
+    vocabulary, ids = read_xlm_vocabulary(tmp_path, tuple(texts))
+    names = ("pad", "unk", "bos", "sep", "mask")
+    assert ids[:5].tolist() == [getattr(theirs, f"{name}_token_id") for name in names]
+    assert sorted(ids) == [*range(len(theirs))]
+    unknown = 0
+    for code, lines in texts.items():
+        # Their public method gives every text the rules of English.
+        cut = [theirs._tokenize(line, lang=code) for line in lines]
+        rows = vocabulary.encode_lines(lines, code)
+        assert [ids[row].tolist() for row in rows] == [*map(theirs.convert_tokens_to_ids, cut)]
+        unknown += sum(row.count(vocabulary.unk_id) for row in rows)
+        back = zip(vocabulary.decode_lines(rows), rows, cut, strict=True)
+        for line, row, tokens in back:
+            assert vocabulary.unk_id in row or line == theirs.convert_tokens_to_string(tokens)
+    assert unknown
+    assert vocabulary.encode_lines([texts["en"][0]]) == vocabulary.encode_lines(
+        texts["en"][:1], "en"
+    )
 
 
 XLNET = {

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import pickle
 import sys
 
 import numpy as np
@@ -9,10 +10,11 @@ import pytest
 import tensorflow as tf
 
 from macaron_tf.errors import UserError
-from macaron_tf.text import PairVocabulary
+from macaron_tf.text import PairVocabulary, PieceVocabulary
 from macaron_tf.text.byte_pairs import (
     BytePairVocabulary,
     CharacterPairVocabulary,
+    MosesPairVocabulary,
     byte_alphabet,
 )
 from tests.harness import refuses
@@ -218,3 +220,51 @@ def test_a_pair_of_vocabularies_decodes_as_its_target():
     rows = tf.ragged.constant(target.encode_lines([" a"]), tf.int32)
     assert pair.decode(rows).numpy().tolist() == target.decode(rows).numpy().tolist() == [b" a"]
     assert pair.decode_lines(rows.to_list()) == [" a"]
+
+
+@pytest.fixture
+def release(tmp_path) -> dict:
+    """The two files of an XLM's release: a piece that merges make on the way is none of its own."""
+    merges = ["h e", "l l", "he ll", "hell o</w>", "w e</w>", "' s</w>"]
+    (tmp_path / "codes").write_text("".join(f"{merge} {9 - n}\n" for n, merge in enumerate(merges)))
+    pieces = ["hello", "we", "he@@", "w@@", "o", ".", "'s", "d@@"]
+    (tmp_path / "vocab").write_text("".join(f"{piece} 3\n" for piece in pieces))
+    return {"codes": tmp_path / "codes", "pieces": tmp_path / "vocab"}
+
+
+def test_xlms_release(release, tmp_path):
+    xlm = MosesPairVocabulary.from_fastbpe(**release, languages=("en", "de"))
+    hello, we, *_, stop = range(5, 11)
+    lines = ["Hélló we.", "hell\u200bo  he", ""]
+    # "he" within a word is a piece, and none at the end of one; neither are its letters there.
+    rows = [[hello, we, stop], [hello, 1, 1], []]
+    assert xlm.encode_lines(lines) == rows
+    assert xlm.encode(tf.constant(lines[:1])).to_list() == rows[:1]
+    assert xlm.decode_lines(rows[:1]) == ["hello we ."]
+    kept = MosesPairVocabulary.from_fastbpe(**release, lower_case=False)
+    assert kept.encode_lines(["Hello"]) != kept.encode_lines(["hello"])
+    xlm.save(tmp_path / "saved")
+    again = PieceVocabulary.load(tmp_path / "saved")
+    assert again.hash == xlm.hash and again.languages == ("en", "de")
+    assert again.encode_lines(lines) == xlm.encode_lines(lines)
+    assert pickle.loads(pickle.dumps(xlm)).encode_lines(lines) == xlm.encode_lines(lines)
+    english, german = (xlm.encode_lines(["hello's"], code) for code in xlm.languages)
+    assert english != german
+    pair = PairVocabulary(xlm, xlm, languages=("de", "en"))
+    assert [pair.encode_lines(["hello's"], code) for code in xlm.languages] == [english, german]
+    refuses("by Moses's rules in Python, which a SavedModel cannot hold", xlm.trackables)
+
+
+def test_languages_whose_words_others_cut(release, monkeypatch):
+    xlm = MosesPairVocabulary.from_fastbpe(**release)
+    for package in ("jieba", "pythainlp"):
+        monkeypatch.setitem(sys.modules, package, None)
+    refuses("pip install jieba", xlm.encode_lines, ["x"], "zh")
+    refuses("pip install pythainlp", xlm.encode_lines, ["x"], "th")
+    refuses("Japanese was cut by KyTea", xlm.encode_lines, ["x"], "ja")
+
+
+def test_other_files_are_no_release(release):
+    release["codes"].write_text("#version: 0.2\nh e\n")
+    refuses("codes, line 1: '#version: 0.2' is not 2 and a count", MosesPairVocabulary.from_fastbpe,
+            **release)  # fmt: skip

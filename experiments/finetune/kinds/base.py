@@ -15,7 +15,7 @@ from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.own_tables import TableSettings
 from macaron_tf.errors import UserError
 from macaron_tf.models import EncoderConfig
-from macaron_tf.settings import Count, Settings
+from macaron_tf.settings import Count, Natural, Settings
 from macaron_tf.text.base import PieceVocabulary
 
 
@@ -44,11 +44,14 @@ class Limits(Settings):
         max_length: greatest length of a row, special ids included.
         spans: of questions.
         causal: whether the model is causal, whose rows are made otherwise, see `encode_pairs`.
+        language, language_id: of the texts of a classification, and its row in the model's table.
     """
 
     max_length: Count
     spans: SpanLimits = SpanLimits()
     causal: bool = False
+    language: str | None = None
+    language_id: Natural = 0
 
 
 class TaskKind(abc.ABC):
@@ -71,9 +74,12 @@ class TaskKind(abc.ABC):
     def __init__(self, task: Task):
         self.task = task
 
-    def read(self, split: str, tfds: Tfds | None, source: str | None) -> Any:
+    def read(
+        self, split: str, tfds: Tfds | None, source: str | None, language: str | None = None
+    ) -> Any:
         """The examples of a split, with their labels; arguments as for `read_examples`."""
-        examples = type(self).reader(self.task, split, tfds, source)
+        other = {"language": language} if language else {}
+        examples = type(self).reader(self.task, split, tfds, source, **other)
         if examples.labels is None:
             raise UserError(
                 f"split {split!r} of {source or self.task.source} has no labels to score against "

@@ -37,7 +37,8 @@ class Classification(TaskKind):
         if self.task.regression and examples.labels is not None:
             scores = (examples.labels - self.task.mean) / self.task.deviation  # (N,)
             examples = dataclasses.replace(examples, labels=scores.astype(np.float32))
-        return encode_examples(vocabulary, examples, limits.max_length, limits.causal)
+        language = limits.language, limits.language_id
+        return encode_examples(vocabulary, examples, limits.max_length, limits.causal, *language)
 
     def network(self, config, head_dropout, policy) -> EncoderClassifier | CausalClassifier:
         if config.causal:

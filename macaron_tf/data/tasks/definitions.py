@@ -191,6 +191,15 @@ _TASKS = (
         source="tfds:snli",
         undecided=True,
     ),
+    # Conneau et al. 2018: trained on English, MultiNLI, and judged in 15 languages, `tfds:xnli`.
+    Task(
+        "xnli",
+        first=("premise",),
+        second=("hypothesis",),
+        labels=_MNLI,
+        source="tfds:multi_nli",
+        validation_splits=("validation_matched", "validation_mismatched"),
+    ),
     _glue("qnli", "QNLI.tsv", "question", "sentence", **_ENTAILMENT),
     _glue("rte", "RTE.tsv", **_ENTAILMENT),
     _glue("wnli", "WNLI.tsv", labels=("not_entailment", "entailment")),

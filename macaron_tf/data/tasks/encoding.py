@@ -25,6 +25,7 @@ def encode_pairs(
     second: tf.Tensor | None,
     max_length: int,
     causal: bool = False,
+    language: str | None = None,
 ) -> dict[str, tf.Tensor]:
     """Texts to `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, with `pair_separators` between.
 
@@ -42,13 +43,15 @@ def encode_pairs(
 
     Args:
         first, second: (B,) string tensors; the second is None for tasks on one text.
+        language: of the texts, for the vocabulary's rules.
 
     Returns:
         {"token_ids": (B, L) int32, filled up with 0 (PAD); "segment_ids": (B, L) int32, 1 in
         `b [SEP]`, 2 at a [CLS] that ends a row, else 0}; L is the length of the longest row.
     """
     columns = [first] if second is None else [first, second]
-    texts = [vocabulary.encode(tf.convert_to_tensor(column)) for column in columns]  # (B, None)
+    # (B, None) each
+    texts = [vocabulary.encode(tf.convert_to_tensor(column), language) for column in columns]
     specials = 2 if second is None else 2 + vocabulary.pair_separators
     check_length(max_length, specials + len(texts), f"{len(texts)} text(s)")
     a, *b = tensorflow_text.RoundRobinTrimmer(max_length - specials).trim(texts)
@@ -144,8 +147,14 @@ def encode_examples(
     examples: Examples,
     max_length: int,
     causal: bool = False,
+    language: str | None = None,
+    language_id: int = 0,
 ) -> EncodedExamples:
-    """Tokenizes a split once, by `encode_pairs`; of choices R rows each, by `encode_choices`."""
+    """Tokenizes a split once, by `encode_pairs`; of choices R rows each, by `encode_choices`.
+
+    Args:
+        language, language_id: of texts that are no choices, see `EncodedExamples`.
+    """
     contexts, *choices = examples.texts
     count = len(choices) or 1
     first, asked = (
@@ -160,7 +169,7 @@ def encode_examples(
             encoded = encode_choices(vocabulary, *texts, max_length, causal)
         else:
             texts = first[part], second and second[part]
-            encoded = encode_pairs(vocabulary, *texts, max_length, causal)
+            encoded = encode_pairs(vocabulary, *texts, max_length, causal, language)
         opening = (encoded["token_ids"] != 0) & (encoded["segment_ids"] == 0)  # (B, L)
         return encoded["token_ids"], tf.math.count_nonzero(opening, axis=1)
 
@@ -172,6 +181,7 @@ def encode_examples(
         max_length,
         count=count,
         cls_last=vocabulary.cls_last,
+        language_id=language_id,
     )
 
 

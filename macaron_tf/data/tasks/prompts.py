@@ -78,7 +78,7 @@ TEMPLATES = {
     "sst2": Template("Review: {first}\nSentiment:", ("negative", "positive")),
     "mrpc": Template("First: {first}\nSecond: {second}\nDo both say the same?", _YES[::-1]),
     "qqp": Template("First: {first}\nSecond: {second}\nDo both ask the same?", _YES[::-1]),
-    **dict.fromkeys(("mnli", "snli"), _THREE),
+    **dict.fromkeys(("mnli", "snli", "xnli"), _THREE),
     "qnli": Template("{second}\nDoes this answer the question: {first}\nAnswer:", _YES),
     "rte": Template("{first}\nQuestion: {second} True or false?\nAnswer:", ("true", "false")),
     "wnli": Template("{first}\nQuestion: {second} True or false?\nAnswer:", ("false", "true")),

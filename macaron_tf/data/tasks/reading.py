@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -177,7 +177,11 @@ class Examples:
 
 
 def read_examples(
-    task: Task, split: str, tfds: Tfds | None = None, source: str | None = None
+    task: Task,
+    split: str,
+    tfds: Tfds | None = None,
+    source: str | None = None,
+    language: str | None = None,
 ) -> Examples:
     """Reads a split of a task; `split` and `tfds` are `open_set`'s.
 
@@ -190,6 +194,7 @@ def read_examples(
                 or a score; other columns are not read. The label column may be absent where the
                 split's name begins with "test" or "all";
             `python:MODULE:FUNCTION`: the same columns of a user's function, see `Table`.
+        language: of the texts that are read, where TFDS's records hold their translations (XNLI).
 
     Returns:
         The examples. Records of TFDS may hold empty texts (some of MultiRC's answers are empty);
@@ -201,8 +206,9 @@ def read_examples(
     """
     parsed = parse_task_source(task, source, "tsv:FILE", OWN_ROWS)
     if parsed.kind == "tfds" and not task.own:
-        read = _choices_of_tfds if task.kind == "choice" else _of_tfds
-        fields, *others = read(task, parsed.place, split, tfds)
+        place = (task, parsed.place, split, tfds)
+        choices = task.kind == "choice"
+        fields, *others = _choices_of_tfds(*place) if choices else _of_tfds(*place, language)
     else:
         fields, *others = _of_table(task, Table(parsed, split, tfds))
     second = [(field,) for field in task.second] if task.kind == "choice" else [task.second]
@@ -218,7 +224,7 @@ def read_examples(
 _Columns = tuple[dict[str, list[str]], np.ndarray | None, np.ndarray, np.ndarray | None]
 
 
-def _of_tfds(task, name, split, tfds) -> _Columns:
+def _of_tfds(task, name, split, tfds, language) -> _Columns:
     fields, index = (*task.first, *task.second), (_INDEX,) * bool(task.submissions)
     columns = read_columns(name, split, (*fields, _LABEL, *index), tfds)
     _check_classes(task, name, columns.class_names.get(_LABEL, task.labels))
@@ -242,8 +248,28 @@ def _of_tfds(task, name, split, tfds) -> _Columns:
         groups = np.stack(parts, axis=1).astype(np.int64)
     key = f"{_INDEX}/answer" if task.grouped else _INDEX
     indices = values[key] if index else np.arange(len(values[_LABEL]))
-    texts = {field: decoded(values[field]) for field in fields}
+    place = f"tfds:{name}, split {split!r}"
+    texts = {field: _texts(values, field, language, place) for field in fields}
     return texts, labels, indices.astype(np.int64), groups
+
+
+def _texts(values: Mapping, field: str, language: str | None, place: str) -> list[str]:
+    """The texts of a field, or those of one language where it holds translations."""
+    codes, translations = (values.get(f"{field}/{key}") for key in ("language", "translation"))
+    if field in values:
+        return decoded(values[field])
+    if f"{field}/{language}" in values:
+        return decoded(values[f"{field}/{language}"])
+    known = {key.partition("/")[2] for key in values if key.startswith(f"{field}/")}
+    if codes is not None:  # lists, of as many translations as a record has
+        known = {code.decode() for row in codes for code in row}
+        rows = [dict(zip(*pair, strict=True)) for pair in zip(codes, translations, strict=True)]
+        if language and all(language.encode() in row for row in rows):
+            return decoded([row[language.encode()] for row in rows])
+    raise UserError(
+        f"{place}: {field!r} is in {', '.join(sorted(known))}, and not all of it in "
+        f"{language or 'a language that is named'}: give one of these with --languages"
+    )
 
 
 def _check_classes(task: Task, name: str, found: tuple[str, ...]) -> None:

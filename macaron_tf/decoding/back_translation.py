@@ -1,0 +1,84 @@
+"""Unsupervised translation: denoising, and learning from one's own translations."""
+
+import dataclasses
+from typing import ClassVar
+
+import tensorflow as tf
+
+from macaron_tf.decoding.beam_search import BeamSearchConfig
+from macaron_tf.decoding.translator import translate_ids
+from macaron_tf.models.encoder_decoder import Backward
+from macaron_tf.objectives.base import Batch, Sums
+from macaron_tf.objectives.denoising import DenoisingObjective
+from macaron_tf.objectives.translation import TranslationObjective
+from macaron_tf.settings import Count, Dropout
+from macaron_tf.special_ids import EOS, PAD
+
+_SIDES = ("source", "target")
+
+
+@dataclasses.dataclass(frozen=True)
+class BackTranslationObjective(DenoisingObjective):
+    """Translation without pairs: texts of two languages, from noised ones and from translations.
+
+    Of a batch of `source (B, S)` and `target (B, T)`, which do not belong together, the network
+    learns each text twice: from its noised self, and from the network's own greedy translation of
+    it into the other language, made without dropout before the update. The four losses are one
+    mean over all of their tokens. A batch of an evaluation holds pairs, and its loss is a
+    translation's.
+
+    Attributes:
+        label_smoothing: see `TranslationObjective`.
+        length: greatest S and T; translations have at most 1.3 times a text's tokens, and 5 more.
+
+    References: Conneau and Lample 2019 (XLM), section 4.2; Lample et al. 2018, "Phrase-Based &
+    Neural Unsupervised Machine Translation", section 3.
+    """
+
+    label_smoothing: Dropout = 0.0
+    length: Count = 256
+    learns: ClassVar[str] = "back_translation"
+
+    def preparation(self, spec, masking, vocabulary):
+        """Adds `noised_source` and `noised_target`; the vocabulary has a [MASK]."""
+        corrupted = self.corruption(vocabulary, self.length)
+
+        def noised(batch: Batch, seed: tf.Tensor) -> Batch:
+            found = dict(batch)
+            for number, side in enumerate(_SIDES):
+                ids = batch[side]  # (B, L), ending in EOS
+                width = tf.shape(ids)[1]
+                text = tf.where(ids == EOS, PAD, ids)[:, : self.length]
+                text = tf.pad(text, [[0, 0], [0, self.length - tf.shape(text)[1]]])
+                text = tf.ensure_shape(text, (None, self.length))
+                source, _ = corrupted(text, tf.stack([seed[0], 2 * seed[1] + number]))
+                found[f"noised_{side}"] = source[:, :width]
+            return found
+
+        return noised
+
+    def __call__(self, network, batch: Batch, training: bool) -> Sums:
+        learn = TranslationObjective(self.label_smoothing, self.skip_padding)
+        if not training:
+            return learn(network, batch, training)
+        greedy = BeamSearchConfig(
+            beam_size=1,
+            length_penalty=0.0,
+            max_length_ratio=1.3,
+            max_length_offset=5,
+            max_length=self.length,
+        )
+        found = []
+        # Text of the source's language is read as language 0 and written as language 1, which is
+        # the other one on the target's side; text of the target's language the other way round.
+        for number, side in enumerate(_SIDES):
+            text = batch[side]
+            translator = Backward(network) if number else network
+            translation = translate_ids(translator, text, greedy)["ids"][:, 0]  # (B, L)
+            for source, read in ((batch[f"noised_{side}"], number), (translation, 1 - number)):
+                languages = {
+                    "source_languages": tf.fill(tf.shape(source), read),
+                    "target_languages": tf.fill(tf.shape(text), 1 - number),
+                }
+                found.append(learn(network, {"source": source, "target": text, **languages}, True))
+        return {name: tf.add_n([sums[name] for sums in found]) for name in found[0]}

@@ -1,0 +1,91 @@
+"""Classification in several languages: XNLI's records, and a model trained in one of them."""
+
+import numpy as np
+import pytest
+
+from experiments.finetune.__main__ import main
+from experiments.finetune.run import FinetuningRun
+from macaron_tf.data.sources.tfds import Tfds
+from macaron_tf.data.tasks.definitions import get_task
+from macaron_tf.data.tasks.reading import read_examples
+from tests.conftest import number_pairs
+from tests.data.tasks.test_reading import prepare
+from tests.experiments.pretraining_toy import flags
+from tests.experiments.task_toys import scores_in
+from tests.experiments.translate.test_init import make_start
+from tests.harness import refuses
+
+TOY = "tfds:glue/toy"
+PAIRS = number_pairs(24, seed=3)
+
+
+@pytest.fixture(scope="module")
+def xnli(tmp_path_factory) -> str:
+    """A folder with a set of XNLI's structure: one field a language, and lists of translations."""
+    tfds = pytest.importorskip("tensorflow_datasets")
+    folder, codes = tmp_path_factory.mktemp("xnli"), ("de", "en")
+    features = {
+        "premise": tfds.features.Translation(codes),
+        "hypothesis": tfds.features.TranslationVariableLanguages(codes),
+        "label": tfds.features.ClassLabel(names=get_task("xnli").labels),
+    }
+    records = []
+    for number, (english, german) in enumerate(PAIRS):
+        texts = {"de": german, "en": english}
+        records.append({"premise": texts, "hypothesis": texts, "label": number % 3})
+    prepare(folder, features, validation=records)
+    return str(folder)
+
+
+def test_one_language_of_translations_is_read(xnli):
+    task, tfds = get_task("xnli"), Tfds(xnli)
+    for side, code in enumerate(("en", "de")):
+        found = read_examples(task, "validation", tfds, TOY, code)
+        assert found.texts == ([pair[side] for pair in PAIRS],) * 2
+        assert found.labels.tolist() == [0, 1, 2] * 8
+    for code in ("fr", None):
+        refuses("'premise' is in de, en.* with --languages", read_examples, task, "validation",
+                tfds, TOY, code)  # fmt: skip
+
+
+def test_a_model_trained_in_one_language_is_scored_in_others(xnli, tmp_path, capsys, refused):
+    start = make_start(tmp_path / "xlm", "xlm_tiny")
+    names = get_task("xnli").labels
+    rows = [f"{a}\t{a}\t{names[number % 3]}" for number, (_, a) in enumerate(PAIRS)]
+    for split in ("train", "validation_matched", "validation_mismatched"):
+        text = "\n".join(["premise\thypothesis\tlabel", *rows]) + "\n"
+        (tmp_path / f"{split}.tsv").write_text(text, encoding="utf-8")
+    run = str(tmp_path / "run")
+    train = ["train", "xnli", run, "--init", start, "--source", f"tsv:{tmp_path}/{{split}}.tsv"]
+    own = flags(["language=de", "max_length=24", "training.max_steps=2", "model.dropout=0"])
+    assert main([*train, *own]) == 0
+    opened = FinetuningRun.open(run)
+    assert opened.recipe.languages == ("en", "de") and opened.recipe.limits.language_id == 1
+    scores = ["--data-dir", xnli, "--source", TOY, "--split", "validation"]
+    evaluate = ["evaluate", run, *scores, "--output", str(tmp_path / "scores"), "--languages"]
+    capsys.readouterr()
+    assert main([*evaluate, "en", "de"]) == 0
+    assert [line[:3] for line in capsys.readouterr().out.splitlines()[:2]] == ["en ", "de "]
+    record = scores_in(tmp_path / "scores")
+    assert record["languages"] == [*record["metrics"]] == ["en", "de"]
+    # A language is its row of the table: in English, German's row gives the outputs of German.
+    predictor = opened.predictor()
+    task, tfds = get_task("xnli"), Tfds(xnli)
+    examples = {code: read_examples(task, "validation", tfds, TOY, code) for code in ("en", "de")}
+    english = predictor.of_examples(examples["en"], "en")
+    german = predictor.of_examples(examples["de"], "de")
+    assert record["predictions"]["de"] == german.argmax(-1).tolist()
+    np.testing.assert_array_equal(predictor.of_examples(examples["de"]), german)
+    table = predictor.network.encoder.embeddings.languages
+    table.assign(table.numpy()[::-1])
+    np.testing.assert_allclose(predictor.of_examples(examples["de"], "en"), german, atol=1e-6)
+    assert np.abs(predictor.of_examples(examples["en"], "en") - english).max() > 1e-4
+    refused(
+        main, [*evaluate, "fr"], "language='fr' is none of the model's: one of en, de", tmp_path
+    )
+    refused(
+        main,
+        [*train[:2], f"{run}2", *train[3:], *flags(["language=fr"])],
+        "language='fr'",
+        tmp_path,
+    )
