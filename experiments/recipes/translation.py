@@ -142,7 +142,8 @@ def multi30k_unsupervised_tiny() -> TranslationRecipe:
     and moved at the rates of its released code) and online back-translation by greedy search. Text
     is English of the one half of the training set and German of the other. Rates are of whole
     tokens, rounded up; the weight of denoising, which is lowered there, stays 1. The learning rate
-    and the number of updates are ours. Pairs are read for validation alone.
+    and the number of updates are ours, the beam and its length penalty multi30k_macaron_tiny's.
+    Pairs are read for validation alone.
     """
     return multi30k_xlm_tiny().changed(
         data=dict(

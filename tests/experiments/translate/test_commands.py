@@ -176,7 +176,7 @@ def test_files_without_splits_are_all_of_the_text(number_run, tmp_path, capsys):
 def repeating(monkeypatch):
     """Makes every run's translator one that says the source: no network is built."""
 
-    def translator(run, checkpoint=None, decoding: BeamSearchConfig | None = None, seed=1):
+    def translator(run, checkpoint=None, decoding=None, seed=1, backward=False):
         rows = lambda lines: [types.SimpleNamespace(best=lines, hypotheses=lines)]  # noqa: E731
         return types.SimpleNamespace(config=decoding, stream=rows)
 

@@ -120,6 +120,7 @@ def test_the_two_texts_are_no_pairs(start, number_text):
     np.testing.assert_array_equal(both.gather(rows)["target"], held_out.gather(rows)["target"])
 
 
+@pytest.mark.slow  # the walk runs the same commands
 def test_it_trains_resumes_and_translates_both_ways(start, number_text, tmp_path, answered):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     more = {**HALVES, "training.validate_every": 6, "model.dropout": 0.1}
