@@ -9,7 +9,6 @@ import pytest
 
 from experiments.translate.__main__ import main
 from experiments.translate.run import TranslationRun
-from macaron_tf.decoding import BeamSearchConfig
 from macaron_tf.training.progress import read_lines
 from tests.conftest import number_pairs, number_settings, write_numbers
 from tests.experiments.pretraining_toy import flags
