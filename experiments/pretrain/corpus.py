@@ -20,6 +20,7 @@ from macaron_tf.io import paths as storage
 from macaron_tf.io.files import cache_directory
 from macaron_tf.text import (
     BytePairVocabulary,
+    MosesPairVocabulary,
     PieceVocabulary,
     SentencePieceVocabulary,
     WordPieceVocabulary,
@@ -93,6 +94,11 @@ def prepare_corpus(
         vocabulary = load_encoder_vocabulary(vocabulary_dir)
     elif vocabulary is None:
         vocabulary = _own_vocabulary(recipe, out, tfds)
+    if isinstance(vocabulary, MosesPairVocabulary):
+        raise UserError(
+            f"a corpus is cut without a language for each line, which a {vocabulary.kind} "
+            "vocabulary needs: leave its --vocabulary or --init out, or fine-tune that model"
+        )
     return prepare(recipe.corpus, vocabulary, out, tfds=tfds, **options)
 
 

@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from experiments import registry
+from experiments.pretrain.corpus import prepare_corpus
+from experiments.pretrain.run import PretrainingRecipe
 from macaron_tf.errors import UserError
 from macaron_tf.text import PairVocabulary, PieceVocabulary
 from macaron_tf.text.byte_pairs import (
@@ -262,6 +265,14 @@ def test_languages_whose_words_others_cut(release, monkeypatch):
     refuses("pip install jieba", xlm.encode_lines, ["x"], "zh")
     refuses("pip install pythainlp", xlm.encode_lines, ["x"], "th")
     refuses("Japanese was cut by KyTea", xlm.encode_lines, ["x"], "ja")
+
+
+def test_a_corpus_is_refused(release, tmp_path):
+    MosesPairVocabulary.from_fastbpe(**release).save(tmp_path / "saved")
+    recipe = registry.load("xlm_captions_tiny", PretrainingRecipe)
+    refuses("without a language for each line", prepare_corpus, recipe, str(tmp_path / "corpus"),
+            str(tmp_path / "saved"))  # fmt: skip
+    assert not (tmp_path / "corpus").exists()
 
 
 def test_other_files_are_no_release(release):
