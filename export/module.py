@@ -45,6 +45,7 @@ class ExportedModule:
     def __init__(self, network: keras.Model, vocabulary: Any):
         self.network = network
         self.vocabulary = vocabulary
+        self._resources = vocabulary.trackables()
         self._scope = keras.StatelessScope()  # values that stand for the network's own
 
     def compute_in_bfloat16(self, place: str) -> None:
@@ -103,7 +104,7 @@ class ExportedModule:
         module = tf.Module()
         with self._scope:
             module.weights = [weight.value for weight in self.network.weights]
-        module.resources = self.vocabulary.trackables()
+        module.resources = self._resources
         return module
 
 

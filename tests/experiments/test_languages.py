@@ -5,9 +5,13 @@ import pytest
 
 from experiments.finetune.__main__ import main
 from experiments.finetune.run import FinetuningRun
+from export.saved_model import main as export
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.reading import read_examples
+from macaron_tf.models import EncoderClassifier, EncoderConfig
+from macaron_tf.models.pretrained import Pretrained
+from macaron_tf.text import MosesPairVocabulary
 from tests.conftest import number_pairs
 from tests.data.tasks.test_reading import prepare
 from tests.experiments.pretraining_toy import flags
@@ -90,3 +94,12 @@ def test_a_model_trained_in_one_language_is_scored_in_others(xnli, tmp_path, cap
         "language='fr'",
         tmp_path,
     )
+
+
+def test_words_that_no_graph_can_cut_are_not_exported(tmp_path, refused):
+    vocabulary = MosesPairVocabulary(["a</w>", "b</w>"], [], ("en", "de"))
+    network = EncoderClassifier(EncoderConfig(vocabulary.size, 16, 32, 2, 1, max_length=16), 2)
+    network.build()
+    saved = Pretrained(network, "bert_base", "", vocabulary, labels=("x", "y"))
+    saved.save_pretrained(tmp_path / "saved")
+    refused(export, [tmp_path / "saved", tmp_path / "out"], "which a SavedModel cannot", tmp_path)
