@@ -318,15 +318,19 @@ def write(
         figure: whether there is a NAME.png to show.
         rest: of the JSON, besides the command and the commit.
     """
-    revision = ["git", "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(revision, capture_output=True, text=True).stdout.strip()
     line = shlex.join(["python", "-m", f"experiments.{script}", *options.arguments])
-    record = {"command": line, "commit": commit, **rest}
+    record = {"command": line, "commit": commit(), **rest}
     write_json(out / f"{name}.json", record)
-    text = [f"# {title}", "", f"`{line}` at commit {commit}.", "", *lines, ""]
+    text = [f"# {title}", "", f"`{line}` at commit {record['commit']}.", "", *lines, ""]
     text += [f"![{title}]({name}.png)", ""] if figure else []
     write_aside(out / f"{name}.md", "\n".join(text).encode())
     print("\n".join(text))
+
+
+def commit() -> str:
+    """The commit that is checked out, in short."""
+    revision = ["git", "rev-parse", "--short", "HEAD"]
+    return subprocess.run(revision, capture_output=True, text=True).stdout.strip()
 
 
 def mean_curves(

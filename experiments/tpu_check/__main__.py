@@ -43,6 +43,7 @@ main = cli.single_program(
         4,
     ),
     cli.argument("--json FILE", "add the results to this file, after each recipe"),
+    cli.switch("--resume", "keep the rows that --json has of this commit and these settings"),
     cli.argument("--markdown FILE", "write the table there; with --json, of all of its rows"),
     cli.argument("--hlo DIR", "keep the compiler's optimized programs there"),
     cli.switch("--list", "list the chips"),

@@ -4,7 +4,8 @@ A row has "ok", "recipe", "topology", "rows" and "length" of a core's micro-batc
 "problems", each `{"what", "op", "source"}`; then, None where not known, "memory" (bytes by use),
 "memory_total" and "memory_limit" (bytes needed at once, and of a core), "largest_rows" (the most
 seen to fit), "tried" (whether each number of rows fits), "cycles" of a step, "loop_cycles" of them,
-"loops" (the outermost), "milliseconds" at the chip's clock, and "tokens_a_second" of a core.
+"loops" (the outermost), "milliseconds" at the chip's clock, "tokens_a_second" of a core, and the
+first "compilation" (see `compiler.compile_step`). "settings" are those of `--set`.
 """
 
 import argparse
@@ -28,7 +29,8 @@ _PACKAGES = ("tensorflow", "keras", "jax", "libtpu")
 _COLUMNS = (
     "recipe", "topology", "passes", "batch a core", "GiB: arguments", "temporaries",
     "all / a core's", "summed over cores", "largest batch seen to fit", "Mcycles a step",
-    "in loops", "ms a step", "tokens/s a core", "time a token",
+    "in loops", "ms a step", "tokens/s a core", "time a token", "compiled in min", "CPU min", "GiB",
+    "commit",
 )  # fmt: skip
 
 
@@ -60,24 +62,36 @@ def run(options: argparse.Namespace) -> int:
         "options": [*batch, "--compilations", str(options.compilations), *given],
         "versions": {package: importlib.metadata.version(package) for package in _PACKAGES},
     }
+    commit = studies.commit()
+    file = pathlib.Path(options.json) if options.json else None
     found = []
     for name, one in steps.items():
-        found += _check(name, one, options)
+        topologies = options.topology
+        if options.resume and file and file.is_file():
+            have = merged([], file.read_text(encoding="utf-8"), str(file))
+            new = {"recipe": name, "rows": one.shape(options.batch).rows}
+            new |= {"settings": options.set, "commit": commit}
+            same = [row for row in have if all(row.get(key) == new[key] for key in new)]
+            found += [row for row in same if row["topology"] in topologies]
+            topologies = [each for each in topologies if each not in {r["topology"] for r in same}]
+        for row in _check(name, one, options, topologies) if topologies else ():
+            found.append(row | {"settings": options.set, "commit": commit})
+            rows = found
+            if file:
+                if file.is_file():
+                    rows = merged(found, file.read_text(encoding="utf-8"), str(file))
+                write_aside(file, as_json(rows, facts).encode())
+            if options.markdown:
+                write_aside(options.markdown, as_markdown(rows, facts).encode())
         gc.collect()  # a model and its graphs hold each other, gigabytes of them
-        rows = found
-        if options.json:
-            path = pathlib.Path(options.json)
-            if path.is_file():
-                rows = merged(found, path.read_text(encoding="utf-8"), str(path))
-            write_aside(path, as_json(rows, facts).encode())
-        if options.markdown:
-            write_aside(options.markdown, as_markdown(rows, facts).encode())
     print(table(found))
     print(problems(found), end="")
     return 0 if all(row["ok"] for row in found) else 1
 
 
-def _check(name: str, step: Step, options: argparse.Namespace) -> list[dict]:
+def _check(
+    name: str, step: Step, options: argparse.Namespace, topologies: Sequence[str]
+) -> Iterator[dict]:
     """A recipe's rows, one a topology. The steps are traced once for all of them."""
     _say(f"{name}: building the model")
     model = step.build()
@@ -95,16 +109,15 @@ def _check(name: str, step: Step, options: argparse.Namespace) -> list[dict]:
             text = pathlib.Path(options.hlo) / f"{name}-{topology.replace(':', '-')}-{rows}.hlo"
         return compiler.compile_step(hlo, topology, text)
 
-    first, found = traced(shape.rows), []
-    for topology in options.topology:
+    first = traced(shape.rows)
+    for topology in topologies:
         results = {}
         if not first.problems:
             compile_ = functools.partial(compiled, topology)
             limit = chip_of(topology).core_bytes
             results = compiler.search(compile_, shape.rows, limit, options.compilations)
         parameters = model.network.count_params()
-        found.append(row(name, topology, shape, parameters, first, results))
-    return found
+        yield row(name, topology, shape, parameters, first, results)
 
 
 def _say(text: str) -> None:
@@ -150,6 +163,7 @@ def row(
         "loops": cycles.get("loops", []),
         "milliseconds": speed.get("milliseconds"),
         "tokens_a_second": speed.get("tokens_a_second"),
+        "compilation": first.get("compilation"),
     }
 
 
@@ -198,8 +212,13 @@ def _cells(row: dict, first: dict | None) -> list[str]:
             f"{row['tokens_a_second']:,.0f}",
             f"{first['tokens_a_second'] / row['tokens_a_second']:.2f}" if first else "-",
         ]
+    made = ["-"] * 3
+    if used := row.get("compilation"):
+        seconds = used["seconds"], used["cpu_seconds"]
+        made = [*(f"{each / 60:.1f}" for each in seconds), _gib(used["peak_bytes"])]
     summed = _gib(4 * row["parameters"])  # float32 gradients
-    return [*cells, f"{row['rows']} x {row['length']}", *memory, summed, largest, *speed]
+    shape = f"{row['rows']} x {row['length']}"
+    return [*cells, shape, *memory, summed, largest, *speed, *made, row.get("commit", "-")]
 
 
 def problems(rows: Sequence[dict]) -> str:

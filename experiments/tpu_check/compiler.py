@@ -10,9 +10,11 @@ import json
 import os
 import pathlib
 import re
+import resource
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 
 from experiments.tpu_check.chips import chip_of
@@ -97,7 +99,8 @@ def compile_step(hlo: bytes, topology: str, text: pathlib.Path | None = None) ->
     Returns:
         `dynamic`, names of ops with shapes that are known only when run; then either `error` (and
         `error_ops`, and `memory_needed` where that was the reason), or `memory` in bytes and
-        `cycles` (see `cycles.Estimate`).
+        `cycles` (see `cycles.Estimate`); and `compilation`: the `seconds` and `cpu_seconds` that
+        it took and the `peak_bytes` of its process, where that came to an end.
     """
     with tempfile.TemporaryDirectory(prefix="tpu_check-") as folder:
         source, result = pathlib.Path(folder) / "step.hlo", pathlib.Path(folder) / "result.json"
@@ -114,6 +117,7 @@ def compile_step(hlo: bytes, topology: str, text: pathlib.Path | None = None) ->
             # Its lock file guards the device, and there is none.
             "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
         }
+        started = time.monotonic()
         done = subprocess.run(
             [*map(str, command), *([str(text)] if text else [])],
             env=os.environ | environment,
@@ -122,7 +126,9 @@ def compile_step(hlo: bytes, topology: str, text: pathlib.Path | None = None) ->
             check=False,
         )
         if result.exists():
-            return json.loads(result.read_text(encoding="utf-8"))
+            found = json.loads(result.read_text(encoding="utf-8"))
+            found["compilation"]["seconds"] = time.monotonic() - started
+            return found
     said = [line for line in done.stderr.splitlines() if line.strip()]
     reason = said[-1] if said else "it said nothing"
     return {"error": f"the compiler ended with status {done.returncode}: {reason}"}
@@ -134,6 +140,11 @@ def main() -> None:
     found, optimized = _compiled(pathlib.Path(source).read_bytes(), topology)
     if text and optimized:
         pathlib.Path(text[0]).write_text(optimized, encoding="utf-8")
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    found["compilation"] = {
+        "cpu_seconds": used.ru_utime + used.ru_stime,
+        "peak_bytes": used.ru_maxrss * 1024,
+    }
     pathlib.Path(result).write_text(json.dumps(found), encoding="utf-8")
 
 
