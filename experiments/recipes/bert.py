@@ -83,7 +83,51 @@ def bert_base() -> PretrainingRecipe:
 def bert_large() -> PretrainingRecipe:
     """BERT-orig of the SwishRNN paper, large: 4,096 sequences an update (Lei et al., table 3)."""
     return bert_base().changed(
-        model="bert_large", training=dict(learning_rate=2e-4, accumulation_steps=128)
+        model="bert_large",
+        batch_size=8,
+        training=dict(learning_rate=2e-4, accumulation_steps=512),
+    )
+
+
+def bert_devlin_128() -> PretrainingRecipe:
+    """BERT of Devlin et al. 2019, base: the first 900,000 of its updates, on rows of 128.
+
+    Appendix A.2: a million updates of 256 rows of 512, 90% of them on rows of 128 to save time;
+    masked tokens (80% [MASK], 10% a random piece, 10% as they were) and next sentences; Adam, 1e-4
+    after 10,000 updates, then a line down to 0 at the million, of which `schedule_end` is the value
+    at 900,000. Adam's epsilon and the clipping are those of the released code. Rows of 512 follow:
+
+        python -m experiments.pretrain train bert_devlin_128 runs/bert128 --data-dir DIR
+        python -m experiments.pretrain train bert_devlin_512 runs/bert --data-dir DIR \\
+            --init runs/bert128
+
+    The large model has the same updates: `--set model=bert_large`.
+    """
+    return bert_base().changed(
+        corpus=dict(sequence_length=128, pairs="next_sentence"),
+        masking=MaskingConfig(),
+        batch_size=128,
+        training=DEVLIN
+        | dict(max_steps=900_000, schedule_end=1e-4 / 9.9, clip_norm=1.0, accumulation_steps=2),
+    )
+
+
+def bert_devlin_512() -> PretrainingRecipe:
+    """BERT of Devlin et al. 2019, base: its last 100,000 updates, on rows of 512, see above.
+
+    Adam's moments begin anew.
+    """
+    first = bert_devlin_128()
+    return first.changed(
+        corpus=dict(sequence_length=512),
+        batch_size=32,
+        training=dict(
+            max_steps=100_000,
+            learning_rate=first.training.schedule_end,
+            schedule_end=0.0,
+            warmup_steps=0,
+            accumulation_steps=8,
+        ),
     )
 
 

@@ -7,7 +7,7 @@ from annotated_types import Ge, Le, Lt
 
 from macaron_tf.settings import Count, Natural, NonNegative, Positive, Settings
 
-# Schedules that reach 0 at the last update: their slope follows from `max_steps`.
+# Schedules that reach their end at the last update: their slope follows from `max_steps`.
 ENDING_SCHEDULES = ("linear", "cosine")
 
 Decay = Annotated[float, Ge(0), Lt(1)]
@@ -21,8 +21,9 @@ class TrainingConfig(Settings):
         max_steps: updates (optimizer steps) of the whole run.
         seed: of weight initialization, dropout and the order of batches.
         learning_rate: the peak of the schedule.
-        schedule: `"inverse_sqrt"`, `"linear"` or `"cosine"` (down to 0 at `max_steps`) or
-            `"constant"`, each after the same warm-up.
+        schedule: `"inverse_sqrt"`, `"linear"` or `"cosine"` (down to `schedule_end` at
+            `max_steps`) or `"constant"`, each after the same warm-up.
+        schedule_end: the learning rate at the end of a linear or cosine schedule.
         optimizer: `"adam"`, or `"adafactor"` (T5's), which has no betas and no epsilon and whose
             learning rate is relative to each weight's root mean square.
         warmup_steps: updates of linear warm-up; 0 = none.
@@ -59,6 +60,7 @@ class TrainingConfig(Settings):
     seed: Natural = 1
     learning_rate: Positive = 1.5e-3
     schedule: Literal["inverse_sqrt", "linear", "cosine", "constant"] = "inverse_sqrt"
+    schedule_end: NonNegative = 0.0
     optimizer: Literal["adam", "adafactor"] = "adam"
     warmup_steps: Natural = 8000
     warmup_start: NonNegative = 1e-7
@@ -89,4 +91,10 @@ class TrainingConfig(Settings):
             raise self.error(
                 f"warmup_steps={self.warmup_steps} must be below training.max_steps="
                 f"{self.max_steps} in the {self.schedule} schedule"
+            )
+        end, falls = self.schedule_end, self.schedule in ENDING_SCHEDULES
+        if end and not (falls and end < self.learning_rate):
+            raise self.error(
+                f"schedule_end={end} must be below training.learning_rate={self.learning_rate}, in "
+                f"the linear or cosine schedule, not {self.schedule}"
             )

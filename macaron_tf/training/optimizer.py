@@ -22,9 +22,9 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
     Args:
         decay: `"constant"`; `"inverse_sqrt"`, `peak * sqrt(warmup_steps / step)` (Vaswani et al.
             2017, section 5.3), from step 1 without a warm-up; `"linear"`, a straight line down to
-            0 at `total_steps` (Devlin et al. 2019); `"cosine"`, half a period of a cosine down to
-            0 at `total_steps` (Radford et al. 2018).
-        total_steps: the update from which a linear or cosine decay is 0.
+            `end` at `total_steps` (Devlin et al. 2019); `"cosine"`, half a period of a cosine down
+            to `end` at `total_steps` (Radford et al. 2018).
+        total_steps: the update from which a linear or cosine decay is at its end.
     """
 
     def __init__(
@@ -34,10 +34,11 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         total_steps: int = 1,
         warmup_steps: int = 0,
         start: float = 0.0,
+        end: float = 0.0,
     ):
         super().__init__()
         self.decay, self.peak, self.total_steps = decay, peak, total_steps
-        self.warmup_steps, self.start = warmup_steps, start
+        self.warmup_steps, self.start, self.end = warmup_steps, start, end
 
     def __call__(self, step):
         step = ops.cast(step, "float32")
@@ -59,11 +60,12 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
             first = float(max(self.warmup_steps, 1))
             return self.peak * first**0.5 * ops.rsqrt(ops.maximum(step, first))
         span = float(max(self.total_steps - self.warmup_steps, 1))
-        line = self.peak * ops.maximum(self.total_steps - step, 0.0) / span
-        if self.decay == "linear":
-            return line
-        left = line / self.peak  # 1 to 0
-        return self.peak * 0.5 * (1.0 - ops.cos(math.pi * left))
+        height = self.peak - self.end
+        line = height * ops.maximum(self.total_steps - step, 0.0) / span
+        if self.decay == "cosine":
+            left = line / height  # 1 to 0
+            line = height * 0.5 * (1.0 - ops.cos(math.pi * left))
+        return self.end + line
 
     def get_config(self):
         return dict(vars(self))
@@ -77,6 +79,7 @@ def make_schedule(config: TrainingConfig) -> WarmupSchedule:
         config.max_steps,
         config.warmup_steps,
         config.warmup_start,
+        config.schedule_end,
     )
 
 

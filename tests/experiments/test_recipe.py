@@ -24,6 +24,7 @@ from macaron_tf.models import catalog
 from macaron_tf.objectives import MaskingConfig
 from macaron_tf.training import checkpoints
 from macaron_tf.training.config import ENDING_SCHEDULES
+from macaron_tf.training.optimizer import WarmupSchedule, make_schedule
 from tests.harness import refuses
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -55,6 +56,8 @@ def update_rows(recipe) -> int:
         ("macaron_bert_base", 256, 3e-4, 10_000, 800_000),
         # The papers of the slides' systems.
         ("roberta_base", 2048, 5e-4, 10_000, 125_000),
+        ("roberta_8k_base", 8192, 6e-4, 24_000, 500_000),
+        ("roberta_8k_large", 8192, 4e-4, 30_000, 500_000),
         ("span_bert_base", 256, 1e-4, 10_000, 2_400_000),
         ("electra_small", 128, 5e-4, 10_000, 1_000_000),
         ("electra_base", 256, 2e-4, 10_000, 766_000),
@@ -66,9 +69,27 @@ def update_rows(recipe) -> int:
 def test_the_papers_updates(name, rows, rate, warm_up, steps):
     recipe = registry.load(name)
     training = recipe.training
-    assert recipe.model == name and update_rows(recipe) == rows
+    assert recipe.model == name.replace("_8k", "") and update_rows(recipe) == rows
     found = (training.learning_rate, training.warmup_steps, training.max_steps)
     assert found == (rate, warm_up, steps) and training.schedule == "linear"
+
+
+def test_berts_two_phases_are_one_schedule():
+    phases = [registry.load(f"bert_devlin_{length}") for length in (128, 512)]
+    assert [phase.corpus.sequence_length for phase in phases] == [128, 512]
+    whole = WarmupSchedule("linear", 1e-4, 1_000_000, 10_000, start=1e-7)
+    first, second = (make_schedule(phase.training) for phase in phases)
+    for step in (0, 5_000, 10_000, 450_000, 899_999, 900_000, 950_000, 999_999):
+        found = second(step - 900_000) if step >= 900_000 else first(step)
+        assert float(found) == pytest.approx(float(whole(step)), rel=1e-4)
+    for phase in phases:
+        training, config = phase.training, phase.model_config()
+        assert update_rows(phase) == 256 and training.clip_norm == 1.0
+        found = (training.beta_1, training.beta_2, training.epsilon, training.weight_decay)
+        assert found == (0.9, 0.999, 1e-6, 0.01) and not training.decay_vectors
+        assert (phase.masking.mask, phase.masking.random) == (0.8, 0.1)
+        assert phase.corpus.pairs == "next_sentence" and phase.vocabulary.size == 30_522
+        assert (config.dropout, config.attention_dropout, config.max_length) == (0.1, 0.1, 512)
 
 
 def test_the_papers_objectives():
@@ -84,7 +105,11 @@ def test_the_papers_objectives():
     assert macaron.training.epsilon == 1e-6
     assert (macaron.masking.mask, macaron.masking.random) == (0.8, 0.1)
     assert macaron.corpus.pairs == "next_sentence" and macaron.model_config().norm == "pre"
-    assert registry.load("roberta_base").corpus.packing == "full_sentences"
+    for name in ("roberta_base", "roberta_8k_base", "roberta_8k_large"):
+        roberta = registry.load(name)
+        assert roberta.corpus.packing == "full_sentences" and roberta.masking == MaskingConfig()
+        assert (roberta.training.beta_2, roberta.training.epsilon) == (0.98, 1e-6)
+        assert (roberta.vocabulary.kind, roberta.vocabulary.size) == ("byte_bpe", 50_265)
     albert = registry.load("albert_base")
     assert albert.corpus.pairs == "sentence_order" and albert.masking.choice == "ngrams"
     span = registry.load("span_bert_base")

@@ -17,6 +17,22 @@ def test_linear_schedule_needs_steps_after_warmup():
     refuses("warmup_steps", TrainingConfig, schedule="linear", max_steps=100, warmup_steps=100)
 
 
+@pytest.mark.parametrize(("schedule", "end"), [("linear", 1e-3), ("constant", 1e-4)])
+def test_a_schedules_end_is_below_its_peak(schedule, end):
+    said = f"schedule_end={end} must be below training.learning_rate=0.001"
+    refuses(said, TrainingConfig, schedule=schedule, learning_rate=1e-3, schedule_end=end)
+
+
+@pytest.mark.parametrize(("name", "middle"), [("linear", 6e-4), ("cosine", 6e-4)])
+def test_schedules_fall_to_their_end(name, middle):
+    config = TrainingConfig(
+        schedule=name, learning_rate=1e-3, warmup_steps=100, max_steps=1000, schedule_end=2e-4
+    )
+    schedule = make_schedule(config)
+    expected = {100: 1e-3, 550: middle, 1000: 2e-4, 2000: 2e-4}
+    assert {step: float(schedule(step)) for step in expected} == pytest.approx(expected, rel=1e-5)
+
+
 @pytest.mark.parametrize("step", [0, 1, 4000, 7999, 8000, 8001, 32000, 800000])
 def test_inverse_sqrt_is_fairseqs(step):
     schedule = make_schedule(TrainingConfig())
