@@ -124,7 +124,7 @@ def _main(parse: Callable[[list[str]], argparse.Namespace]) -> Callable[..., int
 
 def _choose_engine(options: argparse.Namespace) -> None:
     """Sets Keras's backend, which its first import reads."""
-    others = [name for name in ("strategy", "tpu", "replicas") if vars(options)[name] is not None]
+    others = [name for name in ("strategy", "tpu", "replicas") if vars(options).get(name)]
     if options.engine == "jax":
         if others:
             raise UserError(f"--{others[0]} is of --engine tensorflow: give --mesh, or neither")
@@ -368,20 +368,18 @@ DEVICES = together(
     ),
     lambda parser: parser.set_defaults(uses_devices=True),
 )
-TRAINING_DEVICES = together(
-    DEVICES,
-    group(
-        "engine",
-        argument(
-            "--engine",
-            "Keras's backend for the training, tensorflow by default; checkpoints are the same, "
-            "and either engine goes on with the other's runs",
-            choices=ENGINES,
-        ),
-        argument(
-            "--mesh AXES",
-            "with jax: devices along each axis, such as data=4,model=2: data deals out the rows "
-            "of batches, model cuts the weights (default data=1, one device)",
-        ),
+ENGINE = group(
+    "engine",
+    argument(
+        "--engine",
+        "Keras's backend for the training, tensorflow by default; checkpoints are the same, "
+        "and either engine goes on with the other's runs",
+        choices=ENGINES,
+    ),
+    argument(
+        "--mesh AXES",
+        "with jax: devices along each axis, such as data=4,model=2: data deals out the rows "
+        "of batches, model cuts the weights (default data=1, one device)",
     ),
 )
+TRAINING_DEVICES = together(DEVICES, ENGINE)

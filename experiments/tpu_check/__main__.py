@@ -9,6 +9,11 @@ that is; what memory a core needs; the largest batch that fits; shapes that depe
 the compiler's estimate of a step's time, loops counted. It exits with 0 where every recipe passes,
 with 1 where one does not, and with 2 where the command is wrong.
 
+    python -m experiments.tpu_check gpt2_base --topology v5e:2x2 --engine jax --mesh data=2,model=2
+
+compiles the update of the JAX engine for a mesh of the topology's cores, whose `data` parts have a
+micro-batch each: memory a core, and the bytes of the collectives.
+
     python -m experiments.tpu_check --slices
 
 needs no compiler: the bytes of every model of the catalog, and the smallest slice that holds them.
@@ -27,8 +32,8 @@ main = cli.single_program(
     cli.argument("recipe", "names of pre-training and translation recipes", nargs="*"),
     cli.argument(
         "--topology CHIP:SHAPE",
-        "such as v4:2x2x1 (default) or v5e:2x2; may be given again. One core is compiled for, so "
-        "that the shape changes nothing",
+        "such as v4:2x2x1 (default) or v5e:2x2; may be given again. Without --mesh one core is "
+        "compiled for, so that the shape changes nothing",
         action="append",
     ),
     cli.count(
@@ -46,6 +51,7 @@ main = cli.single_program(
     cli.switch("--resume", "keep the rows that --json has of this commit and these settings"),
     cli.argument("--markdown FILE", "write the table there; with --json, of all of its rows"),
     cli.argument("--hlo DIR", "keep the compiler's optimized programs there"),
+    cli.ENGINE,
     cli.switch("--list", "list the chips"),
     cli.switch("--slices", "which model of the catalog trains on which slice, by its shapes"),
     cli.settings("model.rnn_step_sizes=1 or training.dtype_policy=float32"),

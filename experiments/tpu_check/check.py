@@ -5,7 +5,8 @@ A row has "ok", "recipe", "topology", "rows" and "length" of a core's micro-batc
 "memory_total" and "memory_limit" (bytes needed at once, and of a core), "largest_rows" (the most
 seen to fit), "tried" (whether each number of rows fits), "cycles" of a step, "loop_cycles" of them,
 "loops" (the outermost), "milliseconds" at the chip's clock, "tokens_a_second" of a core, and the
-first "compilation" (see `compiler.compile_step`). "settings" are those of `--set`.
+first "compilation" and its "collectives" (see `compiler.compile_step`). "settings" are those of
+`--set`, "commit" is the one that was checked out, "mesh" that of `--mesh`.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import functools
 import gc
 import importlib.metadata
 import json
+import math
 import pathlib
 import shlex
 import sys
@@ -22,13 +24,14 @@ from experiments import studies
 from experiments.tpu_check import compiler, slices
 from experiments.tpu_check.chips import chip_of, listing
 from experiments.tpu_check.step import Sources, Step, Traced, problem, step_of
+from macaron_tf.distribution.mesh import parse_mesh, use_mesh
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import clear_errors, write_aside
 
 _PACKAGES = ("tensorflow", "keras", "jax", "libtpu")
 _COLUMNS = (
     "recipe", "topology", "passes", "batch a core", "GiB: arguments", "temporaries",
-    "all / a core's", "summed over cores", "largest batch seen to fit", "Mcycles a step",
+    "all / a core's", "collectives", "largest batch seen to fit", "Mcycles a step",
     "in loops", "ms a step", "tokens/s a core", "time a token", "compiled in min", "CPU min", "GiB",
     "commit",
 )  # fmt: skip
@@ -48,6 +51,15 @@ def run(options: argparse.Namespace) -> int:
     for topology in options.topology:
         chip_of(topology)
     compiler.check_installed()
+    if options.engine == "jax":
+        import jax
+
+        options.mesh = options.mesh or "data=1"
+        sizes = parse_mesh(options.mesh)
+        # The variables lie on as many parts of the CPU.
+        jax.config.update("jax_platforms", "cpu")
+        jax.config.update("jax_num_cpu_devices", math.prod(sizes.values()))
+        use_mesh(sizes)
     # Wrong settings are said before minutes are spent.
     steps = {name: step_of(name, options.set) for name in options.recipe}
     for one in steps.values():
@@ -58,8 +70,9 @@ def run(options: argparse.Namespace) -> int:
             pathlib.Path(options.hlo).mkdir(parents=True, exist_ok=True)
     batch = [] if options.batch is None else ["--batch", str(options.batch)]
     given = studies.flags("--set", *options.set)
+    on_mesh = ["--engine", "jax", "--mesh", options.mesh] if options.mesh else []
     facts = {
-        "options": [*batch, "--compilations", str(options.compilations), *given],
+        "options": [*batch, "--compilations", str(options.compilations), *on_mesh, *given],
         "versions": {package: importlib.metadata.version(package) for package in _PACKAGES},
     }
     commit = studies.commit()
@@ -70,12 +83,12 @@ def run(options: argparse.Namespace) -> int:
         if options.resume and file and file.is_file():
             have = merged([], file.read_text(encoding="utf-8"), str(file))
             new = {"recipe": name, "rows": one.shape(options.batch).rows}
-            new |= {"settings": options.set, "commit": commit}
+            new |= {"settings": options.set, "commit": commit, "mesh": options.mesh}
             same = [row for row in have if all(row.get(key) == new[key] for key in new)]
             found += [row for row in same if row["topology"] in topologies]
             topologies = [each for each in topologies if each not in {r["topology"] for r in same}]
         for row in _check(name, one, options, topologies) if topologies else ():
-            found.append(row | {"settings": options.set, "commit": commit})
+            found.append(row | {"settings": options.set, "commit": commit, "mesh": options.mesh})
             rows = found
             if file:
                 if file.is_file():
@@ -96,6 +109,7 @@ def _check(
     _say(f"{name}: building the model")
     model = step.build()
     shape = step.shape(options.batch)
+    mesh = options.mesh and parse_mesh(options.mesh)
 
     @functools.cache
     def traced(rows: int) -> Traced:
@@ -107,7 +121,7 @@ def _check(
         _say(f"{name}: compiling the step of {rows} x {shape.length} for {topology}")
         if options.hlo:
             text = pathlib.Path(options.hlo) / f"{name}-{topology.replace(':', '-')}-{rows}.hlo"
-        return compiler.compile_step(hlo, topology, text)
+        return compiler.compile_step(hlo, topology, text, mesh and math.prod(mesh.values()))
 
     first = traced(shape.rows)
     for topology in topologies:
@@ -117,7 +131,7 @@ def _check(
             limit = chip_of(topology).core_bytes
             results = compiler.search(compile_, shape.rows, limit, options.compilations)
         parameters = model.network.count_params()
-        yield row(name, topology, shape, parameters, first, results)
+        yield row(name, topology, shape, parameters, first, results, mesh["model"] if mesh else 1)
 
 
 def _say(text: str) -> None:
@@ -131,11 +145,13 @@ def row(
     parameters: int,
     traced: Traced,
     results: dict[int, dict],
+    sharing: int = 1,
 ) -> dict:
     """A row from the rows and the length of a micro-batch, and what its compilations found.
 
     Args:
         results: of `compiler.search`; the first one is the batch that is asked about.
+        sharing: cores that share a model and its micro-batch.
     """
     chip, first = chip_of(topology), next(iter(results.values()), {})
     tried = {number: compiler.fits(result, chip.core_bytes) for number, result in results.items()}
@@ -144,7 +160,8 @@ def row(
         problems += _problems(first, chip.cores, chip.core_bytes, traced.sources)
     if cycles:
         seconds = cycles["cycles"] / (chip.clock_ghz * 1e9)
-        speed = {"milliseconds": seconds * 1e3, "tokens_a_second": shape[0] * shape[1] / seconds}
+        tokens = shape[0] * shape[1] / sharing
+        speed = {"milliseconds": seconds * 1e3, "tokens_a_second": tokens / seconds}
     return {
         "ok": not problems,
         "recipe": recipe,
@@ -163,6 +180,7 @@ def row(
         "loops": cycles.get("loops", []),
         "milliseconds": speed.get("milliseconds"),
         "tokens_a_second": speed.get("tokens_a_second"),
+        "collectives": first.get("collectives"),
         "compilation": first.get("compilation"),
     }
 
@@ -195,7 +213,8 @@ def table(rows: Sequence[dict]) -> str:
 
 
 def _cells(row: dict, first: dict | None) -> list[str]:
-    cells = [row["recipe"], row["topology"], "yes" if row["ok"] else "NO"]
+    mesh = f", {row['mesh']}" if row.get("mesh") else ""
+    cells = [row["recipe"], row["topology"] + mesh, "yes" if row["ok"] else "NO"]
     memory, speed, largest = ["-"] * 3, ["-"] * 5, "-"
     if row["memory"]:
         memory[:2] = _gib(row["memory"]["arguments"]), _gib(row["memory"]["temporaries"])
@@ -217,6 +236,8 @@ def _cells(row: dict, first: dict | None) -> list[str]:
         seconds = used["seconds"], used["cpu_seconds"]
         made = [*(f"{each / 60:.1f}" for each in seconds), _gib(used["peak_bytes"])]
     summed = _gib(4 * row["parameters"])  # float32 gradients
+    if (known := row.get("collectives")) is not None:
+        summed = ", ".join(f"{kind} {_gib(size)}" for kind, size in known.items()) or _gib(0)
     shape = f"{row['rows']} x {row['length']}"
     return [*cells, shape, *memory, summed, largest, *speed, *made, row.get("commit", "-")]
 
@@ -236,7 +257,8 @@ def merged(rows: Sequence[dict], text: str, where: str) -> list[dict]:
     """The rows of the JSON in the file `where`, with these in place of those about the same."""
     try:
         both = [*json.loads(text)["rows"], *rows]
-        return list({(row["recipe"], row["topology"], row["rows"]): row for row in both}.values())
+        names = ("recipe", "topology", "rows", "mesh")
+        return list({tuple(row.get(name) for name in names): row for row in both}.values())
     except (ValueError, LookupError, TypeError) as error:
         raise UserError(f"{where} holds no results of tpu_check: {error}") from error
 
@@ -259,11 +281,13 @@ def as_markdown(rows: Sequence[dict], facts: dict) -> str:
 `{_command(rows, facts)}`; {versions}.
 
 One core's share of an update: forward, backward, the gradient's norm, the optimizer's step. Memory
-is the compiler's own analysis. Cycles are the compiler's estimates, each loop counted as often as
-it runs, turned into time at the clock that makes the chip's peak; nothing was run on a TPU. Random
-bits are the chip's own, as TensorFlow draws them there.
-Not in them: the sum of gradients over the cores, and waiting for data. The gradients that data
-parallel cores sum once an update are computed: 4 bytes a parameter. Times compare recipes.
+is the compiler's own analysis, in GiB. Cycles are the compiler's estimates, each loop counted as
+often as it runs, turned into time at the clock that makes the chip's peak; nothing ran on a TPU.
+Random bits are the chip's own, as TensorFlow draws them there.
+Not in them: the sum of gradients over the cores, and waiting for data. Collectives, in GiB: 4 bytes
+a parameter are what data parallel cores sum once an update; of a mesh, arrays that the compiled
+program's collectives bring a core, by kind. Times compare recipes. The compilation itself: minutes
+beside other work, its CPU minutes, GiB of its process, the commit.
 
 {table(rows)}
 {problems(rows)}"""

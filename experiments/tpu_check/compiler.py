@@ -1,6 +1,6 @@
 """Compiles a step for a TPU, in a process of its own, on a machine without one.
 
-    python -m experiments.tpu_check.compiler STEP.hlo v4:2x2x1 RESULT.json [TEXT.hlo]
+    python -m experiments.tpu_check.compiler STEP.hlo v4:2x2x1 CORES RESULT.json [TEXT.hlo]
 
 The TPU compiler ends the whole process when it fails a check of its own; and it holds gigabytes.
 """
@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 
 from experiments.tpu_check.chips import chip_of
-from experiments.tpu_check.cycles import estimate
+from experiments.tpu_check.cycles import collectives, estimate
 from macaron_tf.errors import UserError
 
 # Rows are tried in multiples of a tile of a TPU, which 8 replicas can share, too.
@@ -88,24 +88,28 @@ def check_installed() -> None:
         )
 
 
-def compile_step(hlo: bytes, topology: str, text: pathlib.Path | None = None) -> dict:
+def compile_step(
+    hlo: bytes, topology: str, text: pathlib.Path | None = None, cores: int | None = None
+) -> dict:
     """The TPU compiler's findings about a step, from a process of its own.
 
     Args:
-        hlo: the step's HLO module, serialized.
-        topology: its size changes nothing, for one core is compiled for.
+        hlo: the step's HLO module, serialized; with `cores` StableHLO as bytecode.
+        topology: without `cores` its size changes nothing, for one core is compiled for.
         text: file for the optimized HLO, if any.
+        cores: those of the mesh that JAX's step is for; None = TensorFlow's, for one.
 
     Returns:
         `dynamic`, names of ops with shapes that are known only when run; then either `error` (and
         `error_ops`, and `memory_needed` where that was the reason), or `memory` in bytes and
-        `cycles` (see `cycles.Estimate`); and `compilation`: the `seconds` and `cpu_seconds` that
-        it took and the `peak_bytes` of its process, where that came to an end.
+        `cycles` (see `cycles.Estimate`) and, with `cores`, `collectives` in bytes. `compilation`
+        is what it took, where its process came to an end: `seconds`, `cpu_seconds`, `peak_bytes`.
     """
     with tempfile.TemporaryDirectory(prefix="tpu_check-") as folder:
         source, result = pathlib.Path(folder) / "step.hlo", pathlib.Path(folder) / "result.json"
         source.write_bytes(hlo)
-        command = [sys.executable, "-m", "experiments.tpu_check.compiler", source, topology, result]
+        command = [sys.executable, "-m", "experiments.tpu_check.compiler", source, topology]
+        command += [cores or 0, result]
         # libtpu looks for a TPU and for Google's network, and there is neither.
         environment = {
             "JAX_PLATFORMS": "cpu",
@@ -136,8 +140,8 @@ def compile_step(hlo: bytes, topology: str, text: pathlib.Path | None = None) ->
 
 def main() -> None:
     """The process's own part."""
-    source, topology, result, *text = sys.argv[1:]
-    found, optimized = _compiled(pathlib.Path(source).read_bytes(), topology)
+    source, topology, cores, result, *text = sys.argv[1:]
+    found, optimized = _compiled(pathlib.Path(source).read_bytes(), topology, int(cores))
     if text and optimized:
         pathlib.Path(text[0]).write_text(optimized, encoding="utf-8")
     used = resource.getrusage(resource.RUSAGE_SELF)
@@ -148,7 +152,7 @@ def main() -> None:
     pathlib.Path(result).write_text(json.dumps(found), encoding="utf-8")
 
 
-def _compiled(hlo: bytes, topology: str) -> tuple[dict, str | None]:
+def _compiled(hlo: bytes, topology: str, cores: int) -> tuple[dict, str | None]:
     """The result of `compile_step`, and the optimized HLO."""
     import jax
     import numpy as np
@@ -161,20 +165,28 @@ def _compiled(hlo: bytes, topology: str) -> tuple[dict, str | None]:
         devices = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices
     except jax.errors.JaxRuntimeError as error:
         return {"error": f"libtpu knows no topology {topology}: {error}"}, None
-    device = devices[0]
+    used = tuple(devices[: cores or 1])
+    if len(used) < cores:
+        return {"error": f"{topology} has {len(used)} cores, and the mesh wants {cores}"}, None
+    device = used[0]
     with mlir.make_ir_context():
-        module = ir.Module.parse(xla_client._xla.mlir.hlo_to_stablehlo(hlo))
+        module = ir.Module.parse(hlo if cores else xla_client._xla.mlir.hlo_to_stablehlo(hlo))
         found = {
             "device_kind": device.device_kind,
             "cores_a_chip": 1 + max(each.core_on_chip for each in devices),
             "dynamic": _dynamic(module),
         }
-        _as_on_a_tpu(module)
+        if not cores:
+            _as_on_a_tpu(module)
     options = xla_client.CompileOptions()
-    options.num_replicas = options.num_partitions = 1
-    options.device_assignment = xla_client.DeviceAssignment.create(np.array([[device.id]]))
+    options.num_replicas, options.num_partitions = 1, len(used)
+    places = np.array([[each.id for each in used]])
+    options.device_assignment = xla_client.DeviceAssignment.create(places)
+    if cores:
+        build = options.executable_build_options
+        build.use_spmd_partitioning = build.use_shardy_partitioner = True
     try:
-        executable = device.client.compile(module, xla_client._xla.DeviceList((device,)), options)
+        executable = device.client.compile(module, xla_client._xla.DeviceList(used), options)
     except jax.errors.JaxRuntimeError as error:
         return found | _refusal(str(error)), None
     stats = executable.get_compiled_memory_stats()
@@ -187,6 +199,8 @@ def _compiled(hlo: bytes, topology: str) -> tuple[dict, str | None]:
         "code": stats.generated_code_size_in_bytes,
     }
     found["cycles"] = estimate(optimized).as_dict()
+    if cores:
+        found["collectives"] = collectives(optimized)
     return found, optimized
 
 

@@ -6,6 +6,7 @@ the optimizer's step stands in one, for an update with a NaN gradient is skipped
 """
 
 import collections
+import math
 import re
 from typing import NamedTuple
 
@@ -14,6 +15,10 @@ _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = .*?\s([a-z][a-z0-9\-]*)
 _ESTIMATE = re.compile(r'"estimated_cycles":"(\d+)"')
 _TRIPS = re.compile(r'known_trip_count"?[:=]\{"?n"?[:=]"?(\d+)')
 _NAME = re.compile(r'op_name="([^"]*)"')
+_COLLECTIVE = re.compile(
+    r" = (.*?) (all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(-start)?\("
+)
+_ARRAY = re.compile(r"\b(?:pred|[a-z]+?(\d+)[a-z0-9]*)\[([\d,]*)\]")  # bf16[8,128], pred[]
 _NO_ESTIMATE = 2**60  # the compiler's figure for "unknown" is the greatest integer
 
 
@@ -93,6 +98,19 @@ class _Computation(dict[str, _Instruction]):
         while instruction.kind in ("copy", "bitcast"):
             instruction = self.get(instruction.operands()[0], _UNKNOWN)
         return instruction
+
+
+def collectives(text: str) -> dict[str, int]:
+    """The bytes of the arrays that the collectives of an optimized HLO module bring a core."""
+    found = collections.Counter()
+    for shapes, kind, start in _COLLECTIVE.findall(text):
+        sizes = [
+            math.prod(map(int, filter(None, shape.split(",")))) * -(-int(bits or 8) // 8)
+            for bits, shape in _ARRAY.findall(shapes)
+        ]
+        # What starts a gathering or a permutation names its operand too, and small flags.
+        found[kind] += max(sizes) if start and kind != "all-reduce" else sum(sizes)
+    return dict(found.most_common())
 
 
 def estimate(text: str) -> Estimate:

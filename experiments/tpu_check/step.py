@@ -26,7 +26,8 @@ from experiments.translate.run import TranslationRecipe, TranslationRun
 from macaron_tf.data.batches import Buckets
 from macaron_tf.data.corpus.packing import RecordFormat
 from macaron_tf.errors import UserError
-from macaron_tf.training import FitModel, build_fit_model
+from macaron_tf.training import build_fit_model
+from macaron_tf.training.trained_model import TrainedModel
 
 Specs = dict[str, tf.TensorSpec]
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -36,8 +37,8 @@ _LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib",
 class Sources:
     """Finds a `tf.Graph`'s ops by name, with those of its loops, conditions and inner functions."""
 
-    def __init__(self, graph):
-        self._ops, found = {}, [graph]
+    def __init__(self, graph=None):
+        self._ops, found = {}, [graph] if graph else []
         for one in found:
             for op in one.get_operations():
                 self._ops.setdefault(op.name, op)
@@ -58,10 +59,10 @@ class Sources:
 
 
 class Traced(NamedTuple):
-    """A step's serialized HLO module, or the problems that stand in its way.
+    """A step's program, or the problems that stand in its way.
 
     Attributes:
-        hlo: None with problems.
+        hlo: a serialized HLO module, of JAX StableHLO as bytecode; None with problems.
         sources: finds ops of the step's graph.
     """
 
@@ -147,7 +148,7 @@ class Step:
         """The tensors of a batch of the recipe's data, all shapes static."""
         raise NotImplementedError
 
-    def build(self) -> FitModel:
+    def build(self) -> TrainedModel:
         """The recipe's model, objective and optimizer, as its `train` builds them."""
         training = self.recipe.training
         keras.utils.set_random_seed(training.seed)
@@ -156,12 +157,19 @@ class Step:
         network = run.build_network()
         stage = run.first_stage(network)
         objective = self.recipe.make_objective(static_shapes=True)
-        model = build_fit_model(network, objective, training, first_stage=stage)
+        if keras.backend.backend() == "jax":
+            from macaron_tf.training.jax_model import build_jax_model  # it needs JAX
+
+            model = build_jax_model(network, objective, training, stage)
+        else:
+            model = build_fit_model(network, objective, training, first_stage=stage)
         model.prepare()
         return model
 
-    def trace(self, model: FitModel, shape: Shape) -> Traced:
-        """A whole update from one micro-batch, as HLO; `model` is of `build`."""
+    def trace(self, model: TrainedModel, shape: Shape) -> Traced:
+        """A whole update from one micro-batch; `model` is of `build`."""
+        if keras.backend.backend() == "jax":
+            return self._lower(model, shape)
         specs = self.specs(shape)
         names = list(specs)
         step = tf.function(
@@ -172,8 +180,7 @@ class Step:
         try:
             graph = step.get_concrete_function(*specs.values()).graph
         except Exception as error:  # whatever the model's code raises while it is traced
-            text = str(error).strip().partition("\n")[0]
-            return Traced(None, (problem(f"tracing failed: {text}", None, of_exception(error)),))
+            return _failed(error)
         sources = Sources(graph)
         try:
             # The CPU's kernels of tf2xla: a plain TensorFlow has no TPU's, and the HLO is the same.
@@ -184,6 +191,32 @@ class Step:
                 None, tuple(problem(said, op, op and sources.of(op)) for said, op in found)
             )
         return Traced(hlo, sources=sources)
+
+    def _lower(self, model: TrainedModel, shape: Shape) -> Traced:
+        """`trace` of the JAX engine: each of the mesh's `data` parts has a micro-batch."""
+        import jax
+        from jax._src.interpreters import mlir
+
+        mesh = keras.distribution.distribution()
+        parts = mesh.num_model_replicas if mesh else 1
+        batch = {
+            name: jax.ShapeDtypeStruct(
+                spec.shape,
+                spec.dtype.as_numpy_dtype,
+                sharding=mesh and mesh.get_data_layout(spec.shape).backend_layout,
+            )
+            for name, spec in self.specs(shape._replace(rows=shape.rows * parts)).items()
+        }
+        try:
+            lowered = model.lower(batch)
+        except Exception as error:  # whatever the model's code raises while it is traced
+            return _failed(error)
+        return Traced(mlir.module_to_bytecode(lowered.compiler_ir()), sources=Sources())
+
+
+def _failed(error: Exception) -> Traced:
+    text = str(error).strip().partition("\n")[0]
+    return Traced(None, (problem(f"tracing failed: {text}", None, of_exception(error)),))
 
 
 class Pretraining(Step):
@@ -226,7 +259,7 @@ class Pretraining(Step):
         objective = recipe.make_objective(static_shapes=True)
         return dict(objective.dataset(batches, masking, vocabulary, seed=0).element_spec)
 
-    def trace(self, model: FitModel, shape: Shape) -> Traced:
+    def trace(self, model: TrainedModel, shape: Shape) -> Traced:
         if self.recipe.has_memory:
             model.network.keep_memory(shape.rows)
         return super().trace(model, shape)

@@ -125,10 +125,7 @@ class JaxModel(TrainedModel):
 
     def update(self, batches: Iterator[Batch]) -> jax.Array:
         """One update from the next micro-batches; its values `(K + 5,)`, see `Updates.apply`."""
-        if self._held is None:
-            self._held = {part: _values(found) for part, found in self.variables().items()}
-            self._places = jax.tree.map(lambda value: value.sharding, self._held)
-        held, found = self._held, None
+        held, found = self._hold(), None
         for _ in range(self.config.accumulation_steps):
             batch = next(batches, None)
             if batch is None:
@@ -145,6 +142,25 @@ class JaxModel(TrainedModel):
         self._held, values = self._apply({**held, "others": []}, *found)
         self._held["others"] = others
         return values
+
+    def lower(self, batch: dict[str, jax.ShapeDtypeStruct]) -> jax.stages.Lowered:
+        """A whole update from one micro-batch, for the compiler of a TPU that is not here."""
+
+        def update(held, batch):
+            found, others = self._micro_step_of(held["trained"], held["others"], batch)
+            held, values = self._apply_of({**held, "others": []}, *found)
+            return {**held, "others": others}, values
+
+        held = self._hold()
+        step = jax.jit(update, donate_argnums=0, out_shardings=(self._places, None))
+        return step.trace(held, batch).lower(lowering_platforms=("tpu",))
+
+    def _hold(self) -> dict[str, Arrays]:
+        """The values of the variables, from here on kept outside of them."""
+        if self._held is None:
+            self._held = {part: _values(found) for part, found in self.variables().items()}
+            self._places = jax.tree.map(lambda value: value.sharding, self._held)
+        return self._held
 
     def _micro_step_of(self, trained: Arrays, others: Arrays, batch: Batch):
         """Sums and gradients of a micro-batch, see `Updates.micro_step`; and the new others."""

@@ -2,6 +2,8 @@
 
 import json
 import pathlib
+import subprocess
+import sys
 
 import pytest
 import tensorflow as tf
@@ -9,7 +11,7 @@ import tensorflow as tf
 from experiments import registry
 from experiments.tpu_check import check, chips, compiler, slices, step
 from experiments.tpu_check.__main__ import main
-from experiments.tpu_check.cycles import estimate
+from experiments.tpu_check.cycles import collectives, estimate
 from macaron_tf.objectives import MaskedLanguageObjective
 from tests.experiments.pretraining_toy import flags, toy_settings
 from tests.harness import refuses, rejects
@@ -124,6 +126,18 @@ def test_trips_are_noted_or_unknown(old, new, trips, cycles):
     assert found.loops[1].trips == (trips and 2 * trips)
 
 
+def test_the_bytes_of_collectives_are_read_from_their_results():
+    text = """
+  %all-reduce.1 = (f32[8,128]{1,0:T(8,128)}, bf16[16]{0}) all-reduce(%a, %b), channel_id=1
+  %start = (bf16[4,8]{1,0}, bf16[16,8]{1,0}, u32[]{:S(2)}) all-gather-start(%c), dimensions={0}
+  %done = bf16[16,8]{1,0} all-gather-done(%start)
+  %fused = f32[2]{0} fusion(%d), kind=kCustom, calls=%all-reduce-scatter
+  ROOT %scattered = pred[32]{0} reduce-scatter(%e), dimensions={0}
+"""
+    expected = {"all-reduce": 4 * 8 * 128 + 2 * 16, "all-gather": 2 * 16 * 8, "reduce-scatter": 32}
+    assert collectives(text) == expected
+
+
 def test_text_without_estimates_is_refused():
     rejects("no HLO module", estimate, "HloModule nothing")
 
@@ -178,7 +192,8 @@ def test_cycles_become_time_and_tokens():
         "swish_rnn_tiny",
     )
     lines = check.table([row, slower]).splitlines()
-    assert lines[2].endswith("| 1.00 |") and lines[3].endswith("| 2.00 |")
+    times = [line.split(" | ")[-5] for line in lines[2:]]  # before those of the compilation
+    assert times == ["1.00", "2.00"]
     assert "| 50% |" in lines[3]
 
 
@@ -290,7 +305,7 @@ def pretended(monkeypatch):
     """The check with a compiler that finds everything as it should be."""
     monkeypatch.setattr(compiler, "check_installed", lambda: None)
     monkeypatch.setattr(check, "_PACKAGES", ("keras",))
-    monkeypatch.setattr(compiler, "compile_step", lambda hlo, topology, text: GOOD)
+    monkeypatch.setattr(compiler, "compile_step", lambda *_: GOOD)
 
 
 class Planted(MaskedLanguageObjective):
@@ -318,7 +333,7 @@ def plant(monkeypatch, kind: str) -> None:
 
 def test_what_does_not_fit_is_said_and_what_does_is_found(pretended, monkeypatch, capsys, tmp_path):
     results = iter([{"error": "out of memory", "memory_needed": 31 * 2**30}, GOOD])
-    monkeypatch.setattr(compiler, "compile_step", lambda hlo, topology, text: next(results))
+    monkeypatch.setattr(compiler, "compile_step", lambda *_: next(results))
     file = tmp_path / "r.json"
     arguments = [*SMALL, "--batch", "32", "--compilations", "2", "--json", str(file)]
     assert main(arguments) == 1
@@ -391,6 +406,28 @@ def test_a_recipe_that_passes_exits_with_0(pretended, tmp_path, capsys, recipe, 
     assert f"| {recipe} | v4:2x2x1 |" in (tmp_path / "r.md").read_text()
 
 
+def test_an_interrupted_check_goes_on(pretended, monkeypatch, tmp_path):
+    file, compiled = tmp_path / "r.json", []
+
+    def compile_step(hlo, topology, *_):
+        compiled.append(topology)
+        if len(compiled) == 2:
+            raise ZeroDivisionError
+        return GOOD
+
+    monkeypatch.setattr(compiler, "compile_step", compile_step)
+    both = ["v4:2x2x1", "v5e:2x2"]
+    words = [*SMALL, "--topology", both[0], "--topology", both[1], "--json", str(file), "--resume"]
+    with pytest.raises(ZeroDivisionError):
+        main(words)
+    rows = json.loads(file.read_text())["rows"]
+    assert main(words) == 0 and compiled == [*both, "v5e:2x2"]
+    after = json.loads(file.read_text())["rows"]
+    assert after[:1] == rows and [row["topology"] for row in after] == both
+    # Rows of other settings are compiled anew.
+    assert main([*words, "--set", "model.dropout=0.2"]) == 0 and len(compiled) == 5
+
+
 def test_ops_inside_of_loops_are_found():
     @tf.function
     def looped(x):
@@ -419,6 +456,18 @@ def test_the_recurrence_compiles_and_its_loops_are_counted(tmp_path):
     loops = json.loads(file.read_text())["rows"][0]["loops"]
     # Step sizes 1 and 2 on 16 positions, four steps a trip, forward and backward.
     assert sorted(loop["trips"] for loop in loops) == [2, 2, 4, 4]
+
+
+def test_a_mesh_is_compiled_for_and_its_collectives_counted(tmp_path):
+    pytest.importorskip("libtpu")
+    file = tmp_path / "r.json"
+    words = ["--engine", "jax", "--mesh", "data=2,model=2", "--topology", "v5e:2x2"]
+    command = [sys.executable, "-m", "experiments.tpu_check", *TINY, *words, "--json", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    row = json.loads(file.read_text())["rows"][0]
+    assert row["mesh"] == "data=2,model=2" and row["collectives"]["all-reduce"] > 0
+    assert f"| bert_tiny | v5e:2x2, {row['mesh']} | yes | 16 x 16 |" in done.stdout
 
 
 def test_the_compilers_own_refusal_for_memory_is_understood(capsys):
