@@ -74,7 +74,7 @@ class TaskData:
         """The rows of every split, see `TaskKind.encode`; the last vocabulary's are kept."""
         if (key := (vocabulary.hash, limits)) not in self._encoded:
             encoded = {
-                split: self.kind.encode(vocabulary, examples, limits)
+                split: self.kind.encoded(vocabulary, examples, limits)
                 for split, examples in self.splits.items()
             }
             self._encoded = {key: encoded}
