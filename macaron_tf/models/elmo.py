@@ -145,6 +145,7 @@ class WordEncoderConfig(Settings):
     """
 
     section: ClassVar[str] = "words"
+    causal: ClassVar[bool] = False
     initializer_range: ClassVar[None] = None
     summary: ClassVar[str] = "max"  # of a text's vectors, see `Pooling`
 

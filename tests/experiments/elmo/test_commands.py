@@ -167,12 +167,12 @@ def test_tasks_are_learnt_over_its_vectors(run, task, tmp_path, capsys):
     assert finetune([*words, *flags(small), *more]) == 0
     assert "best on the development set" in capsys.readouterr().out
     assert finetune(["evaluate", out]) == 0
-    line = "unseen red and 1 blue ."
+    line = "0 red and 1 blue . zz"
     lines = {"classify": line, "conll2003": line, "squad": f"0 ?\t{line}"}
     (tmp_path / "lines.txt").write_text(lines[task] + "\n")
     assert finetune(["predict", out, "--input", str(tmp_path / "lines.txt")]) == 0
     found = capsys.readouterr().out
-    assert ("red\tB-PER" if task == "conll2003" else "\nred\t") in found
+    assert ("red\tB-PER\n" if task == "conll2003" else "\nred\t") in found
     if task == "classify":
         from export.saved_model import main as export
 
