@@ -117,7 +117,9 @@ class FinetuningRecipe(EpochRecipe):
     kind = "finetuning"
     command = "python -m experiments.finetune"
     configs = (EncoderConfig, EncoderDecoderConfig, ElmoConfig)
-    by_argument: ClassVar[dict] = EpochRecipe.by_argument | {"languages": "--init"}
+    by_argument: ClassVar[dict] = EpochRecipe.by_argument | dict.fromkeys(
+        ("languages", "words.elmo", "words.max_characters"), "--init"
+    )
 
     head_dropout: Dropout = 0.1
     spans: SpanLimits = SpanLimits()
@@ -310,10 +312,7 @@ class Predictor:
             language: of the texts; None = that of the training texts.
         """
         recipe = self.recipe.changed(language=language) if language else self.recipe
-        encoded = self.kind.encode(self.vocabulary, examples, recipe.limits)
-    def of_examples(self, examples: Any) -> Any:
-        """The kind's outputs of a task's examples, whose labels are not used."""
-        encoded = self.kind.encoded(self.vocabulary, examples, self.recipe.limits)
+        encoded = self.kind.encoded(self.vocabulary, examples, recipe.limits)
         data = ExampleBatches(encoded, self.recipe.batch_size)
         return self.outputs(data, examples, self.logits(data))
 

@@ -202,6 +202,7 @@ def test_bad_input_is_named(run, tmp_path, refused):
 
     for words, message in (
         (["copa", new, "--init", run], "copa asks for choices"),
+        (["rte", new, "--init", run, "--set", "words.max_characters=9"], "give --init instead"),
         (["rte", new, "--init", "none", "--model", "elmo_tiny", "--vocabulary", run], "--init RUN"),
     ):
         refused(finetune, ["train", *words], message, tmp_path)
