@@ -77,7 +77,9 @@ def neighbours(
 
 
 def _cosines(vectors: np.ndarray, one: np.ndarray) -> np.ndarray:
-    """`(N, D)` and `(D,)` to `(N,)`."""
+    """`(N, D)` and `(D,)` to `(N,)`, of what differs from the mean of the N, which all share."""
+    mean = vectors.mean(axis=0)
+    vectors, one = vectors - mean, one - mean
     lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(one)
     return vectors @ one / np.maximum(lengths, 1e-12)
 
