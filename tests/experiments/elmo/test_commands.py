@@ -166,17 +166,15 @@ def test_tasks_are_learnt_over_its_vectors(run, task, tmp_path, capsys):
     words = ["train", task, out, "--init", run, "--preset", "elmo", "--source", source]
     assert finetune([*words, *flags(small), *more]) == 0
     assert "best on the development set" in capsys.readouterr().out
-    assert finetune(["evaluate", out]) == 0
     line = "0 red and 1 blue . zz"
     lines = {"classify": line, "conll2003": line, "squad": f"0 ?\t{line}"}
     (tmp_path / "lines.txt").write_text(lines[task] + "\n")
     assert finetune(["predict", out, "--input", str(tmp_path / "lines.txt")]) == 0
-    found = capsys.readouterr().out
-    assert ("red\tB-PER\n" if task == "conll2003" else "\nred\t") in found
+    expected = "0\tO\nred\tB-PER\n" if task == "conll2003" else "red\t"
+    assert capsys.readouterr().out.startswith(expected)
     if task == "classify":
         from export.saved_model import main as export
 
-        assert finetune([*words, *flags(small), *more]) == 0  # it is complete
         assert export([out, str(tmp_path / "served")]) == 2
         assert "has no export" in capsys.readouterr().err
         without = [*words[:2], str(tmp_path / "without"), *words[3:], *flags(small)]
