@@ -146,7 +146,7 @@ class WordEncoderConfig(Settings):
 
     section: ClassVar[str] = "words"
     causal: ClassVar[bool] = False
-    initializer_range: ClassVar[None] = None
+    initializer_range: ClassVar[float] = 0.1  # of a head's matrices, narrower than BERT's
     summary: ClassVar[str] = "max"  # of a text's vectors, see `Pooling`
 
     elmo: ElmoConfig | None = None
