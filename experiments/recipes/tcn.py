@@ -177,7 +177,7 @@ def tcn_ptb_characters() -> SequenceRecipe:
     which the last 320 count. Half an hour is about two epochs, where the slide's results are after
     100: Adam instead of SGD. The recurrent models read the same windows, each from an empty state.
 
-    Measured: not yet.
+    Measured, 128 wide after 120 updates: TCN 3.20 bits, LSTM 4.32 (validation).
     """
     return _recipe(
         "ptb_characters",

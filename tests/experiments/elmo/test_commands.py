@@ -155,7 +155,10 @@ def colour_tables(folder) -> dict[str, list[str]]:
     }
 
 
-@pytest.mark.parametrize("task", ["classify", "conll2003", "squad"])
+@pytest.mark.parametrize(
+    "task",
+    ["classify", *(pytest.param(name, marks=pytest.mark.slow) for name in ("conll2003", "squad"))],
+)
 def test_tasks_are_learnt_over_its_vectors(run, task, tmp_path, capsys):
     from experiments.finetune.__main__ import main as finetune
 
@@ -177,8 +180,6 @@ def test_tasks_are_learnt_over_its_vectors(run, task, tmp_path, capsys):
 
         assert export([out, str(tmp_path / "served")]) == 2
         assert "has no export" in capsys.readouterr().err
-        without = [*words[:2], str(tmp_path / "without"), *words[3:], *flags(small)]
-        assert finetune([*without, *flags(["words.elmo_place=none"])]) == 0
 
 
 def test_bad_input_is_named(run, tmp_path, refused):
