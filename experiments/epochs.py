@@ -155,16 +155,24 @@ class RowOutputs:
 
     Args:
         network: built, of a dict of ids to one tensor.
-        names: its inputs.
+        names: its inputs, the token ids first.
         row_shape: (R,) where an example has R rows at once.
+        token_shape: (C,) where a token is C characters.
     """
 
-    def __init__(self, network: keras.Model, names: Sequence[str], row_shape: tuple[int, ...] = ()):
-        spec = tf.TensorSpec((None, *row_shape, None), tf.int32)
+    def __init__(
+        self,
+        network: keras.Model,
+        names: Sequence[str],
+        row_shape: tuple[int, ...] = (),
+        token_shape: tuple[int, ...] = (),
+    ):
+        shape = (None, *row_shape, None)
+        first, spec = (tf.TensorSpec(s, tf.int32) for s in ((*shape, *token_shape), shape))
         # A partial: TensorFlow counts the traces of a method over all of its objects, and would
         # warn of a grid's one trace a network.
         forward = functools.partial(_forward, network, names)
-        signature = [spec] * len(names)
+        signature = [first, *[spec] * (len(names) - 1)]
         function = tf.function(forward, input_signature=signature, autograph=False)
         self._map = ReplicaMap(tf.distribute.get_strategy(), function)
 

@@ -162,7 +162,9 @@ ELMO = models.ElmoConfig(
     char_dim=4,
     filters=((1, 3), (2, 4), (3, 6)),
 )
-TAGGER = models.WordTaggerConfig(4, ELMO, 6, 5, 4, ((2, 3),), max_characters=8, dropout=0.0)
+TAGGER = models.WordTaggerConfig(
+    ELMO, 6, 5, 4, ((2, 3),), max_characters=8, dropout=0.0, num_tags=4
+)
 
 
 def words(*shape: int, seed: int = 0) -> np.ndarray:

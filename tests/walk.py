@@ -118,6 +118,9 @@ def commands(data: str, out: pathlib.Path) -> list[tuple[str, str, int]]:
         ("", f"experiments.pretrain evaluate {r}/xl --corpus {out}/xl --memory 16 32", 0),
         ("", f"experiments.elmo train elmo_tiny {r}/elmo {d} {short}", 0),
         ("", f"experiments.elmo embed {r}/elmo --input {out}/lines.txt --output {out}/v.npz", 0),
+        ("", f"experiments.elmo neighbours {r}/elmo the --in 'the man' --limit 50 {d}", 0),
+        ("", f"experiments.finetune train rte {r}/elmo-rte --init {r}/elmo --preset elmo {d} "
+         f"{tune}", 0),
         ("", f"experiments.embed train stsb {r}/sts --init {r}/bert {d} {tune}", 0),
         ("", f"experiments.embed evaluate {r}/sts {d}", 0),
         ("", f"experiments.embed sts {r}/sts STSb=tfds:glue/stsb {d}", 0),

@@ -3,10 +3,13 @@
     python -m experiments.elmo train elmo_tiny runs/elmo --data-dir DIR
     python -m experiments.elmo evaluate runs/elmo --data-dir DIR
     python -m experiments.elmo embed runs/elmo --input lines.txt --output vectors.npz
+    python -m experiments.elmo neighbours runs/elmo play --in "He made a play ." --data-dir DIR
     python -m experiments.elmo tag runs/elmo runs/elmo-conll --data-dir DIR
+    python -m experiments.finetune train sst2 OUT --init runs/elmo --preset elmo --data-dir DIR
 
 `train` and `tag` go on where they were interrupted when the same command is given again. `tag`
-trains a tagger of CoNLL-2003's entities with the vectors and one without, and prints both F1.
+trains a tagger of CoNLL-2003's entities with the vectors and one without, and prints both F1;
+classes, scores, spans and tags of any task are `experiments.finetune`'s.
 """
 
 from experiments import command_line as cli
@@ -42,6 +45,20 @@ main = cli.program(
             default="all",
         ),
         cli.switch("--tokenized", "words are separated by spaces already"),
+    ),
+    cli.command(
+        "neighbours",
+        "the nearest neighbours of a word: words by its letters, and occurrences by its context",
+        "experiments.elmo.neighbours:run",
+        cli.TRAINED,
+        cli.argument("word", "the word, as it stands in each sentence"),
+        cli.argument(
+            "--in SENTENCE", "sentences with it", dest="sentences", required=True, nargs="+"
+        ),
+        cli.argument("--source", "documents to look in; the run's own by default", nargs="+"),
+        cli.count("--limit N", "look in so many sentences (default 2000)", 2000),
+        cli.count("--count N", "show so many of each (default 5)", 5),
+        cli.TFDS,
     ),
     cli.command(
         "tag",

@@ -6,7 +6,7 @@ import functools
 import hashlib
 import io
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated
 
 import numpy as np
@@ -122,6 +122,25 @@ class Rows(ArrayBatches):
         super().__init__(count, recipe.batch_size, gather, shapes)
 
 
+def held_out_words(
+    recipe: Recipe, tfds: Tfds | None, change: Callable[[str], str] = str
+) -> list[list[str]]:
+    """The words to learn from, and those of the documents that are held out.
+
+    Args:
+        recipe: has `sources`, and `held_out`: one in so many documents.
+        change: of each document, before it is cut into words.
+    """
+    found = [
+        words
+        for source in recipe.sources
+        for words in read_words(map(change, documents(source, "train", tfds)))
+    ]
+    held = found[:: recipe.held_out]
+    del found[:: recipe.held_out]
+    return [list(itertools.chain.from_iterable(part)) for part in (found, held)]
+
+
 def read_rows(
     recipe: ElmoRecipe, vocabulary: WordVocabulary | None, tfds: Tfds | None
 ) -> tuple[Rows, Rows, WordVocabulary]:
@@ -130,12 +149,7 @@ def read_rows(
     Args:
         vocabulary: of a run; None = counted here.
     """
-    found = [
-        words for source in recipe.sources for words in read_words(documents(source, "train", tfds))
-    ]
-    held = found[:: recipe.held_out]
-    del found[:: recipe.held_out]
-    parts = [list(itertools.chain.from_iterable(part)) for part in (found, held)]
+    parts = held_out_words(recipe, tfds)
     vocabulary = vocabulary or count_words([parts[0]], recipe.vocabulary_size)
     learnt, judged = (len(part) // recipe.row_length for part in parts)
     if learnt < recipe.batch_size or not judged:

@@ -142,15 +142,14 @@ def _tagger(
     keras.utils.set_random_seed(seed)
     network = WordTagger(
         WordTaggerConfig(
-            len(_TASK.labels),
-            elmo.config if place else None,
+            elmo.config,
             max_characters=judged.characters.shape[1],
-            elmo_place=place or "input",
+            elmo_place=place or "none",
+            num_tags=len(_TASK.labels),
         )
     )
     network.build()
-    if place:
-        network.elmo.set_weights(elmo.get_weights())
+    network.take_over(elmo)
     # Traced once for all validations.
     tags = tf.function(
         lambda characters: tf.argmax(network(characters, training=False), axis=-1),

@@ -28,7 +28,8 @@ is. The run keeps them.
 
 FROM, what to start with:
   RUN[@CHECKPOINT]   a pre-training run, or a fine-tuning run of another task; or a folder that
-                     save_pretrained wrote
+                     save_pretrained wrote; of experiments.elmo an LSTM over its frozen vectors
+                     is trained, --set words.elmo_place=none without them
   hugging-face:DIR   a sentence-transformers directory, or config.json, weights and tokenizer of a
                      BERT, RoBERTa, XLM-R, ALBERT, ELECTRA or GPT-2
   keras-hub:DIR      a preset's folder: BERT, DistilBERT, ELECTRA, RoBERTa or GPT-2
@@ -58,9 +59,9 @@ _TASK = cli.argument("task", "name of a task")
 _PRESET = cli.argument(
     "--preset NAME",
     "macaron: 3 epochs, 5e-5 linearly to 0; bert: the same, of questions 2 at 3e-5; "
-    "gpt: 6.25e-5, hardly a warm-up; spanbert: 2e-5, of questions 4 epochs; swish_rnn: 1e-5 "
-    "constant, the paper's steps; or a function of your own of a task, FILE.py[:NAME] or "
-    "package.module:NAME (default %(default)s)",
+    "gpt: 6.25e-5, hardly a warm-up; elmo: 5 epochs at 1e-3; spanbert: 2e-5, of questions 4 "
+    "epochs; swish_rnn: 1e-5 constant, the paper's steps; or a function of your own of a task, "
+    "FILE.py[:NAME] or package.module:NAME (default %(default)s)",
     default="macaron",
 )
 _TRAINING = cli.together(

@@ -12,13 +12,14 @@ from experiments.run import Run
 from macaron_tf.errors import UserError
 from macaron_tf.interop.arrays import assign
 from macaron_tf.io import paths as storage
-from macaron_tf.models import EncoderConfig, EncoderDecoderConfig, catalog
+from macaron_tf.models import Elmo, ElmoConfig, EncoderConfig, EncoderDecoderConfig, catalog
 from macaron_tf.models.config import DROPOUTS, differing_fields
 from macaron_tf.models.pretrained import Pretrained
 from macaron_tf.models.tasks import ReadingModel
 from macaron_tf.pretrained import load, needs_vocabulary
 from macaron_tf.text import PieceVocabulary, load_encoder_vocabulary
 from macaron_tf.text.base import check_vocabulary
+from macaron_tf.text.words import CharacterWords
 
 NOTHING = "none"
 
@@ -41,7 +42,7 @@ class Init:
     source: Pretrained | None = None
 
     @property
-    def config(self) -> EncoderConfig:
+    def config(self) -> EncoderConfig | EncoderDecoderConfig | ElmoConfig:
         """The encoder's, at the vocabulary's size."""
         options = {**dict(self.model_options), "vocab_size": self.vocabulary.size}
         return catalog.config(self.model, **options)
@@ -98,6 +99,8 @@ class Init:
         if self.source is None:
             return
         theirs = self.source.network
+        if isinstance(theirs, Elmo):
+            return network.encoder.take_over(theirs)
         pair = isinstance(self.source.config, EncoderDecoderConfig)
         for own, layer in (
             (network.encoder, None if pair else self.source.encoder),
@@ -130,11 +133,13 @@ def read_init(
         model: name of the catalog, for `none` alone.
         vocabulary: folder of the vocabulary, needed for `none`; elsewhere it is only compared.
         lower_case, pooling: see `macaron_tf.load`.
-        decoders: take a BART too, for a task that its decoder's hidden states answer.
+        decoders: take a BART too, for a task that its decoder's hidden states answer, or an ELMo.
     """
     if given == NOTHING:
         if not model or not vocabulary:
             raise UserError("--init none needs --model NAME and --vocabulary DIR")
+        if isinstance(catalog.CONFIGS.get(model), ElmoConfig):
+            raise UserError(f"--model {model} is trained before it is asked: give --init RUN")
         return Init(given, load_encoder_vocabulary(vocabulary), model)
     if model:
         raise UserError(f"--model {model} goes with --init none: {given} brings its own model")
@@ -169,6 +174,9 @@ def init_of(given: str, source: Pretrained, decoders: bool = False) -> Init:
             f"{', or a BART' if decoders else ''}, or fine-tune this one with "
             "experiments.text_to_text"
         )
+    if decoders and isinstance(source.config, ElmoConfig):
+        vocabulary = CharacterWords(source.config.max_characters)
+        return Init(given, vocabulary, source.model, source.model_options, source)
     if not pair and not isinstance(source.config, EncoderConfig):
         raise UserError(f"--init {given} is a {type(source.network).__name__}: give an encoder")
     if source.vocabulary is None and given.endswith(".keras"):

@@ -13,6 +13,9 @@ gpt: Radford et al. 2018, section 4.1: 3 epochs at 6.25e-5 in batches of 32, war
 the updates, then linearly to 0, lambda 0.5, a dropout of 0.1 before the classifier. Adam is its
 pre-training's.
 
+elmo: 5 epochs of Adam from 1e-3, linearly to 0, for the LSTM over a frozen ELMo (Peters et al.
+2018 say no more of most of theirs than the network); contexts in windows of 400 words.
+
 spanbert: Joshi et al. 2020, its released code's commands: questions 4 epochs at 2e-5 in batches of
 32, rows of 512, a window every 128 tokens. All others as bert, with 2e-5.
 
@@ -43,10 +46,12 @@ from macaron_tf.errors import UserError, check_whole, nearest
 from macaron_tf.io import paths as storage
 from macaron_tf.models import (
     CausalClassifier,
+    ElmoConfig,
     EncoderClassifier,
     EncoderConfig,
     EncoderDecoderConfig,
     EncoderTagger,
+    WordEncoderConfig,
 )
 from macaron_tf.models.pretrained import Pretrained
 from macaron_tf.objectives import Objective
@@ -54,6 +59,7 @@ from macaron_tf.plug_ins import is_place
 from macaron_tf.pretrained import load, locate
 from macaron_tf.settings import Dropout, NonNegative
 from macaron_tf.text import PieceVocabulary
+from macaron_tf.text.words import CharacterWords
 from macaron_tf.training.checkpoints import read_manifest
 
 RESULT = "result.json"
@@ -105,12 +111,15 @@ class FinetuningRecipe(EpochRecipe):
         languages: of the model, in the order of their embeddings.
         language_weight: lambda of a causal model's own loss beside that of a classification, see
             `AuxiliaryLanguageObjective`.
+        words: the layers over an ELMo's vectors.
     """
 
     kind = "finetuning"
     command = "python -m experiments.finetune"
-    configs = (EncoderConfig, EncoderDecoderConfig)
-    by_argument: ClassVar[dict] = {**EpochRecipe.by_argument, "languages": "--init"}
+    configs = (EncoderConfig, EncoderDecoderConfig, ElmoConfig)
+    by_argument: ClassVar[dict] = EpochRecipe.by_argument | dict.fromkeys(
+        ("languages", "words.elmo", "words.max_characters"), "--init"
+    )
 
     head_dropout: Dropout = 0.1
     spans: SpanLimits = SpanLimits()
@@ -118,6 +127,7 @@ class FinetuningRecipe(EpochRecipe):
     language: str | None = None
     languages: tuple[str, ...] = ()
     language_weight: NonNegative = 0.5
+    words: WordEncoderConfig = WordEncoderConfig()
 
     def check(self) -> None:
         self.table.check_task(get_task(self.task, own=True))
@@ -153,8 +163,12 @@ class FinetuningRecipe(EpochRecipe):
     def make_objective(self, static_shapes: bool = False) -> Objective:
         return kind_of(self.described).learnt(self.model_config(), self.language_weight)
 
-    def model_config(self, vocab_size: int | None = None) -> EncoderConfig | EncoderDecoderConfig:
+    def model_config(
+        self, vocab_size: int | None = None
+    ) -> EncoderConfig | EncoderDecoderConfig | ElmoConfig:
         config = super().model_config(vocab_size)
+        if isinstance(config, ElmoConfig) and self.described.kind == "choice":
+            raise UserError(f"{self.task} asks for choices: ELMo has classes, spans and tags")
         segments = config.num_segments if isinstance(config, EncoderConfig) else 0
         if self.described.second and segments == 1:
             raise UserError(
@@ -188,6 +202,11 @@ def _bert(task: Task) -> FinetuningRecipe:
     return _epochs(task, 3e-5, epochs=2.0, batch_size=rows, max_length=384)
 
 
+def _elmo(task: Task) -> FinetuningRecipe:
+    settings = dict(spans=dict(max_length=400), epochs=5.0, warmup_fraction=0.0)
+    return _epochs(task, 1e-3, **settings).changed(training=dict(clip_norm=5.0, weight_decay=0.0))
+
+
 def _swish_rnn(task: Task) -> FinetuningRecipe:
     recipe = _epochs(
         task, 1e-5, epochs=None, warmup_fraction=None, validate_epochs=None, max_length=512
@@ -208,6 +227,7 @@ PRESETS: dict[str, Callable[[Task], FinetuningRecipe]] = {
     "macaron": lambda task: _epochs(task, 5e-5, dict(max_length=384)),
     "bert": _bert,
     "gpt": lambda task: _epochs(task, 6.25e-5, warmup_fraction=0.002),
+    "elmo": _elmo,
     "spanbert": lambda task: _epochs(task, 2e-5, dict(epochs=4.0, max_length=512)),
     "swish_rnn": _swish_rnn,
 }
@@ -268,13 +288,18 @@ class Predictor:
 
     def __post_init__(self):
         self.kind = kind_of(self.recipe.described)
+        words = self.vocabulary if isinstance(self.vocabulary, CharacterWords) else None
+        self._token_shape = (words.max_characters,) if words else ()
         self._names = (*_INPUTS, *("language_ids",) * knows_languages(self.network.config))
-        self._outputs = RowOutputs(self.network, self._names, self.kind.row_shape)
+        shapes = self.kind.row_shape, self._token_shape
+        self._outputs = RowOutputs(self.network, self._names, *shapes)
 
     def logits(self, data: ExampleBatches) -> np.ndarray:
         """The network's outputs `(N, ...)` for N tokenized rows, at the longest row's length."""
-        ids = keras.KerasTensor((len(data), *self.kind.row_shape, data.lengths[-1]), "int32")
-        shape = self.network.compute_output_spec(dict.fromkeys(self._names, ids)).shape
+        rows = (len(data), *self.kind.row_shape, data.lengths[-1])
+        ids = dict.fromkeys(self._names, keras.KerasTensor(rows, "int32"))
+        ids["token_ids"] = keras.KerasTensor((*rows, *self._token_shape), "int32")
+        shape = self.network.compute_output_spec(ids).shape
         batches = data.evaluation_dataset().as_numpy_iterator()
         filled = ({"language_ids": np.zeros_like(one["token_ids"]), **one} for one in batches)
         inputs = ((batch["index"], tuple(map(batch.get, self._names))) for batch in filled)
@@ -287,7 +312,7 @@ class Predictor:
             language: of the texts; None = that of the training texts.
         """
         recipe = self.recipe.changed(language=language) if language else self.recipe
-        encoded = self.kind.encode(self.vocabulary, examples, recipe.limits)
+        encoded = self.kind.encoded(self.vocabulary, examples, recipe.limits)
         data = ExampleBatches(encoded, self.recipe.batch_size)
         return self.outputs(data, examples, self.logits(data))
 
@@ -381,6 +406,9 @@ class FinetuningRun(Run):
     def make_network(self) -> keras.Model:
         recipe = self.recipe
         config = recipe.model_config(self.vocabulary.size)
+        if isinstance(config, ElmoConfig):
+            characters = config.max_characters
+            config = dataclasses.replace(recipe.words, elmo=config, max_characters=characters)
         policy = recipe.training.dtype_policy
         return kind_of(self.task).network(config, recipe.head_dropout, policy)
 

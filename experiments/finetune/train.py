@@ -32,6 +32,7 @@ from macaron_tf.data.tasks.own_tables import TableSettings
 from macaron_tf.distribution import Workers
 from macaron_tf.io.paths import as_path
 from macaron_tf.text import PieceVocabulary
+from macaron_tf.text.words import CharacterWords
 from macaron_tf.training import Diverged, FitModel, TrainingResult
 from macaron_tf.training.checkpoints import CheckpointDirectory, read_manifest
 
@@ -74,7 +75,7 @@ class TaskData:
         """The rows of every split, see `TaskKind.encode`; the last vocabulary's are kept."""
         if (key := (vocabulary.hash, limits)) not in self._encoded:
             encoded = {
-                split: self.kind.encode(vocabulary, examples, limits)
+                split: self.kind.encoded(vocabulary, examples, limits)
                 for split, examples in self.splits.items()
             }
             self._encoded = {key: encoded}
@@ -104,7 +105,8 @@ def run(options: argparse.Namespace) -> None:
     steps = ["{me} evaluate {run}{data}", "{me} predict {run} --input FILE"]
     if task.submissions:
         steps.append("{me} submit {run} OUT{data}")
-    steps.append(f"python -m export.saved_model {{run}} served/{task.name}")
+    if not isinstance(init.vocabulary, CharacterWords):
+        steps.append(f"python -m export.saved_model {{run}} served/{task.name}")
     best = "best on the development set at step {step:,}: "
     best += metrics_line(result_of(path, result).metrics)
     report(result, recipe, options, *steps, best=best)

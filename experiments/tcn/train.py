@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> None:
     for seed in options.seeds or [1]:
         settings = [*options.set, f"training.seed={seed}"]
         for mixer in models:
-            data = task.open(options, base.of_mixer(mixer, settings).batch_size, seed)
+            data = task.open(options, base.of_mixer(mixer, settings))
             recipe = base.of_mixer(mixer, settings, data.vocab_size)
             path = out / f"{mixer}-{seed}"
             rows.append(_train(recipe, task, data, path, options.data_dir))
@@ -49,7 +49,7 @@ def _resume(options: argparse.Namespace) -> None:
     """Goes on with one run, by the recipe that it keeps, and prints its row of the table."""
     recipe = registry.load_given(options, SequenceRun)
     task = TASKS[recipe.task]
-    data = task.open(options, recipe.batch_size, recipe.training.seed)
+    data = task.open(options, recipe)
     row = _train(recipe, task, data, pathlib.Path(options.run), options.data_dir)
     print("\n".join(table(task, [row])))
 
@@ -126,7 +126,7 @@ def table(task: Task, rows: list[dict]) -> list[str]:
             same or ", ".join(map(str, widths)),
             _cell(task, studies.values(mine, "validation")),
             _cell(task, studies.values(mine, "test")),
-            f"{slide[model]:g}",
+            "-" if slide[model] is None else f"{slide[model]:g}",
             f"{statistics.mean(row['updates'] for row in mine):,.0f}",
             f"{statistics.mean(row['minutes'] for row in mine):.1f}",
         )

@@ -419,6 +419,8 @@ class EncodedExamples:
         max_length: greatest length of a row.
         cls_last: whether a row's last id is [CLS], of segment 2.
         language_id: of all texts; batches have `language_ids` where it is not 0, a model's first.
+        characters: (words, C) int32: where ids are words, what a model reads of each, so that a
+            batch's "token_ids" are `(B, L, C)`.
         needs_labels: whether there is nothing to learn from without labels.
     """
 
@@ -431,6 +433,7 @@ class EncodedExamples:
     count: int = dataclasses.field(default=1, kw_only=True)
     cls_last: bool = dataclasses.field(default=False, kw_only=True)
     language_id: int = dataclasses.field(default=0, kw_only=True)
+    characters: np.ndarray | None = dataclasses.field(default=None, kw_only=True)
 
 
 class ExampleBatches(BucketBatches):
@@ -499,6 +502,8 @@ class ExampleBatches(BucketBatches):
             arrays["segment_ids"] = segment_ids.reshape(shape)
         if encoded.language_id:
             arrays["language_ids"] = np.full(shape, encoded.language_id, np.int32)
+        if encoded.characters is not None:
+            arrays["token_ids"] = encoded.characters[arrays["token_ids"]]
         arrays["weight"] = (examples >= 0).astype(np.float32)
         if encoded.labels is not None:
             arrays["label"] = self.labels(*batch)

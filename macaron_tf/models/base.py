@@ -140,7 +140,11 @@ def encoder_inputs(inputs) -> dict[str, Any]:
 
 
 def padding_mask(inputs):
-    """`(B, L)` boolean, False at padding: as `padding_mask` says, by default where an id is 0."""
+    """`(B, L)` boolean, False at padding: as `padding_mask` says, by default where an id is 0.
+
+    Of words by their characters, `token_ids (B, L, C)`, where all of a word's are 0.
+    """
     if "padding_mask" in inputs:
         return ops.cast(inputs["padding_mask"], "bool")
-    return ops.not_equal(inputs["token_ids"], PAD)
+    real = ops.not_equal(inputs["token_ids"], PAD)
+    return ops.any(real, axis=-1) if len(real.shape) == 3 else real

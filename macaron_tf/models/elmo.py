@@ -1,7 +1,7 @@
 """ELMo: a language model in each direction, whose layers are vectors of words in context."""
 
 import dataclasses
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import keras
 from annotated_types import Ge
@@ -35,6 +35,10 @@ class ElmoConfig(Settings):
         filters: (width, number) of the CNN's filters.
         num_highways: highway layers after them.
     """
+
+    causal: ClassVar[bool] = False
+    longest: ClassVar[None] = None  # rows may be of any length
+    summary: ClassVar[str] = "max"
 
     vocab_size: Count
     lstm_dim: Count = 4096
@@ -126,21 +130,25 @@ class Elmo(Model):
 
 
 @dataclasses.dataclass(frozen=True)
-class WordTaggerConfig(Settings):
-    """Settings of a `WordTagger`.
+class WordEncoderConfig(Settings):
+    """Settings of a `WordEncoder`.
 
     Attributes:
-        num_tags: T.
-        elmo: of the language model; None = the tagger has none.
-        elmo_place: where its vectors stand: beside the LSTM's `"input"`, beside its `"output"`, or
-            `"both"`, with weights of the layers of their own.
-        lstm_dim: units of the tagger's LSTM in each direction.
-        word_dim, char_dim, filters: of the tagger's own `CharacterCNN`.
+        elmo: of the language model; None = there is none.
+        lstm_dim: units of the LSTM in each direction.
+        word_dim, char_dim, filters: of the encoder's own `CharacterCNN`.
         max_characters: C, positions of a word.
         dropout: on the LSTM's inputs and outputs.
+        elmo_place: where the language model's vectors stand: beside the LSTM's `"input"`, beside
+            its `"output"`, or `"both"`, with weights of the layers of their own; or `"none"`.
+        elmo_frozen: whether the language model is left as it is, or trained with the rest.
     """
 
-    num_tags: Count
+    section: ClassVar[str] = "words"
+    causal: ClassVar[bool] = False
+    initializer_range: ClassVar[float] = 0.1  # of a head's matrices, narrower than BERT's
+    summary: ClassVar[str] = "max"  # of a text's vectors, see `Pooling`
+
     elmo: ElmoConfig | None = None
     lstm_dim: Count = 100
     word_dim: Count = 100
@@ -148,13 +156,20 @@ class WordTaggerConfig(Settings):
     filters: Filters = ((2, 32), (3, 64), (4, 64))
     max_characters: Count = 20
     dropout: DropoutRate = 0.3
-    elmo_place: Literal["input", "output", "both"] = "input"
+    elmo_place: Literal["input", "output", "both", "none"] = "input"
+    elmo_frozen: bool = True
 
     @property
     def elmo_places(self) -> tuple[str, ...]:
         """`"input"`, `"output"` or both, where the language model's vectors stand."""
-        both = ("input", "output")
-        return () if not self.elmo else both if self.elmo_place == "both" else (self.elmo_place,)
+        places = {"both": ("input", "output"), "none": ()}
+        return places.get(self.elmo_place, (self.elmo_place,)) if self.elmo else ()
+
+    @property
+    def hidden_dim(self) -> int:
+        """D, width of the vectors."""
+        beside = 2 * self.elmo.projection_dim if "output" in self.elmo_places else 0
+        return 2 * self.lstm_dim + beside
 
     def check(self):
         if self.elmo and self.elmo.max_characters != self.max_characters:
@@ -164,22 +179,22 @@ class WordTaggerConfig(Settings):
             )
 
 
-class WordTagger(Model):
-    """A bidirectional LSTM over words' vectors `[x; ELMo]`, and scores of each word's tags.
+class WordEncoder(Model):
+    """A bidirectional LSTM over words' vectors `[x; ELMo]`.
 
-    x is the output of the tagger's own character CNN. The language model's vectors may also stand
-    beside the LSTM's output, `[h; ELMo]`, see `WordTaggerConfig`. It is not trained: the tagger
-    learns how to weight its layers, for each place anew.
+    x is the output of the encoder's own character CNN. The language model's vectors may also stand
+    beside the LSTM's output, `[h; ELMo]`, see `WordEncoderConfig`. For each place the encoder
+    learns anew how to weight the language model's layers.
 
     Call arguments: `characters (B, L, C)` int, see `macaron_tf.text.words`; words of zeros are
-    padding. Returns scores `(B, L, T)`.
+    padding. Returns `(B, L, D)`.
 
     References: Peters et al. 2018 (ELMo), section 3.3.
     """
 
     input_names = None
 
-    def __init__(self, config: WordTaggerConfig, **kwargs):
+    def __init__(self, config: WordEncoderConfig, **kwargs):
         super().__init__(config, **kwargs)
         self.words = CharacterCNN(
             config.filters,
@@ -189,7 +204,10 @@ class WordTagger(Model):
             num_highways=0,
             name="words",
         )
-        self.elmo = Elmo(config.elmo) if config.elmo else None
+        # Its table of scores, of a word each, is not needed here.
+        self.elmo = None
+        if config.elmo_places:
+            self.elmo = Elmo(dataclasses.replace(config.elmo, vocab_size=1), name="elmo")
         self.mixtures = {
             place: LayerMixture(name="mixture" if place == "input" else "output_mixture")
             for place in config.elmo_places
@@ -198,29 +216,39 @@ class WordTagger(Model):
             keras.layers.LSTM(config.lstm_dim, return_sequences=True), name="lstm"
         )
         self.drops = [Dropout(config.dropout) for _ in range(2)]
-        self.output_layer = keras.layers.Dense(config.num_tags, name="output")
 
     def build(self, input_shape=None):
         config = self.config
         self.words.build((None, None, config.max_characters))
-        widths = {"input": config.word_dim, "output": 2 * config.lstm_dim}
+        width = config.word_dim
         if self.elmo:
             self.elmo.build()
-            self.elmo.trainable = False  # the weights must exist for this
+            self.elmo.trainable = not config.elmo_frozen  # the weights must exist for this
+            self.elmo.output_layer.trainable = False
             layers, vector = 1 + config.elmo.num_layers, 2 * config.elmo.projection_dim
             for place, mixture in self.mixtures.items():
                 mixture.build((None, None, layers, vector))
-                widths[place] += vector
-        self.lstm.build((None, None, widths["input"]))
-        self.output_layer.build((None, None, widths["output"]))
+                width += vector if place == "input" else 0
+        self.lstm.build((None, None, width))
+
+    def take_over(self, elmo: Elmo) -> None:
+        """Gives the encoder's language model the weights of another of its configuration."""
+        if self.elmo:
+            for name in ("words", "forwards", "backwards"):
+                getattr(self.elmo, name).set_weights(getattr(elmo, name).get_weights())
+
+    def call(self, characters, training=None):
+        return self.hidden_states(characters, training=training)
 
     def hidden_states(self, characters, training=None):
-        """The vectors that are scored: `(B, L, 2 lstm_dim)`, ELMo's at the output behind."""
+        """`call`'s vectors."""
         mask = ops.any(ops.not_equal(characters, PAD), axis=-1)  # (B, L, C) -> (B, L)
         layers = None
-        if self.elmo:
+        if self.elmo and self.config.elmo_frozen:
             # Without dropout: it is not trained, and its vectors are the same each time.
             layers = ops.stop_gradient(self.elmo(characters, training=False))  # (B, L, J, 2 P)
+        elif self.elmo:
+            layers = self.elmo(characters, training=training)
 
         def beside(vectors, place):
             """`(B, L, D) -> (B, L, D + 2 P)`, or as they are."""
@@ -231,6 +259,35 @@ class WordTagger(Model):
         x = beside(self.words(characters), "input")
         h = self.lstm(self.drops[0](x, training=training), mask=mask)
         return self.drops[1](beside(h, "output"), training=training)
+
+
+@dataclasses.dataclass(frozen=True)
+class WordTaggerConfig(WordEncoderConfig):
+    """Settings of a `WordTagger`.
+
+    Attributes:
+        num_tags: T.
+    """
+
+    num_tags: Count = dataclasses.field(kw_only=True)
+
+
+class WordTagger(WordEncoder):
+    """A `WordEncoder`, and a linear layer: scores of each word's tags.
+
+    Call arguments: `characters (B, L, C)`, see `WordEncoder`. Returns scores `(B, L, T)`.
+    """
+
+    def __init__(self, config: WordTaggerConfig, **kwargs):
+        super().__init__(config, **kwargs)
+        self.output_layer = keras.layers.Dense(config.num_tags, name="output")
+
+    def build(self, input_shape=None):
+        super().build()
+        self.output_layer.build((None, self.config.hidden_dim))
+
+    def call(self, characters, training=None):
+        return self.logits(self.hidden_states(characters, training=training))
 
     def logits(self, hidden):
         """Scores `(..., T)` of `hidden_states`."""

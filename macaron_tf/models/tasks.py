@@ -9,10 +9,15 @@ from macaron_tf.checks import check_count
 from macaron_tf.layers.heads import ClassificationHead, Pooler, Pooling, SpanHead
 from macaron_tf.models.base import ENCODER_INPUTS, Model, padding_mask
 from macaron_tf.models.config import EncoderConfig, EncoderDecoderConfig
+from macaron_tf.models.elmo import WordEncoder, WordEncoderConfig
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.models.language_model import LanguageModel
 from macaron_tf.special_ids import CLS_SEGMENT, EOS, PAD
+
+# Of the summaries of configurations.
+_POOLINGS = {"first": "cls", "last": "last", "end": "last", "max": "max"}
+ReaderConfig = EncoderConfig | EncoderDecoderConfig | WordEncoderConfig
 
 
 class TaskModel(Model):
@@ -32,22 +37,28 @@ class ReadingModel(TaskModel):
     """Base of the models over a hidden state of each position, an encoder's or a decoder's.
 
     An encoder-decoder reads a row in its encoder, and in its decoder behind a [SEP]: the state at a
-    position has seen all of the row, and in the decoder the ids before it.
+    position has seen all of the row, and in the decoder the ids before it. A `WordEncoder`, with
+    ELMo's vectors or without, reads words by their characters, `token_ids (B, L, C)`.
 
     Args:
         config: of the encoder or the encoder-decoder.
 
-    References: Lewis et al. 2020 (BART), sections 3.1 and 3.2, its released code.
+    References: Lewis et al. 2020 (BART), sections 3.1 and 3.2, its released code; Peters et al.
+    2018 (ELMo), section 3.3.
     """
 
-    def __init__(self, config: EncoderConfig | EncoderDecoderConfig, **kwargs):
+    def __init__(self, config: ReaderConfig, **kwargs):
         super().__init__(config, **kwargs)
-        if isinstance(config, EncoderDecoderConfig):
+        if isinstance(config, WordEncoderConfig):
+            self.encoder = WordEncoder(config, name="encoder")
+        elif isinstance(config, EncoderDecoderConfig):
             self.encoder_decoder = EncoderDecoder(config)
         else:
             self.encoder = Encoder(config)
 
     def hidden_states(self, inputs, training=None):
+        if isinstance(self.config, WordEncoderConfig):
+            return self.encoder(inputs["token_ids"], training=training)
         if self.encoder_decoder is None:
             return super().hidden_states(inputs, training=training)
         source = inputs["token_ids"]
@@ -61,7 +72,8 @@ class EncoderClassifier(ReadingModel):
 
     Args:
         config: of the encoder; its `summary` says where [CLS] stands. Of an encoder-decoder the
-            decoder's state at the last id, [SEP], takes its place.
+            decoder's state at the last id, [SEP], takes its place, of a `WordEncoder` the greatest
+            values over all words.
         num_classes: C; 1 for regression.
         head_dropout: on the pooled vector.
 
@@ -73,13 +85,13 @@ class EncoderClassifier(ReadingModel):
 
     def __init__(
         self,
-        config: EncoderConfig | EncoderDecoderConfig,
+        config: ReaderConfig,
         num_classes: int,
         head_dropout: float = 0.1,
         **kwargs,
     ):
         super().__init__(config, **kwargs)
-        self.pool = Pooling("cls" if config.summary == "first" else "last", name="pool")
+        self.pool = Pooling(_POOLINGS[config.summary], name="pool")
         self.pooler = Pooler(self.head_range, name="pooler")
         self.head = self.classification_head(num_classes, head_dropout)
 
@@ -151,7 +163,7 @@ class EncoderSpanReader(ReadingModel):
 
     required = 2  # an answer stands in the second segment
 
-    def __init__(self, config: EncoderConfig | EncoderDecoderConfig, **kwargs):
+    def __init__(self, config: ReaderConfig, **kwargs):
         super().__init__(config, **kwargs)
         self.head = SpanHead(self.head_range, name="head")
 
@@ -192,7 +204,7 @@ class EncoderTagger(ReadingModel):
 
     def __init__(
         self,
-        config: EncoderConfig | EncoderDecoderConfig,
+        config: ReaderConfig,
         num_tags: int,
         head_dropout: float = 0.1,
         **kwargs,

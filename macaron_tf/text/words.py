@@ -11,13 +11,17 @@ import tensorflow as tf
 import tensorflow_text
 
 from macaron_tf.errors import UserError, needed
-from macaron_tf.special_ids import PAD
-from macaron_tf.text.base import Vocabulary
+from macaron_tf.special_ids import BOS, EOS, PAD, UNK
+from macaron_tf.text.base import PieceVocabulary, Vocabulary
 from macaron_tf.text.normalization import in_chunks
 
 SENTENCE_START, SENTENCE_END = "<S>", "</S>"
 # 0 follows a word's end, byte n is n + 1.
 _WORD_START, _WORD_END, _OF_SENTENCE_START, _OF_SENTENCE_END = range(257, 261)
+
+
+# White space, and characters that are words of their own; `\s` alone leaves out \v.
+_SPACE, _APART = r"[\s\v]", r"[^\p{L}\p{M}\p{N}\s\v]"
 
 
 def split_words(texts: tf.Tensor) -> tf.RaggedTensor:
@@ -205,3 +209,73 @@ def as_word_text(words: Sequence[str], vocabulary: WordVocabulary) -> WordText:
         (numbers.setdefault(word, len(numbers)) for word in words), np.int32, len(words)
     )
     return WordText(list(numbers), ids, vocabulary.size)
+
+
+class CharacterWords(PieceVocabulary):
+    """Words for a model that reads their characters: there is no unknown one.
+
+    The ids are numbers of the words that were met, for rows and batches; `characters` has what the
+    model reads. They begin anew in each `opened` copy, so that the ids of a set of examples follow
+    from its texts alone.
+
+    Args:
+        max_characters: C, see `character_ids`.
+    """
+
+    kind = "character_words"
+    contents_name = "characters.txt"
+    options = ("max_characters",)
+    unk_id, cls_id, sep_id = UNK, BOS, EOS
+    pieces = size = 2**31 - 1
+
+    def __init__(self, max_characters: int):
+        self.max_characters = max_characters
+        words = ("", *_SPECIAL)  # in the order of the special ids
+        self._numbers = {word.encode(): number for number, word in enumerate(words)}
+
+    def opened(self) -> "CharacterWords":
+        """A copy that has met no word."""
+        return CharacterWords(self.max_characters)
+
+    @property
+    def characters(self) -> np.ndarray:
+        """The characters of the words met, `(words, C)` int32; of padding zeros."""
+        return character_ids(tf.constant(list(self._numbers)), self.max_characters).numpy()
+
+    def contents(self) -> bytes:
+        return b""
+
+    @classmethod
+    def from_contents(cls, contents: bytes, settings: dict[str, Any]) -> "CharacterWords":
+        return cls(**settings)
+
+    def normalized(self, strings: tf.Tensor, language: str | None = None) -> tf.Tensor:
+        return strings
+
+    @property
+    def tokenizer(self) -> "CharacterWords":
+        return self
+
+    def tokenize(self, strings: tf.Tensor) -> tf.RaggedTensor:
+        """Lines `(B,)` to ids `(B, words)` int32, cut as `split_words` cuts."""
+        return self.tokenize_with_offsets(strings)[0]
+
+    def tokenize_with_offsets(self, strings: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
+        """`tokenize`, and where each word begins and ends, in bytes."""
+        if not tf.executing_eagerly():
+            raise UserError(
+                "words are numbered outside of graphs, so a task's model with ELMo has no export: "
+                "export the language model itself, whose vectors are its outputs"
+            )
+        words, starts, ends = tensorflow_text.regex_split_with_offsets(
+            strings, f"{_SPACE}+|{_APART}", _APART
+        )
+        numbers = self._numbers
+        found = [numbers.setdefault(word, len(numbers)) for word in words.values.numpy()]
+        return words.with_values(tf.constant(found, tf.int32)), starts, ends
+
+    def piece_bytes(self, number: int) -> bytes:
+        return list(self._numbers)[number]
+
+    def trackables(self) -> list:
+        return []

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 from scipy.special import expit as sigmoid
 
+from macaron_tf import models
 from macaron_tf.models import Elmo, ElmoConfig, WordTagger, WordTaggerConfig
 from tests.harness import built, normal, numpy_of, rejects, softmax, weights_of
 from tests.systems_toy import ELMO, TAGGER, words
@@ -179,4 +180,55 @@ def test_it_tags_words_whatever_the_padding(elmo):
 
 
 def test_words_must_be_equally_wide():
-    rejects("the language model has 8", WordTaggerConfig, 4, ELMO)
+    rejects("the language model has 8", WordTaggerConfig, ELMO, num_tags=4)
+
+
+READER = models.WordEncoderConfig(ELMO, 6, 5, 4, ((2, 3),), max_characters=8, dropout=0.0)
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        (lambda config: models.EncoderClassifier(config, 3), (2, 3)),
+        (lambda config: models.EncoderTagger(config, 4), (2, 9, 4)),
+        (lambda config: models.EncoderSpanReader(config), (2, 2, 9)),
+    ],
+)
+@pytest.mark.parametrize("place", ["input", "both", "none"])
+def test_task_models_read_words_by_their_characters(make, shape, place):
+    model = make(dataclasses.replace(READER, elmo_place=place))
+    model.build()
+    model.set_weights([0.5 * normal(*w.shape, seed=i) for i, w in enumerate(model.weights)])
+    characters = np.pad(words(2, 7), ((0, 0), (0, 2), (0, 0)))
+    segments = np.repeat([[0, 0, 0, 1, 1, 1, 1, 0, 0]], 2, axis=0)
+    found = numpy_of(model({"token_ids": characters, "segment_ids": segments}))
+    assert found.shape == shape
+    # The same vectors as a `WordTagger` of equal weights has, and the head's own layers over them.
+    h = numpy_of(model.encoder(characters))
+    w = weights_of(model)
+    if len(shape) == 3 and shape[1] == 9:
+        expected = h @ w["head/dense/kernel"] + w["head/dense/bias"]
+    elif len(shape) == 3:
+        expected = np.full(shape, -1e9)
+        scores = np.moveaxis(h @ w["head/dense/kernel"] + w["head/dense/bias"], -1, 1)
+        expected[:, :, [0, 3, 4, 5]] = scores[:, :, [0, 3, 4, 5]]
+    else:
+        pooled = np.tanh(h[:, :7].max(1) @ w["pooler/dense/kernel"] + w["pooler/dense/bias"])
+        expected = pooled @ w["head/dense/kernel"] + w["head/dense/bias"]
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_language_model_is_taken_over_and_trained_where_it_is_not_frozen():
+    elmo, characters = drawn(), words(2, 7)
+    for frozen in (True, False):
+        encoder = models.WordEncoder(dataclasses.replace(READER, elmo_frozen=frozen))
+        encoder.build()
+        encoder.take_over(elmo)
+        np.testing.assert_array_equal(
+            numpy_of(encoder.elmo(characters)), numpy_of(elmo(characters))
+        )
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(encoder(characters, training=True))
+        weights = encoder.elmo.trainable_weights
+        assert bool(weights) is not frozen
+        assert all(g is not None for g in tape.gradient(loss, [w.value for w in weights]))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from macaron_tf.models import TemporalConfig, TemporalConvolution, TemporalModel
-from tests.harness import built, ids, normal, numpy_of, randomized
+from tests.harness import built, ids, normal, numpy_of, randomized, weights_of
 
 VECTORS = TemporalConfig(5, (6, 7), kernel_size=3, input_dim=4, dropout=0.3)
 IDS = TemporalConfig(20, (6, 8), vocab_size=20, embedding_dim=8, tied=True, embedding_dropout=0.3)
@@ -54,3 +54,50 @@ def test_the_last_position_alone_is_the_whole_s_last(length):
         for flag in (False, True)
     )
     np.testing.assert_allclose(numpy_of(last(x)), numpy_of(whole(x))[:, -1], atol=1e-5)
+
+
+@pytest.mark.parametrize("mixer", ["tcn", "lstm", "gru", "rnn"])
+def test_the_models_are_pytorch_s(mixer):
+    """Its recurrent layers, and weight-normalized `Conv1d`s as the released TCN's."""
+    torch = pytest.importorskip("torch")
+    model = built(TemporalModel, dataclasses.replace(VECTORS, mixer=mixer, dropout=0.0), noise=0.3)
+    w = {name: torch.tensor(value) for name, value in weights_of(model).items()}
+    inputs = normal(2, 9, 4)
+    x = torch.tensor(inputs.astype("float64"))
+    # Keras's order of gates, as PyTorch's: i f g o; of the GRU z r n here, and r z n there.
+    gates = {"lstm": (0, 1, 2, 3), "gru": (1, 0, 2), "rnn": (0,)}.get(mixer, ())
+    for number, width in enumerate(VECTORS.widths):
+        if mixer == "tcn":
+            dilation, h = 2**number, x.mT
+            for name in ("convolution_0", "convolution_1"):
+                path = f"tcn/block_{number}/{name}"
+                v = w[f"{path}/direction"].permute(2, 1, 0)  # (k, C, F) -> (F, C, k)
+                convolution = torch.nn.Conv1d(*v.shape[1::-1], 3, dilation=dilation).double()
+                torch.nn.utils.parametrizations.weight_norm(convolution)
+                with torch.no_grad():
+                    convolution.weight = v * (
+                        w[f"{path}/length"][:, None, None] / v.norm(dim=(1, 2), keepdim=True)
+                    )
+                    convolution.bias.copy_(w[f"{path}/bias"])
+                h = torch.relu(convolution(torch.nn.functional.pad(h, (2 * dilation, 0))))
+            skip = f"tcn/block_{number}/skip"
+            x = torch.relu(h.mT + x @ w[f"{skip}/kernel"] + w[f"{skip}/bias"])
+            continue
+        layer = getattr(torch.nn, mixer.upper())(x.shape[-1], width, batch_first=True).double()
+        cell = f"{mixer}_{number}/{'simple_rnn' if mixer == 'rnn' else mixer}_cell"
+        biases = w[f"{cell}/bias"]
+        if mixer != "gru":
+            biases = torch.stack([biases, torch.zeros_like(biases)])
+
+        def ordered(values):
+            """Our gates `(..., gates U)` as PyTorch's."""
+            return torch.cat([values.chunk(len(gates), dim=-1)[gate] for gate in gates], dim=-1)
+
+        with torch.no_grad():
+            layer.weight_ih_l0.copy_(ordered(w[f"{cell}/kernel"]).T)
+            layer.weight_hh_l0.copy_(ordered(w[f"{cell}/recurrent_kernel"]).T)
+            layer.bias_ih_l0.copy_(ordered(biases[0]))
+            layer.bias_hh_l0.copy_(ordered(biases[1]))
+        x, _ = layer(x)
+    expected = x @ w["output/kernel"] + w["output/bias"]
+    np.testing.assert_allclose(numpy_of(model(inputs)), expected.detach(), rtol=1e-5, atol=1e-5)

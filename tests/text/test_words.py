@@ -2,7 +2,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from macaron_tf.errors import UserError
+from macaron_tf.text.base import Vocabulary
 from macaron_tf.text.words import (
+    SENTENCE_END,
+    SENTENCE_START,
+    CharacterWords,
     WordVocabulary,
     as_word_text,
     character_ids,
@@ -82,3 +87,30 @@ def test_lines():
     assert cut_lines("aa bb cc dd", longest=5) == ["aa bb", "cc dd"]
     assert cut_lines("aaaaaaa bb", longest=3) == ["aaa", "aaa", "a", "bb"]
     assert "".join(cut_lines("word " * 100_000)).count("word") == 100_000
+
+
+def test_words_are_numbered_as_they_come_and_read_by_their_characters(tmp_path):
+    vocabulary = CharacterWords(6)
+    texts = ["Ann's  caf\u00e9\u0301, 3.5\u00a0kg\x0bof <x>", "", "\u4f60\u597d Ann"]
+    found = vocabulary.encode_with_offsets(tf.constant(texts))
+    expected = split_words(tf.constant(texts)).to_list()
+    types = vocabulary.characters
+    for text, words, ids, starts, ends in zip(
+        texts, expected, *(rows.to_list() for rows in found), strict=True
+    ):
+        words = [word.decode() for word in words]
+        assert [text[a:b] for a, b in zip(starts, ends, strict=True)] == words
+        found_characters = types[np.array(ids, int)]
+        np.testing.assert_array_equal(
+            found_characters, character_ids(tf.constant(words, tf.string), 6)
+        )
+    marks = character_ids(tf.constant(["", "<UNK>", SENTENCE_START, SENTENCE_END]), 6)
+    np.testing.assert_array_equal(types[:4], marks)
+    assert found.ids[0, 0] == found.ids[2, 1] == 4
+    # A copy begins anew, and so does a vocabulary that was saved.
+    assert vocabulary.opened().encode(tf.constant(["new"])).to_list() == [[4]]
+    vocabulary.save(tmp_path)
+    again = Vocabulary.load(tmp_path)
+    assert again.hash == vocabulary.hash and again.max_characters == 6
+    with pytest.raises(UserError, match="outside of graphs"):
+        tf.function(vocabulary.encode, autograph=False)(tf.constant(["a"]))

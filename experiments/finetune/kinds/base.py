@@ -17,6 +17,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.models import EncoderConfig
 from macaron_tf.settings import Count, Natural, Settings
 from macaron_tf.text.base import PieceVocabulary
+from macaron_tf.text.words import CharacterWords
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,6 +143,16 @@ class TaskKind(abc.ABC):
     @abc.abstractmethod
     def encode(self, vocabulary: PieceVocabulary, examples: Any, limits: Limits) -> EncodedExamples:
         """Tokenizes examples: rows, of which an example may have several."""
+
+    def encoded(
+        self, vocabulary: PieceVocabulary, examples: Any, limits: Limits
+    ) -> EncodedExamples:
+        """`encode`, and what a model reads of words that it reads by their characters."""
+        if not isinstance(vocabulary, CharacterWords):
+            return self.encode(vocabulary, examples, limits)
+        words = vocabulary.opened()
+        encoded = self.encode(words, examples, limits)
+        return dataclasses.replace(encoded, characters=words.characters)
 
     @abc.abstractmethod
     def network(self, config: EncoderConfig, head_dropout: float, policy) -> keras.Model:

@@ -111,6 +111,77 @@ def test_a_tagger_with_and_one_without(run, tmp_path, capsys):
     assert capsys.readouterr().out.count("complete") == 3
 
 
+def test_neighbours_by_letters_and_by_context(run, text, capsys):
+    words = ["neighbours", run, "red", "--in", "0 red and 1 blue .", "--source", text]
+    assert main([*words, "--count", "2", "--limit", "40"]) == 0
+    alone, empty, shown, *found = capsys.readouterr().out.splitlines()
+    assert alone.startswith("red: ") and alone.count(",") == 1 and empty == ""
+    assert shown == "0 [red] and 1 blue ."
+    scores = [float(line.split()[0]) for line in found]
+    assert len(found) == 2 and scores == sorted(scores, reverse=True)
+    # A vector of the context: the word that stands behind a number, and most often "red".
+    assert all("0 [red]" in line for line in found)
+
+
+def colour_tables(folder) -> dict[str, list[str]]:
+    """Tasks by name, with the arguments of `finetune train` for them."""
+    rng = np.random.default_rng(1)
+    for split, count in (("train", 160), ("validation", 24), ("dev", 24)):
+        rows = [(n, COLOURS[n]) for n in rng.integers(0, 3, count)]
+        texts = [f"{n} {colour} and 1 blue ." for n, colour in rows]
+        lines = [f"{text}\t{colour}" for text, (_, colour) in zip(texts, rows, strict=True)]
+        (folder / f"{split}.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n")
+        tags = {"red": "B-PER", "blue": "B-LOC", "green": "B-ORG"}
+        lines = [f"{n} O\n{colour} {tags[colour]}\n" for n, colour in rows]
+        (folder / f"{split}.conll").write_text("\n".join(lines))
+        questions = [
+            {
+                "id": f"{number}",
+                "question": f"{n} ?",
+                "answers": [{"text": colour, "answer_start": 2}],
+            }
+            for number, (n, colour) in enumerate(rows)
+        ]
+        paragraphs = [
+            {"context": text, "qas": [question]}
+            for text, question in zip(texts, questions, strict=True)
+        ]
+        document = json.dumps({"data": [{"paragraphs": paragraphs}]})
+        (folder / f"{split}.json").write_text(document)
+    return {
+        "classify": [f"tsv:{folder}/{{split}}.tsv"],
+        "conll2003": [f"conll:{folder}/{{split}}.conll"],
+        "squad": [f"squad:{folder}/{{split}}.json", *flags(["spans.max_question=4"])],
+    }
+
+
+@pytest.mark.parametrize(
+    "task",
+    ["classify", *(pytest.param(name, marks=pytest.mark.slow) for name in ("conll2003", "squad"))],
+)
+def test_tasks_are_learnt_over_its_vectors(run, task, tmp_path, capsys):
+    from experiments.finetune.__main__ import main as finetune
+
+    source, *more = colour_tables(tmp_path)[task]
+    out = str(tmp_path / "out")
+    small = ["epochs=4", "batch_size=8", "words.lstm_dim=12", "words.word_dim=6", "max_length=20"]
+    small += ["training.learning_rate=0.02", "words.dropout=0.0"]
+    words = ["train", task, out, "--init", run, "--preset", "elmo", "--source", source]
+    assert finetune([*words, *flags(small), *more]) == 0
+    assert "best on the development set" in capsys.readouterr().out
+    line = "0 red and 1 blue . zz"
+    lines = {"classify": line, "conll2003": line, "squad": f"0 ?\t{line}"}
+    (tmp_path / "lines.txt").write_text(lines[task] + "\n")
+    assert finetune(["predict", out, "--input", str(tmp_path / "lines.txt")]) == 0
+    expected = "0\tO\nred\tB-PER\n" if task == "conll2003" else "red\t"
+    assert capsys.readouterr().out.startswith(expected)
+    if task == "classify":
+        from export.saved_model import main as export
+
+        assert export([out, str(tmp_path / "served")]) == 2
+        assert "has no export" in capsys.readouterr().err
+
+
 def test_bad_input_is_named(run, tmp_path, refused):
     (tmp_path / "one.txt").write_text("a few words\n")
     new = str(tmp_path / "new")
@@ -123,5 +194,14 @@ def test_bad_input_is_named(run, tmp_path, refused):
         (["evaluate", str(tmp_path)], "is not a run"),
         (["embed", run, "--input", "nowhere", "--output", "v.npz"], "--input nowhere"),
         (["tag", run, new, "--epochs", "0"], "--epochs 0"),
+        (["neighbours", run, "cat", "--in", "a dog"], "--in 'a dog' has no word 'cat'"),
     ):
         refused(main, words, message, tmp_path)
+    from experiments.finetune.__main__ import main as finetune
+
+    for words, message in (
+        (["copa", new, "--init", run], "copa asks for choices"),
+        (["rte", new, "--init", run, "--set", "words.max_characters=9"], "give --init instead"),
+        (["rte", new, "--init", "none", "--model", "elmo_tiny", "--vocabulary", run], "--init RUN"),
+    ):
+        refused(finetune, ["train", *words], message, tmp_path)

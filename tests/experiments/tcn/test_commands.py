@@ -16,10 +16,18 @@ from experiments.tcn.__main__ import main
 from experiments.tcn.run import SequenceRecipe
 from experiments.tcn.tasks import MODELS, TASKS
 from experiments.tcn.train import table
+from macaron_tf.errors import UserError
 from tests.experiments.pretraining_toy import flags
 
 SMALL = ("training.max_steps=40", "training.validate_every=20", "training.log_every=10")
 SMALL += ("batch_size=4", "model.widths=(8,)", "training.learning_rate=0.02", "model.dropout=0.1")
+
+
+def opened(name: str, options=None, size: int = 2, seed: int = 1, **changes) -> tasks.TaskData:
+    """The data of a task by its recipe."""
+    recipe = registry.load(f"tcn_{name}", SequenceRecipe)
+    recipe = recipe.changed(batch_size=size, training={"seed": seed}, **changes)
+    return TASKS[name].open(options, recipe)
 
 
 def test_a_task_is_trained_resumed_and_shown(tunes, tmp_path, capsys):
@@ -73,7 +81,7 @@ def test_every_task_has_a_recipe_and_recurrent_models_of_equal_size(task):
 
 
 def test_music_is_padded_and_answered_by_the_next_frame(tunes):
-    found = tasks.music(SimpleNamespace(data=tunes), 4, seed=1)
+    found = opened("jsb", SimpleNamespace(data=tunes), 4)
     batch = next(iter(found.train(0)))
     inputs, targets, weight = (batch[name].numpy() for name in ("inputs", "targets", "weight"))
     assert inputs.shape == targets.shape == (*weight.shape, 88)
@@ -109,11 +117,11 @@ def test_copy_memory_asks_for_the_symbols_at_the_end():
 
 @pytest.mark.parametrize("name", ["adding", "copy_memory"])
 def test_drawn_sequences_go_on_from_any_batch_and_never_repeat(name):
-    found = TASKS[name].open(None, 2, 1)
+    found = opened(name)
     whole = [batch["inputs"].numpy() for batch in found.train(0).take(4)]
     np.testing.assert_array_equal(next(iter(found.train(3)))["inputs"], whole[3])
     held = next(iter(found.validation))["inputs"].numpy()
-    other = next(iter(TASKS[name].open(None, 2, 2).train(0)))["inputs"].numpy()
+    other = next(iter(opened(name, seed=2).train(0)))["inputs"].numpy()
     for one, two in itertools.combinations([*whole, held, other], 2):
         assert not np.array_equal(one, two)
 
@@ -136,13 +144,45 @@ def test_windows_answer_every_symbol_once_with_all_the_history_there_is():
 def test_penn_treebank_cuts_words_and_characters(tmp_path):
     for split, text in (("train", " a bb \n bb <unk> \n" * 60), ("valid", " bb a \n" * 60)):
         (tmp_path / f"{split}.txt.gz").write_bytes(gzip.compress(text.encode()))
-    options, words = SimpleNamespace(data=str(tmp_path)), TASKS["ptb_words"].open
-    found = words(options, 2, 1)
+    options = SimpleNamespace(data=str(tmp_path))
+    found = opened("ptb_words", options)
     assert found.vocab_size == 4 and found.test is None  # <eos>, bb, a, <unk>
-    assert TASKS["ptb_characters"].open(options, 2, 1).vocab_size == 9
+    assert opened("ptb_characters", options).vocab_size == 9
     (tmp_path / "valid.txt.gz").write_bytes(gzip.compress(b" c \n"))
     with pytest.raises(Exception, match="valid.txt has 'c', which train.txt has not"):
-        words(options, 2, 1)
+        opened("ptb_words", options)
+
+
+def test_documents_are_cut_into_words_some_of_them_held_out(tmp_path):
+    lines = ["one two three"] * 90 + ["four four"] * 30
+    (tmp_path / "text.txt").write_text("\n".join(lines) + "\n")
+    options, source = SimpleNamespace(tfds=None), (f"text-lines:{tmp_path}/text.txt",)
+    found = opened("wikitext", options, sources=source, vocabulary_size=6, held_out=2)
+    assert found.vocab_size == 6 and found.test is None
+    validation = [batch["targets"].numpy() for batch in found.validation]
+    # <UNK> <S> </S> four one three: two is beyond the vocabulary.
+    assert set(np.unique(np.concatenate([t.ravel() for t in validation]))) == {0, 1, 2, 3, 4, 5}
+    with pytest.raises(UserError, match="one window has 80"):
+        opened("wikitext", options, sources=source, held_out=60)
+
+
+def test_lambada_asks_for_the_last_word_of_each_passage(tmp_path):
+    (tmp_path / "book.txt").write_text('"I can\'t," she said to the fox.\n' * 30)
+    passages = ["`` i ca n't , '' said the fox", "she said to the wolf", "the fox . it ca n't"]
+    (tmp_path / "dev.txt").write_text("\n".join(passages) + "\n")
+    options = SimpleNamespace(tfds=None, data=str(tmp_path))
+    found = opened("lambada", options, sources=(f"text-lines:{tmp_path}/book.txt",))
+    (batch,) = found.validation
+    inputs, targets, weight = (batch[name].numpy() for name in ("inputs", "targets", "weight"))
+    # The wolf is in no book.
+    assert weight.sum(axis=1).tolist() == [1.0, 1.0] and found.test is None
+    asked = [int(row[w > 0][0]) for row, w in zip(targets, weight, strict=True)]
+    np.testing.assert_array_equal(inputs[:, 1:], targets[:, :-1])
+    assert len(set(asked)) == 2 and 0 not in asked
+    assert inputs.shape == targets.shape == (2, max(weight.argmax(axis=1)) + 1)
+    with pytest.raises(UserError, match="no passage of dev.txt ends"):
+        (tmp_path / "dev.txt").write_text("a wolf\n")
+        opened("lambada", options, sources=(f"text-lines:{tmp_path}/book.txt",))
 
 
 def test_the_table_shows_means_and_small_numbers():
@@ -157,7 +197,7 @@ def test_the_table_shows_means_and_small_numbers():
 def test_mnist_reads_pixels_in_one_order(tfds, monkeypatch):
     monkeypatch.setattr(tasks, "read_columns", functools.cache(tasks.read_columns))
     place = SimpleNamespace(tfds=tfds)
-    in_order, permuted = (TASKS[name].open(place, 3, 1) for name in ("mnist", "permuted_mnist"))
+    in_order, permuted = (opened(name, place, 3) for name in ("mnist", "permuted_mnist"))
     plain = next(iter(in_order.validation))["inputs"].numpy()
     mixed = next(iter(permuted.validation))["inputs"].numpy()
     assert plain.shape == (250, 784, 1)

@@ -1,0 +1,89 @@
+"""`elmo neighbours`: the nearest neighbours of a word, alone and as it stands in a sentence."""
+
+import argparse
+import itertools
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from experiments.elmo.run import ElmoRun, embed
+from macaron_tf.data.sources.readers import documents
+from macaron_tf.errors import UserError
+from macaron_tf.models import Elmo
+from macaron_tf.text.words import cut_lines, split_sentences
+
+
+def run(options: argparse.Namespace) -> None:
+    """Prints the words nearest to the word alone, then to each sentence the nearest occurrences."""
+    opened = ElmoRun.open(options.run)
+    network = opened.load_network(opened.checkpoint(options.checkpoint))
+    sources = options.source or opened.recipe.sources
+    texts = (text for one in sources for text in documents(one, "train", options.tfds))
+    sentences = (s for text in texts for line in split_sentences(cut_lines(text)) for s in line)
+    asked = list(_asked(network, options.word, options.sentences))
+    for line in neighbours(
+        network,
+        asked,
+        [*itertools.islice(sentences, options.limit)],
+        options.count,
+    ):
+        print(line)
+
+
+def _asked(network: Elmo, word: str, sentences: list[str]) -> Iterator[tuple]:
+    """Each sentence's words, the word's position and its layers `(J, 2 P)`."""
+    for sentence, (words, layers) in zip(sentences, embed(network, sentences), strict=True):
+        if word not in words:
+            raise UserError(
+                f"--in {sentence!r} has no word {word!r}; it has {', '.join(words)}: give one of "
+                "these, or another sentence"
+            )
+        yield words, words.index(word), layers[words.index(word)]
+
+
+def neighbours(
+    network: Elmo, asked: Sequence[tuple], sentences: list[str], count: int
+) -> Iterator[str]:
+    """Lines that name the nearest words and occurrences, by the cosine of their vectors.
+
+    A word alone is its first layer, from its characters; in context it is the last layer.
+
+    Args:
+        asked: of each sentence that is asked about its words, the word's position and layers.
+        sentences: of the text.
+    """
+    alone: dict[str, np.ndarray] = {}
+    places: list[tuple[list[str], int]] = []  # each occurrence's sentence and position
+    found = []
+    for words, layers in embed(network, sentences):
+        alone |= dict(zip(words, layers[:, 0], strict=True))
+        places += [(words, position) for position in range(len(words))]
+        found.append(layers[:, -1])
+    (words, position, layers), *_ = asked
+    word = words[position]
+    alone.pop(word, None)
+    scores = _cosines(np.array([*alone.values()]), layers[0])  # (types,)
+    nearest = (f"{[*alone][n]} {scores[n]:.2f}" for n in np.argsort(-scores)[:count])
+    yield f"{word}: {', '.join(nearest)}"
+    vectors = np.concatenate(found)  # (occurrences, 2 P)
+    for words, position, layers in asked:
+        yield ""
+        yield _shown(words, position)
+        scores = _cosines(vectors, layers[-1])
+        # The sentence itself may stand in the text.
+        others = (n for n in np.argsort(-scores) if places[n][0] != words)
+        for n in itertools.islice(others, count):
+            yield f"  {scores[n]:.2f}  {_shown(*places[n])}"
+
+
+def _cosines(vectors: np.ndarray, one: np.ndarray) -> np.ndarray:
+    """`(N, D)` and `(D,)` to `(N,)`, of what differs from the mean of the N, which all share."""
+    mean = vectors.mean(axis=0)
+    vectors, one = vectors - mean, one - mean
+    lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(one)
+    return vectors @ one / np.maximum(lengths, 1e-12)
+
+
+def _shown(words: list[str], position: int) -> str:
+    """A sentence with one of its words in brackets."""
+    return " ".join(f"[{w}]" if n == position else w for n, w in enumerate(words))
