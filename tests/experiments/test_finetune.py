@@ -337,7 +337,7 @@ MISTAKES = [
     ),
     (
         "train sst2 OUT OWN --init none --vocabulary TOY/vocabulary --model elmo_tiny",
-        "elmo_tiny is no encoder",
+        "elmo_tiny is trained before it is asked",
     ),
     ("predict FOLDER", "is not a run"),
     ("predict RUN --input /nowhere", "cannot be read"),
