@@ -5,6 +5,7 @@ import os
 import pathlib
 import shutil
 import signal
+import sys
 import tempfile
 
 # Set before TensorFlow is imported by any test module: its start-up notes are not test output.
@@ -27,6 +28,9 @@ os.environ["MACARON_TF_CACHE"] = os.environ["XDG_CACHE_HOME"] = _CACHE.name
 import filelock
 import numpy as np
 import pytest
+
+if np.__version__.startswith("1."):  # Triton's: JAX, which TensorFlow tries, needs NumPy 2
+    sys.modules["jax"] = None
 
 from macaron_tf.errors import USER_FILES
 
