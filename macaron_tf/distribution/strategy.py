@@ -184,13 +184,10 @@ class Workers:
 
     def gathered(self, mine: bytes) -> list[bytes]:
         """Every worker's bytes, in the order of the workers."""
-        if not self.several:
-            return [mine]
-        lengths = self.totals([float(len(mine) * (i == self.number)) for i in range(self.count)])
-        table = np.zeros((self.count, int(max(lengths))))
-        table[self.number, : len(mine)] = np.frombuffer(mine, np.uint8)
-        rows = np.asarray(self.totals(table)).astype(np.uint8)
-        return [row[: int(n)].tobytes() for row, n in zip(rows, lengths, strict=True)]
+        lengths = self.joined(np.array([len(mine)]))
+        padded = np.frombuffer(mine.ljust(lengths.max(), b"\0"), np.uint8)
+        rows = self.joined(padded).reshape(len(lengths), -1)
+        return [row[:length].tobytes() for row, length in zip(rows, lengths, strict=True)]
 
     def joined(self, mine: np.ndarray) -> np.ndarray:
         """Every worker's array `(N, ...)` of one shape, one after another: `(workers N, ...)`."""
