@@ -62,8 +62,8 @@ def neighbours(
     (words, position, layers), *_ = asked
     word = words[position]
     alone.pop(word, None)
-    scores = _cosines(np.array([*alone.values()]), layers[0])  # (types,)
-    nearest = (f"{[*alone][n]} {scores[n]:.2f}" for n in np.argsort(-scores)[:count])
+    scores, types = _cosines(np.array([*alone.values()]), layers[0]), [*alone]  # (types,)
+    nearest = (f"{types[n]} {scores[n]:.2f}" for n in np.argsort(-scores)[:count])
     yield f"{word}: {', '.join(nearest)}"
     vectors = np.concatenate(found)  # (occurrences, 2 P)
     for words, position, layers in asked:

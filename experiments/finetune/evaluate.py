@@ -39,13 +39,15 @@ def evaluate(options: argparse.Namespace) -> None:
         opened.recipe.changed(language=language)  # refuses a language that the model has not read
     if languages and task.kind != "classification":
         raise UserError(f"--languages is of classifications, and {task.name} is none: leave it out")
+    spoken = {  # of each set of examples, its language and split
+        language if len(splits) == 1 else f"{language}_{split}": (language, split)
+        for language in languages
+        for split in splits
+    }
     if languages:
         examples = {
-            language if len(splits) == 1 else f"{language}_{split}": (
-                kind.read(split, options.tfds, source, language)
-            )
-            for language in languages
-            for split in splits
+            name: kind.read(split, options.tfds, source, language)
+            for name, (language, split) in spoken.items()
         }
     elif source == opened.recipe.source:
         examples = kind.read_splits(splits, options.tfds, source, opened.recipe.table)
@@ -58,16 +60,16 @@ def evaluate(options: argparse.Namespace) -> None:
         predictor = opened.predictor(checkpoint)
     began = time.monotonic()
     outputs = {
-        name: predictor.of_examples(found, name.partition("_")[0] if languages else None)
+        name: predictor.of_examples(found, spoken[name][0] if languages else None)
         for name, found in examples.items()
     }
     seconds = time.monotonic() - began
-    metrics = measure(task, outputs, examples)
     if languages:
         metrics = {name: kind.measure(outputs[name], found) for name, found in examples.items()}
         for name, values in metrics.items():
             print(f"{name:8} {metrics_line(values)}")
     else:
+        metrics = measure(task, outputs, examples)
         print(metrics_line(metrics))
     count, step = sum(map(len, examples.values())), manifest["step"]
     print(f"{count:,} examples of {', '.join(splits)} in {seconds:.1f} s, step {step:,}")
