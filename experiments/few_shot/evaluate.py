@@ -68,7 +68,7 @@ def _score_translations(answers: Sequence[str], truths: Sequence[tuple[str, ...]
 
 @dataclasses.dataclass(frozen=True)
 class FreeForm:
-    """How answers in free form are written, ended and scored.
+    """Generation, end and score of free answers.
 
     Attributes:
         metric: name of the score.

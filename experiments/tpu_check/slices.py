@@ -1,4 +1,4 @@
-"""Which catalog model trains on which slice of a TPU: bytes by its shapes, none of them taken.
+"""The smallest slice of a TPU that trains each catalog model: bytes by shapes, without memory.
 
 The activations of a row follow Korthikanti et al. 2022, "Reducing Activation Recomputation in Large
 Transformer Models", equations 1 and 2: for a Transformer layer of F = 4 D in bfloat16 L D (34 + 5 H

@@ -66,7 +66,7 @@ class Residual(Recording, keras.layers.Layer):
 
     @property
     def evaluations(self) -> int:
-        """How often a step evaluates the sub-layer."""
+        """The number of evaluations of the sub-layer in a step."""
         return len(SOLVERS[self.solver])
 
     def solve(self, x, sublayer, training=None):

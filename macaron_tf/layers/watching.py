@@ -1,4 +1,4 @@
-"""What layers computed on the way: attention's weights, the inputs of recurrences."""
+"""Intermediate results of layers: attention's weights, the inputs of recurrences."""
 
 import contextlib
 import contextvars
