@@ -441,6 +441,7 @@ def served(name: str, folder: str) -> Iterator[Answer]:
             raise UserError(f"{name} did not start: run python {' '.join(given)} to see why")
         own = Own()
         yield answer
+        own.connection.close()  # Triton would wait for it; other threads' ended with them
     finally:
         process.terminate()
         process.wait()

@@ -13,11 +13,16 @@ import subprocess
 import sys
 import types
 
+import keras
 import numpy as np
 import pytest
 
-from export import triton
+from experiments.benchmarks import serving
+from export import keras_model, triton
 from export.server.servable import Servable
+from macaron_tf.models.config import EncoderConfig
+from macaron_tf.models.tasks import EncoderClassifier
+from macaron_tf.text.wordpiece import WordPieceVocabulary
 from tests.harness import refuses
 
 OPTIONS = {"max_batch_size": 8, "batch_delay_us": 5000, "versions": 1}
@@ -81,10 +86,15 @@ def arrays(answer: dict) -> dict[str, np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory, toy_versions):
-    """HTTP and gRPC ports of a Triton with two versions of the toy; it ends by SIGTERM."""
+def installed():
+    """Skips where there is no Triton."""
     if importlib.util.find_spec("pytriton") is None:
         pytest.skip("needs nvidia-pytriton: make test-engines")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory, toy_versions, installed):
+    """HTTP and gRPC ports of a Triton with two versions of the toy; it ends by SIGTERM."""
     ports, folder = (free_port(), free_port()), tmp_path_factory.mktemp("served")
     shutil.copytree(toy_versions, folder / "toy")
     log = folder / "log.txt"
@@ -195,3 +205,23 @@ def test_the_server_is_found_or_named(monkeypatch):
     spec = types.SimpleNamespace(origin=str(pathlib.Path("/nowhere/pytriton/__init__.py")))
     monkeypatch.setattr(triton.importlib.util, "find_spec", lambda name: spec)
     refuses("runs no models in Python", triton.find_server)
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_servers_compares_answers_and_times_both(tmp_path, installed):
+    keras.utils.set_random_seed(1)
+    vocabulary = WordPieceVocabulary.train(serving.made_up_lines(50, 8, seed=1), 100)
+    network = EncoderClassifier(EncoderConfig(vocabulary.size, 16, 48, 2, 1), 2)
+    network.build()
+    network.save(tmp_path / "model.keras")
+    vocabulary.save(tmp_path)
+    places = [tmp_path / "model.keras", tmp_path, tmp_path / "served"]
+    words = ["--labels", "no", "yes", "--max-length", "128"]
+    assert keras_model.main([*map(str, places), *words]) == 0
+    given = ["--servers", str(places[-1]), "--rounds", "1", "--warm-up", "1", "--rows", "2"]
+    options = serving.command.parse_args([*given, "--batch-sizes", "2", "--clients", "2"])
+    tables = dict(serving.of_servers(options))
+    assert [*tables] == ["batch 2, 1 client", "batch 2, 2 clients"]
+    for rows in tables.values():
+        assert [row["name"] for row in rows] == ["export.serve", "NVIDIA Triton"]
+        assert all(row["latency_ms"]["p50"] > 0 for row in rows)
