@@ -383,3 +383,8 @@ ENGINE = group(
     ),
 )
 TRAINING_DEVICES = together(DEVICES, ENGINE)
+DATA_SERVICE = argument(
+    "--data-service HOST:PORT",
+    "have the batches made by `python -m experiments.data_service` elsewhere; several, with "
+    "commas, are dealt to the workers",
+)

@@ -5,9 +5,12 @@
         --data-service HOST:5050
 
 Use it where an accelerator waits for its host: shards are then read, shuffled and masked here.
-The batches and their order are the same as without it, also after a restart. The corpus must lie
-under the same path on both machines. If the service dies, the training fails with a sentence: start
-both again, and the training resumes from its checkpoint.
+`translate train --data-service HOST:5050` has pairs gathered here.
+
+The batches and their order are the same as without it, also after a restart. The corpus, or the
+cache (MACARON_TF_CACHE) with the tokenized pairs, must lie under the same path on both machines. If
+the service dies, the training fails with a sentence: start both again, and the training resumes
+from its checkpoint.
 
 One service serves several trainings, or all processes of one, each with its own batches. If that is
 too slow, start a service for each process and give their addresses, separated by commas.
@@ -51,18 +54,22 @@ def serve(options: argparse.Namespace) -> None:
     # Imported late: `--help` and the check of the ports need no TensorFlow.
     from tensorflow.data.experimental import service
 
-    dispatcher = service.DispatchServer(service.DispatcherConfig(port=options.port))
-    worker = service.WorkerServer(
-        service.WorkerConfig(
-            dispatcher_address=f"localhost:{options.port}",
-            worker_address=f"{options.host}:{options.port + 1}",
-            port=options.port + 1,
+    from macaron_tf.data.service import offer
+    from macaron_tf.data.translation import served_batch
+
+    with offer(served_batch):
+        dispatcher = service.DispatchServer(service.DispatcherConfig(port=options.port))
+        worker = service.WorkerServer(
+            service.WorkerConfig(
+                dispatcher_address=f"localhost:{options.port}",
+                worker_address=f"{options.host}:{options.port + 1}",
+                port=options.port + 1,
+            )
         )
-    )
-    print(f"data service: give --data-service {options.host}:{options.port}", flush=True)
-    stop.wait()
-    worker.stop()
-    dispatcher.stop()
+        print(f"data service: give --data-service {options.host}:{options.port}", flush=True)
+        stop.wait()
+        worker.stop()
+        dispatcher.stop()
     print("data service stopped", flush=True)
 
 

@@ -127,7 +127,7 @@ def train_pairs(
     score: Callable[[Sequence[str]], dict[str, float]],
     sample: str,
     strategy: tf.distribute.Strategy,
-    prepared: Callable[[tf.data.Dataset, int], tf.data.Dataset] = lambda rows, start: rows,
+    batches: Callable[[int], tf.data.Dataset] | None = None,
     **start,
 ) -> TrainingResult:
     """Trains a run, with a `writer` and a recipe's `decoding`, on pairs of texts.
@@ -138,7 +138,7 @@ def train_pairs(
             time of a beam of 5 and is good enough to choose a checkpoint.
         score: metrics of the answers.
         sample: shows an answer, with places for source, target and answer.
-        prepared: makes batches of pairs, from micro-batch `start` on, ones to learn from.
+        batches: the training batches from a micro-batch on; those of `data` when None.
         start: `initialize` and `note` of `train_run`.
     """
     recipe = run.recipe
@@ -157,7 +157,7 @@ def train_pairs(
         return validate
 
     rows = RunData(
-        lambda step: prepared(data.dataset(recipe.training.seed, step), step),
+        batches or (lambda step: data.dataset(recipe.training.seed, step)),
         data.fingerprint(),
         {"pairs": len(data)},
     )

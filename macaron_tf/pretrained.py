@@ -63,7 +63,8 @@ def load(
             - the folder of a run, with `@CHECKPOINT` where the checkpoint is not to be the default
               one (see `find_checkpoint`), or a folder that `Pretrained.save_pretrained` wrote;
             - `hugging-face:DIR` of its `save_pretrained` or sentence-transformers;
-            - `keras-hub:DIR` of a BERT, RoBERTa or GPT-2 preset, or one of `macaron_tf.keras_hub`;
+            - `keras-hub:DIR` of a BERT, RoBERTa, DistilBERT, ELECTRA or GPT-2 preset, or one of
+              `macaron_tf.keras_hub`;
             - `model-garden:DIR` of a BERT as Model Garden publishes it;
             - `hub:OWNER/NAME[@REVISION]`, any of these on Hugging Face's hub, which is downloaded
               once, by the package huggingface_hub;

@@ -77,11 +77,7 @@ main = cli.program(
         ),
         cli.VOCABULARY,
         cli.LOWER_CASE,
-        cli.argument(
-            "--data-service HOST:PORT",
-            "have the batches made by `python -m experiments.data_service` elsewhere; several, "
-            "with commas, are dealt to the workers",
-        ),
+        cli.DATA_SERVICE,
         cli.switch(
             "--own-shards",
             "each worker reads its own shards of the corpus only; by default it reads all and "

@@ -24,7 +24,7 @@ from macaron_tf.data.corpus.reading import (
     process_seed,
     stream_dataset,
 )
-from macaron_tf.data.service import check_address, service_error, through_service
+from macaron_tf.data.service import check_addresses, service_error, through_service
 from macaron_tf.distribution import Workers
 from macaron_tf.errors import UserError
 from macaron_tf.interop.arrays import assign
@@ -52,8 +52,7 @@ def run(options: argparse.Namespace) -> None:
     recipe.check_metric(recipe.make_objective().metric_names)
     # The same; settings of the text follow from a given corpus, and are compared when it is read.
     PretrainingRun.resume(path, recipe, *(("corpus.", "vocabulary.") if options.corpus else ()))
-    for address in filter(None, map(str.strip, (options.data_service or "").split(","))):
-        check_address(address)
+    check_addresses(options.data_service)
     if options.vocabulary and (options.corpus or source):
         owner = "--init" if source else "the corpus"
         raise UserError(f"--vocabulary: {owner} brings its own; leave it out")

@@ -200,7 +200,7 @@ def xlm_tiny() -> PretrainingRecipe:
     Conneau and Lample 2019: one BPE vocabulary, of lines drawn with q_i ~ p_i^0.5 (section 3.1);
     language embeddings in place of segments; streams of sentences in one language a batch, drawn
     with q_i ~ p_i^0.7, and every second update pairs of a sentence and its translation, with masks
-    in both and positions that begin again at the translation (sections 3.3 to 3.5, as recalled). A
+    in both and positions that begin again at the translation (sections 3.3 to 3.5). A
     language's share p_i is of the rows, not of the sentences. English, German and French out of the
     embedded corpus: screen texts, which are read over and over. Captions instead:
 

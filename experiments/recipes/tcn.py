@@ -72,7 +72,7 @@ def tcn_copy_memory() -> SequenceRecipe:
 def tcn_jsb() -> SequenceRecipe:
     """TCN on JSB Chorales: the next frame of 88 keys.
 
-    The model, dropout 0.5 and clipping at 0.4 are recalled from Bai et al. 2018, table 2 (the
+    The model, dropout 0.5 and clipping at 0.4 are Bai et al.'s 2018, table 2 (not verified; the
     slide's 300K parameters agree; the released default, k 5 x 4 x 150, has a million). 60 epochs of
     229 pieces, one an update; the released code divides the rate where the validation stands still.
 
@@ -94,10 +94,10 @@ def tcn_jsb() -> SequenceRecipe:
 def tcn_nottingham() -> SequenceRecipe:
     """TCN on Nottingham: the next frame of 88 keys.
 
-    As `tcn_jsb`, with the model, dropout 0.2 and clipping at 0.4 recalled from table 2 (the slide's
-    million parameters agree). Two pieces an update instead of one, and 50 epochs of 694 pieces
-    instead of 100; the recurrent models, which read a frame after the other, take 16 pieces an
-    update for 30 epochs.
+    As `tcn_jsb`, with the model, dropout 0.2 and clipping at 0.4 of table 2 (not verified; the
+    slide's million parameters agree). Two pieces an update instead of one, and 50 epochs of 694
+    pieces instead of 100; the recurrent models, which read a frame after the other, take 16 pieces
+    an update for 30 epochs.
 
     Measured: TCN 3.14, LSTM 3.95, GRU 4.02, each in 24 minutes or less; the recurrent models'
     validation still fell at their end.
@@ -213,7 +213,7 @@ def tcn_wikitext() -> SequenceRecipe:
     """TCN on Wikipedia's words, for the slide's WikiText-103.
 
     Windows as `tcn_ptb_words`. The 10,000 most frequent words are predicted, all others are <UNK>:
-    a perplexity is comparable among these models alone. The paper's TCN, recalled from its table 2,
+    a perplexity is comparable among these models alone. The paper's TCN, of table 2 (not verified),
     is `--set model.widths=(1000,1000,1000,1000,1000) --set model.embedding_dim=1000 --set
     model.dropout=0.4 --set vocabulary_size=268000`, of WikiText-103's `--set sources=text:FILES`.
 
@@ -226,7 +226,7 @@ def tcn_lambada() -> SequenceRecipe:
     """TCN on LAMBADA: learns from books, and is judged by the last words of passages.
 
     `--data` is the folder of LAMBADA's dev.txt.gz, and test.txt.gz if there; a passage counts where
-    its last word is among the 10,000 of the vocabulary. The paper's TCN, recalled from its table 2,
+    its last word is among the 10,000 of the vocabulary. The paper's TCN, of table 2 (not verified),
     is `--set model.widths=(500,500,500,500,500) --set model.embedding_dim=500 --set
     model.dropout=0.4`, on LAMBADA's own 2,662 novels.
 

@@ -51,6 +51,7 @@ main = cli.program(
             ),
         ),
         cli.VOCABULARY,
+        cli.DATA_SERVICE,
         cli.TRAINING_DEVICES,
     ),
     cli.command(

@@ -13,10 +13,11 @@ from experiments.recipe import override
 from experiments.train_run import report, train_pairs
 from experiments.translate.init import Start, read_start
 from experiments.translate.run import TranslationRecipe, TranslationRun
+from macaron_tf.data.service import check_addresses, service_error
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.translation import TranslationData
-from macaron_tf.distribution import is_tpu
+from macaron_tf.distribution import Workers, is_tpu
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.translation import evaluate_translations
 from macaron_tf.io.paths import as_path
@@ -35,7 +36,14 @@ def run(options: argparse.Namespace) -> None:
         start = read_start(*given)
         recipe = start.apply(registry.load(options.recipe, TranslationRecipe))
     recipe = override(recipe, options.set, TranslationRun.begun(path))
-    result = train_recipe(recipe, path, options.vocabulary, options.devices, start, options.tfds)
+    check_addresses(options.data_service)
+    text = options.vocabulary, options.devices, start, options.tfds, options.data_service
+    try:
+        result = train_recipe(recipe, path, *text)
+    except tf.errors.OpError as error:
+        if clear := service_error(error):
+            raise clear from error
+        raise
     steps = ("{me} average {run}", "{me} evaluate {run}{data}", "tensorboard --logdir {run}")
     best = "best validation {metric} {score:.2f} at step {step:,}"
     report(result, recipe, options, *steps, best=best)
@@ -56,6 +64,7 @@ def train_recipe(
     strategy: tf.distribute.Strategy | None = None,
     start: Start | None = None,
     tfds: Tfds | None = None,
+    data_service: str | None = None,
 ) -> TrainingResult:
     """Trains a recipe in a run's folder, or continues the run in that folder.
 
@@ -65,6 +74,8 @@ def train_recipe(
         vocabulary_dir: a vocabulary to use instead of training one.
         strategy: the devices; None = the current ones.
         start: gives weights and vocabulary; the recipe is `start.apply`'s. None = from nothing.
+        data_service: addresses of `experiments.data_service`, separated by commas, which make the
+            same batches; None = here.
     """
     start, config = start or Start(""), recipe.data
     start.check(recipe)  # before minutes are spent on the data
@@ -112,12 +123,18 @@ def train_recipe(
             f"a TPU wants batches of one shape, and there are {len(data.shapes)}: "
             "--set data.batching.shapes=1"
         )
-    prepared = {}
-    if recipe.unsupervised:
-        noise, seed = recipe.make_objective(), recipe.training.seed
-        prepared["prepared"] = lambda rows, start: noise.dataset(
-            rows, MaskingConfig(), vocabulary.target, seed, start
-        )
+    objective, seed = recipe.make_objective(), recipe.training.seed
+    worker = Workers(strategy).number
+
+    def batches(step: int) -> tf.data.Dataset:
+        if data_service:
+            rows = data.served(data_service, seed, step, worker)
+        else:
+            rows = data.dataset(seed, step)
+        if recipe.unsupervised:
+            rows = objective.dataset(rows, MaskingConfig(), vocabulary.target, seed, step)
+        return rows
+
     cleaning = dataclasses.replace(config.cleaning, max_ratio=None, deduplicate=False)
     judged = TranslationData.from_pairs(
         held_out, vocabulary, cleaning=cleaning, batching=config.batching
@@ -140,5 +157,5 @@ def train_recipe(
         strategy,
         initialize=lambda network: start.copy_to(network, recipe),
         note=f", from {start.given}" if start.given else "",
-        **prepared,
+        batches=batches,
     )

@@ -6,8 +6,9 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
+import numpy as np
 import tensorflow as tf
 
 from macaron_tf.data.batches import prefetched
@@ -18,6 +19,39 @@ _SILENT_SECONDS = 600.0  # the first batch waits for 2^16 rows to be read, over 
 # How HTTP/2, on which gRPC runs, begins: the preface and settings (frame type 4), none of them
 # changed. The other side answers with its own; a process that hangs connects and says nothing.
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+# TensorFlow's name of the first Python function that a process makes an operation of.
+_FUNCTION = "pyfunc_0"
+
+
+@contextlib.contextmanager
+def offer(make: Callable[[bytes, int], list[np.ndarray]]) -> Iterator[None]:
+    """Lets datasets of other processes call a Python function in this one, see `offered`.
+
+    Args:
+        make: gets a request and a number. It must be the process's first Python function that
+            becomes an operation.
+    """
+    with tf.Graph().as_default() as graph:  # it keeps the function alive
+        tf.numpy_function(make, [tf.constant(b""), tf.constant(0, tf.int64)], [tf.int32])
+    [made] = [op for op in graph.get_operations() if op.type == "PyFunc"]
+    if made.get_attr("token").decode() != _FUNCTION:
+        raise RuntimeError("another Python function became an operation before this one")
+    yield
+
+
+def offered(
+    request: str, number: tf.Tensor, spec: Mapping[str, tf.TensorSpec]
+) -> dict[str, tf.Tensor]:
+    """The arrays that `offer`'s function makes in the process of a service's worker.
+
+    A dataset travels as a graph, and this operation of it finds the function by its name.
+    """
+    kinds = [each.dtype for each in spec.values()]
+    arrays = tf.raw_ops.PyFuncStateless(input=[request, number], token=_FUNCTION, Tout=kinds)
+    return {
+        name: tf.ensure_shape(array, each.shape)
+        for (name, each), array in zip(spec.items(), arrays, strict=True)
+    }
 
 
 def through_service(dataset: tf.data.Dataset, addresses: str, process: int = 0) -> tf.data.Dataset:
@@ -32,8 +66,8 @@ def through_service(dataset: tf.data.Dataset, addresses: str, process: int = 0) 
     and begins anew. To use more machines, give each training process a service of its own.
 
     Args:
-        dataset: of TensorFlow's operations alone, a Python generator cannot travel; the service
-            finds its files under the same absolute paths.
+        dataset: of TensorFlow's operations and `offered`, for a Python generator cannot travel;
+            the service finds its files under the same absolute paths.
         addresses: HOST:PORT of the service; several, separated by commas, are dealt to the
             training processes.
 
@@ -61,6 +95,12 @@ def through_service(dataset: tf.data.Dataset, addresses: str, process: int = 0) 
         lambda: _watched(served, address), output_signature=dataset.element_spec
     )
     return prefetched(watched, dataset.cardinality())
+
+
+def check_addresses(given: str | None) -> None:
+    """`check_address` of each of several addresses, separated by commas; None = there are none."""
+    for address in filter(None, map(str.strip, (given or "").split(","))):
+        check_address(address)
 
 
 def check_address(address: str) -> None:
@@ -152,5 +192,7 @@ def _next(ready: queue.Queue, address: str):
 
 
 def _first_line(error: tf.errors.OpError) -> str:
-    """TensorFlow's reason without the names of its nodes."""
+    """The sentence of a UserError, or TensorFlow's reason without the names of its nodes."""
+    if found := re.search(r"UserError: (.*)", error.message):
+        return found[1]
     return re.sub(r"\{\{.*?\}\} *|\[Op:.*", "", error.message.strip()).splitlines()[0][:200]

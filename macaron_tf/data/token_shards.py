@@ -33,6 +33,7 @@ class TokenizedPairs:
         indices: (rows,) int64: each row's position among the pairs before cleaning.
         removed: number of pairs left out, by reason.
         fingerprint: SHA-256 (hex) of the rows where it is known, else "".
+        folder: where the shards of the rows are; "" for none.
     """
 
     source: TokenRows
@@ -40,18 +41,22 @@ class TokenizedPairs:
     indices: np.ndarray | JoinedArrays
     removed: dict[str, int]
     fingerprint: str = ""
+    folder: str = ""
 
     @classmethod
-    def joined(cls, parts: Sequence["TokenizedPairs"], fingerprint: str = "") -> "TokenizedPairs":
+    def joined(
+        cls, parts: Sequence["TokenizedPairs"], fingerprint: str = "", folder: str = ""
+    ) -> "TokenizedPairs":
         """Several parts of a corpus as one, whose ids stay in their places."""
         if len(parts) == 1:
-            return dataclasses.replace(parts[0], fingerprint=fingerprint)
+            return dataclasses.replace(parts[0], fingerprint=fingerprint, folder=folder)
         return cls(
             TokenRows.joined([part.source for part in parts]),
             TokenRows.joined([part.target for part in parts]),
             JoinedArrays([part.indices for part in parts]),
             {reason: sum(part.removed[reason] for part in parts) for reason in parts[0].removed},
             fingerprint,
+            folder,
         )
 
 
@@ -92,14 +97,14 @@ def prepare(
         count: number of pairs in the source where it is known.
         processes: that tokenize; as many as there are cores when None.
     """
-    if tokens := _opened(folder):
+    if tokens := open_tokens(folder):
         return tokens
     with only_writer(folder, "tokenizing", wait=True):
-        tokens = _opened(folder)  # another process may have written it since
+        tokens = open_tokens(folder)  # another process may have written it since
         if not tokens:
             _write(folder, chunks, tokenize, count(), processes or os.cpu_count() or 1)
             # Mapped again, a large corpus that was read for its fingerprint leaves the memory.
-            tokens = _opened(folder)
+            tokens = open_tokens(folder)
     if not tokens:
         raise UserError(
             f"{folder} is damaged as soon as it is written: set MACARON_TF_CACHE to another disk"
@@ -148,7 +153,7 @@ def _shard(folder: pathlib.Path, number: int) -> pathlib.Path:
     return folder / f"shard-{number:05d}"
 
 
-def _opened(folder: pathlib.Path) -> TokenizedPairs | None:
+def open_tokens(folder: pathlib.Path) -> TokenizedPairs | None:
     """A finished corpus; None where it is missing, unfinished or damaged."""
     try:
         record = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
@@ -156,7 +161,7 @@ def _opened(folder: pathlib.Path) -> TokenizedPairs | None:
     except (*storage.FILE_ERRORS, ValueError, KeyError, TypeError):
         return None
     parts = _shards(folder, count)
-    return TokenizedPairs.joined(parts, digest) if parts else None
+    return TokenizedPairs.joined(parts, digest, os.path.abspath(folder)) if parts else None
 
 
 def _shards(folder: pathlib.Path, count: int) -> list[TokenizedPairs] | None:

@@ -1,16 +1,20 @@
 """Sentence pairs: cleaned, tokenized, cached, and dealt into batches of a few static shapes."""
 
 import dataclasses
+import functools
 import hashlib
 import json
+import pathlib
 import shutil
 from collections.abc import Callable, Iterator
 from typing import Annotated, ClassVar
 
 import numpy as np
+import tensorflow as tf
 from annotated_types import Ge
 
 from macaron_tf.data.batches import Batch, BucketBatches, Buckets, Draw, choose_lengths
+from macaron_tf.data.service import offered, through_service
 from macaron_tf.data.sources.readers import count_pairs, source_fingerprint, stream_pairs
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.token_shards import (
@@ -19,6 +23,7 @@ from macaron_tf.data.token_shards import (
     Chunk,
     Pairs,
     TokenizedPairs,
+    open_tokens,
     prepare,
 )
 from macaron_tf.errors import UserError
@@ -357,3 +362,47 @@ class TranslationData(BucketBatches):
             "source": self.tokens.source.padded(*batch),
             "target": self.tokens.target.padded(*batch),
         }
+
+    def served(
+        self, addresses: str, seed: int = 0, start_step: int = 0, process: int = 0
+    ) -> tf.data.Dataset:
+        """The batches of `dataset(seed, start_step)`, which a tf.data service gathers.
+
+        The service maps the shards that `build` wrote, under the same path.
+
+        Args:
+            addresses, process: of `through_service`.
+        """
+        batching = dataclasses.asdict(self.batching)
+        record = {"folder": self.tokens.folder, "batching": batching, "seed": seed}
+        request = json.dumps({**record, "fingerprint": self.fingerprint()})
+        steps = tf.data.Dataset.counter(start_step)
+        batches = steps.map(lambda step: offered(request, step, self.element_spec))
+        return through_service(batches, addresses, process)
+
+
+def served_batch(request: bytes, step: int) -> list[np.ndarray]:
+    """In the service: the source and target of a step, of `TranslationData.served`'s request."""
+    data, _ = _requested(request)
+    epoch, offset = divmod(int(step), data.steps_per_epoch)
+    return list(data.gather(_epoch(request, epoch)[offset]).values())
+
+
+@functools.lru_cache(maxsize=4)
+def _requested(request: bytes) -> tuple[TranslationData, int]:
+    """The data of a request, and its seed."""
+    record = json.loads(request)
+    tokens = open_tokens(pathlib.Path(record["folder"]))
+    if tokens is None or tokens.fingerprint != record["fingerprint"]:
+        raise UserError(
+            f"the tokenized text {record['folder']} is not there, or another: set MACARON_TF_CACHE "
+            "to a folder that both machines share"
+        )
+    return TranslationData(tokens, BatchingConfig(**record["batching"])), record["seed"]
+
+
+@functools.lru_cache(maxsize=2)
+def _epoch(request: bytes, epoch: int) -> list[Batch]:
+    """The batches of an epoch of a request."""
+    data, seed = _requested(request)
+    return data.plan(np.random.default_rng([seed, epoch]))

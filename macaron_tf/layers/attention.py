@@ -91,8 +91,8 @@ class MultiHeadAttention(Mixer):
             attention only); 0 = all before. Outside of decoding all scores are made, then hidden.
 
     Call arguments: `x (B, T, D)`; `memory (B, S, D)` if `cross`; `attention_mask` boolean, True =
-    attend, of shape `(B, S)`, `(B, T, S)` or `(B, H, T, S)`. Keras's own padding masks count
-    besides it: `mask` (or `x_mask`) of x in self-attention, `memory_mask` across.
+    attend, of shape `(B, S)`, `(B, T, S)` or `(B, H, T, S)`. Keras's padding masks are
+    combined with it: `mask` (or `x_mask`) of x in self-attention, `memory_mask` across.
     `attention_bias`, added to the float32 scores as it is given: any float that broadcasts to
     `(B, H, T, S)`. Returns `(B, T, D)`, or `output_dim` wide.
 

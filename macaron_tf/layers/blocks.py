@@ -38,9 +38,9 @@ class MacaronBlock(Block):
 class SwishRNNBlock(Block):
     """A Transformer block whose feed-forward is a SwishRNN of as many matrix parameters.
 
-    The recurrence's width is two thirds of `feed_forward_dim`, for it has three matrices, up to
-    the next multiple of 64: 3072 -> 2048 and 4096 -> 2752, the paper's. Multiples of 96 x 2 make
-    the counts equal: 384 -> 256.
+    The recurrence's width is two thirds of `feed_forward_dim`, since it has three matrices, rounded
+    up to a multiple of 64: 3072 -> 2048 and 4096 -> 2752, the paper's. Multiples of 96 make the
+    counts equal: 384 -> 256.
 
     References: Lei et al. 2022, "Simple Recurrence Improves Masked Language Models", figure 1.
     """

@@ -15,7 +15,7 @@ class Residual(Recording, keras.layers.Layer):
     Pre-norm: `x + step_size * Dropout(sublayer(LayerNorm(x)))`; post-norm:
     `LayerNorm(x + step_size * Dropout(sublayer(x)))`. Dropout comes before the step size, as in
     the code released with Macaron Net. Other solvers evaluate f, the sub-layer with pre-norm and
-    dropout, at several points; the post-norm is of the step's end alone.
+    dropout, at several points; post-norm normalizes the step's end only.
 
     Args:
         sublayer: the layer that mixes tokens or channels, `(B, L, D) -> (B, L, D)`.
@@ -23,7 +23,7 @@ class Residual(Recording, keras.layers.Layer):
         dropout: probability of dropping an element of the sub-layer's output, 0 to 1.
         epsilon, affine, norm_type: of the norm, see `normalization`.
         solver: a name of `macaron_tf.layers.scheme.SOLVERS`.
-        layer_norm: the norm itself, where another step through the sub-layer shares it.
+        layer_norm: a norm to share with another step through the sub-layer.
 
     Call arguments: `x (B, L, D)`, and by keyword the sub-layer's, such as `memory` and
     `attention_mask`. Returns `(B, L, D)`.

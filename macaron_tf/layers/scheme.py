@@ -14,8 +14,8 @@ In settings a scheme is text, its operators in order:
     channels/2 by heun, tokens by heun, channels/2 by heun      sub-steps of second order
     channels/2 with relu, tokens, channels/2 with gelu      another activation in each half
 
-`/N` is a step of 1/N and, of channels, 1/N of the width; behind it `step S` and `width W` set one
-of them, to a fraction or a decimal. `again` applies the weights of the operator's last mention a
+`/N` is a step of 1/N and, of channels, 1/N of the width; `step S` and `width W` after it set
+one alone, to a fraction or a decimal. `again` applies the weights of the operator's last mention a
 second time, as a splitting of two operators does; without it every mention has weights of its own.
 `with ACTIVATION` replaces the setting `activation` in that feed-forward; `by SOLVER` takes the
 sub-step by a solver of `SOLVERS`, Euler's by default. A decoder attends its memory right after

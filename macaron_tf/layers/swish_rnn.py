@@ -13,8 +13,8 @@ from macaron_tf.layers.watching import note
 class SwishRNN(Mixer):
     """`((C + b_c) * gate(X W2 + b_s)) W3 + b_3`, C the recurrence over `X W1`.
 
-    It takes a feed-forward's place with three matrices instead of two: with an inner width of two
-    thirds of the feed-forward's they count the same.
+    It replaces a feed-forward's two matrices by three; two thirds of the inner width give as many
+    parameters.
 
     Args:
         inner_dim: R, the width of the recurrence.

@@ -246,9 +246,9 @@ def _tied(
 
 
 # The code released with Bai et al. 2018: taps, blocks, channels, dropout. The two of music are
-# recalled from its table 2 and have the slide's 300K and 1M parameters; the released default for
-# both is k 5 x 4 x 150 with dropout 0.25. Those of WikiText-103 and LAMBADA are recalled from the
-# same table; their number of words is the data's.
+# its table 2's (not verified) and have the slide's 300K and 1M parameters; the released default for
+# both is k 5 x 4 x 150 with dropout 0.25. Those of WikiText-103 and LAMBADA are the same table's,
+# not verified either; their number of words is the data's.
 TEMPORAL_MODELS = {
     "tcn_adding": TemporalConfig(1, (30,) * 8, kernel_size=7, input_dim=2, last_only=True),
     "tcn_copy_memory": TemporalConfig(10, (10,) * 8, kernel_size=8, input_dim=10),

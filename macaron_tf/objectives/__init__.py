@@ -1,4 +1,4 @@
-"""Objectives: what is hidden, what is asked, and the loss of the answer."""
+"""Objectives: masking, targets and losses."""
 
 from macaron_tf.objectives.base import Objective, PretrainingObjective
 from macaron_tf.objectives.causal_language import (

@@ -7,6 +7,7 @@ import pytest
 
 from macaron_tf.training.checkpoints import CheckpointDirectory
 from macaron_tf.training.progress import read_lines
+from tests.conftest import number_settings
 from tests.distribution import processes
 from tests.experiments.pretraining_toy import flags, toy_settings, write_documents
 
@@ -100,3 +101,34 @@ def test_the_memory_of_texts_goes_on_with_either_number_of_workers(tmp_path, rec
     assert train("two", 6, 2) == pytest.approx(expected, rel=1e-5)
     train("both", 3, 1)
     assert train("both", 6, 2, resumed=True) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_two_workers_translate_as_one_process_does(number_text, tmp_path):
+    """Two replicas in one process; two workers that read pairs themselves, and by a service."""
+    settings = [*number_settings(number_text, steps=6), "training.log_every=1"]
+    settings += ["training.validate_every=6", "training.warmup_steps=1"]
+    command = ["-m", "experiments.translate", "train", "multi30k_macaron_tiny"]
+
+    def train(name, configs, *more):
+        words = [*command, str(tmp_path / name), *flags(settings), "--strategy", *more]
+        for process in [processes.started(words, TF_CONFIG=config) for config in configs]:
+            processes.finished(process)
+        lines = read_lines(tmp_path / name / "metrics.jsonl")
+        return [line["loss"] for line in lines if line["kind"] == "train"]
+
+    expected = train("one", ["{}"], "mirrored")
+    assert len(expected) == 6 and expected[-1] != expected[0]
+    workers = ["multi_worker"]
+    assert train("two", processes.cluster_of_two(), *workers) == pytest.approx(expected, rel=1e-5)
+    [port] = processes.free_ports(1)
+    listen = ["--port", str(port), "--host", "localhost"]
+    service = processes.started(["-m", "experiments.data_service", *listen])
+    try:
+        workers += ["--data-service", f"localhost:{port}"]
+        train("served", processes.cluster_of_two(), *workers)
+    finally:
+        service.terminate()
+        processes.finished(service)
+    two, served = (tmp_path / name / "metrics.jsonl" for name in ("two", "served"))
+    assert two.read_bytes() == served.read_bytes()

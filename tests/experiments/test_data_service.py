@@ -1,5 +1,6 @@
 """The service as a process of its own: the same batches, masked there; how it starts and stops."""
 
+import dataclasses
 import signal
 import socket
 import subprocess
@@ -12,9 +13,11 @@ import tensorflow as tf
 from experiments.data_service import main
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.data.service import service_error, through_service
+from macaron_tf.data.translation import BatchingConfig, TranslationData
 from macaron_tf.objectives import MaskedLanguageObjective, MaskingConfig
 from tests.distribution.processes import free_ports
 from tests.experiments.pretraining_toy import prepare, toy_settings
+from tests.text.conftest import toy_pairs, toy_vocabulary  # noqa: F401 -- fixtures
 
 COMMAND = [sys.executable, "-m", "experiments.data_service"]
 
@@ -57,6 +60,36 @@ def test_batches_through_the_service_are_the_same(corpus, address, start, choice
         assert expected.keys() == found.keys()
         for name in expected:
             np.testing.assert_array_equal(expected[name], found[name])
+
+
+@pytest.fixture(scope="module")
+def pairs(toy_pairs, toy_vocabulary, tmp_path_factory):  # noqa: F811
+    """Tokenized on disk, in batches of several shapes."""
+    file = tmp_path_factory.mktemp("pairs") / "pairs.tsv"
+    file.write_text("".join(f"{source}\t{target}\n" for source, target in toy_pairs))
+    batching = BatchingConfig(max_tokens=200, shapes=5)
+    return TranslationData.build(f"tsv:{file}", "train", toy_vocabulary, batching=batching)
+
+
+def test_pairs_through_the_service_are_the_same(pairs, address):
+    start = pairs.steps_per_epoch - 3  # the next epoch begins soon
+    expected = pairs.dataset(3, start)
+    served = pairs.served(address, 3, start)
+    shapes = set()
+    for one, other in zip(expected.take(20), served.take(20), strict=True):
+        assert one.keys() == other.keys()
+        shapes.add(tuple(one["source"].shape))
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name])
+    assert len(shapes) > 2
+
+
+def test_pairs_that_the_service_has_not_are_said_here(pairs, address):
+    elsewhere = dataclasses.replace(pairs.tokens, folder=f"{pairs.tokens.folder}-gone")
+    with pytest.raises(tf.errors.OpError) as raised:
+        list(TranslationData(elsewhere, pairs.batching).served(address))
+    said = str(service_error(raised.value))
+    assert "-gone is not there, or another: set MACARON_TF_CACHE" in said
 
 
 def test_what_fails_in_the_service_is_said_here(corpus, address):

@@ -41,7 +41,7 @@ class MaskingConfig(Settings):
             words, n of them with p(n) ~ 1/n; `"spans"`, up to ten whole words, geometrically many.
         fate: whether each `"token"` becomes [MASK] or another piece by itself, or all tokens of
             a `"span"` (or n-gram, or word) together. Random pieces are drawn singly all the same.
-        round_up: of n ordinary tokens mask the next number above `rate n`, not the nearest.
+        round_up: mask `ceil(rate n)` of n ordinary tokens, not the nearest number.
         duplicates: number of masks of a row, taken in turn epoch by epoch (static masking; 10 in
             BERT's released data); None = a new one each time (dynamic).
 
