@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import keras
 import numpy as np
@@ -119,31 +119,52 @@ class FusedAdamW(_FusedUpdate, keras.optimizers.AdamW):
     """`keras.optimizers.AdamW` with its arguments, without `amsgrad`."""
 
 
+# Matrices side by side in the kernel of a layer of this name; in T5 each is a variable.
+_SIDE_BY_SIDE = {"query_key_value": 3, "key_value": 2}
+
+
 @keras.saving.register_keras_serializable(package="macaron_tf")
 class Adafactor(keras.optimizers.Adafactor):
     """Keras's, at the learning rate that is given, with the second moments of matrices factored.
 
     Keras 3.15's takes the smaller of the learning rate and 1/sqrt(t), with `relative_step=False`
-    too, and keeps the product of a matrix's factors besides, as large as the matrix.
+    too, and keeps the product of a matrix's factors besides, as large as the matrix. Queries, keys
+    and values, a gate and what it multiplies are matrices of their own, as in T5: its queries
+    start narrower, and a step is relative to a matrix's size.
     """
 
     def build(self, var_list):
         if self.built:
             return
         keras.optimizers.Optimizer.build(self, var_list)
-        # Means of squared gradients over the columns and over the rows of the last two dimensions.
+        shapes = {v.path: v.shape for v in var_list}
+        # Of each part of each variable: means of squared gradients over the columns and over the
+        # rows of the last two dimensions.
         self._moments = []
         for v in var_list:
-            shapes = [v.shape]
-            if len(v.shape) > 1:
-                shapes = [v.shape[:-1], (*v.shape[:-2], v.shape[-1])]
-            self._moments.append([self.add_variable(s, dtype=v.dtype, name=v.name) for s in shapes])
+            parts, shape = _parts(v.path, shapes), list(v.shape)
+            if parts > 1:
+                shape[-1] //= parts
+            kept = [shape] if len(shape) < 2 else [shape[:-1], [*shape[:-2], shape[-1]]]
+            moments = [self.add_variable(s, dtype=v.dtype, name=v.name) for s in parts * kept]
+            self._moments.append(
+                [moments[i : i + len(kept)] for i in range(0, len(moments), len(kept))]
+            )
 
     def update_step(self, gradient, variable, learning_rate):
         moments = self._moments[self._get_variable_index(variable)]
-        dtype = variable.dtype
-        gradient = ops.cast(gradient, dtype)
-        step = ops.cast(self.iterations + 1, dtype)
+        gradient = ops.cast(gradient, variable.dtype)
+        weight = ops.convert_to_tensor(variable)
+        if len(moments) == 1:
+            update = self._update(gradient, weight, *moments)
+        else:
+            gradients, weights = (ops.split(x, len(moments), axis=-1) for x in (gradient, weight))
+            update = ops.concatenate(list(map(self._update, gradients, weights, moments)), axis=-1)
+        self.assign_sub(variable, ops.cast(learning_rate, variable.dtype) * update)
+
+    def _update(self, gradient, weight, moments):
+        """The update of one matrix or vector at a learning rate of 1."""
+        step = ops.cast(self.iterations + 1, weight.dtype)
         decay = 1.0 - ops.power(step, self.beta_2_decay)
         square = ops.square(gradient) + self.epsilon_1
 
@@ -160,8 +181,16 @@ class Adafactor(keras.optimizers.Adafactor):
             rows = rows / ops.mean(rows, axis=-1, keepdims=True)
             update = gradient * ops.rsqrt(rows)[..., None] * ops.rsqrt(columns)[..., None, :]
         update /= ops.maximum(self._rms(update) / self.clip_threshold, 1.0)
-        scale = ops.maximum(self._rms(ops.convert_to_tensor(variable)), self.epsilon_2)
-        self.assign_sub(variable, ops.cast(learning_rate, dtype) * scale * update)
+        return ops.maximum(self._rms(weight), self.epsilon_2) * update
+
+
+def _parts(path: str, shapes: Mapping[str, tuple[int, ...]]) -> int:
+    """The number of matrices side by side in a weight, of all weights' shapes by path."""
+    block, _, layer = path.rpartition("/")[0].rpartition("/")
+    if layer == "inner":  # twice as wide as what the outer product reads, where there is a gate
+        read = shapes.get(f"{block}/outer/kernel")
+        return shapes[path][-1] // read[0] if read else 1
+    return _SIDE_BY_SIDE.get(layer, 1)
 
 
 class ExponentialMovingAverage:
