@@ -52,7 +52,7 @@ main = cli.program(
         "experiments.text_to_text.evaluate:evaluate",
         cli.RUN,
         cli.EXAMPLES,
-        cli.argument("--split", "its split (default: validation)", default="validation"),
+        cli.argument("--split", "its split (default: the task's validation)", default="validation"),
         cli.checkpoint(),
         cli.DEVICES,
     ),

@@ -37,6 +37,7 @@ class TextPairs:
     """(source, target) lines of a split of a task; labels as `Examples` or `Questions` has them."""
 
     task: str
+    split: str
     pairs: list[tuple[str, str]]
     labels: np.ndarray | list[tuple[Answer, ...]] | None = None
     groups: np.ndarray | None = None
@@ -45,24 +46,26 @@ class TextPairs:
     def read(
         cls, recipe: TextRecipe, name: str, split: str, tfds: Tfds | None = None
     ) -> "TextPairs":
-        """Reads a split of the examples of one of the recipe's tasks."""
+        """Reads a split of the examples of one of the recipe's tasks; "validation" is its own."""
         source, fields = recipe.examples_of(name)
         if prefix := PREFIXES.get(name):
             pairs = read_pairs(source, split, *fields, tfds)
             # Each side in one line; e-mails have many.
             lines = ([" ".join(text.split()) for text in pair] for pair in pairs)
-            return cls(name, [(prefix + text, answer) for text, answer in lines])
+            return cls(name, split, [(prefix + text, answer) for text, answer in lines])
         task = get_task(name)
+        if split == "validation":
+            split = task.validation_splits[0]
         if task.kind == "spans":
             questions = read_questions(task, split, tfds, source)
-            return cls(task.name, questions_as_texts(questions), questions.labels)
+            return cls(name, split, questions_as_texts(questions), questions.labels)
         examples = read_examples(task, split, tfds, source)
-        return cls(task.name, as_texts(task, examples), examples.labels, examples.groups)
+        return cls(name, split, as_texts(task, examples), examples.labels, examples.groups)
 
     def first(self, count: int | None) -> "TextPairs":
         """The first examples alone; None = all."""
         arrays = (None if one is None else one[:count] for one in (self.labels, self.groups))
-        return TextPairs(self.task, self.pairs[:count], *arrays)
+        return TextPairs(self.task, self.split, self.pairs[:count], *arrays)
 
     def score(self, answers: Sequence[str]) -> dict[str, float]:
         """The task's metrics of an answer for each pair, `"score"` being the main one."""
@@ -99,7 +102,7 @@ def check_answers(task: str, vocabulary: PieceVocabulary) -> None:
 def evaluate(options: argparse.Namespace) -> None:
     """Answers, scores, prints, and writes scores and answers."""
     opened = TextRun.open(options.run)
-    recipe = opened.recipe.changed(source=options.source or opened.recipe.source)
+    recipe = opened.recipe.reading(options.source)
     asked = [TextPairs.read(recipe, name, options.split, options.tfds) for name in recipe.tasks]
     checkpoint = opened.checkpoint(options.checkpoint)
     with options.devices.scope():
@@ -116,13 +119,13 @@ def evaluate(options: argparse.Namespace) -> None:
             "run": str(opened.path),
             **weights_record(checkpoint),
             "source": recipe.examples_of(pairs.task)[0],
-            "split": options.split,
+            "split": pairs.split,
             "examples": len(answers),
             **scores,
             "answers": answers,
             "targets": [target for _, target in pairs.pairs],
         }
-        path = opened.path / "scores" / f"{pairs.task}-{options.split}-{checkpoint.name}.json"
+        path = opened.path / "scores" / f"{pairs.task}-{pairs.split}-{checkpoint.name}.json"
         write_json(path, record)
         print(f"scores and answers: {path}")
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import typing
-from typing import Annotated
+from typing import Annotated, Self
 
 import tensorflow as tf
 from annotated_types import Ge
@@ -98,6 +98,16 @@ class TextRecipe(Recipe):
         """Source and fields of one of the recipe's tasks."""
         source, fields = own_examples(task)
         return (source, fields) if source and len(self.tasks) > 1 else (self.source, self.fields)
+
+    def reading(self, source: str | None) -> Self:
+        """The recipe with the examples of `--source`, where it is given."""
+        own = all(own_examples(task)[0] for task in self.tasks)
+        if source and own and len(self.tasks) > 1:
+            raise UserError(
+                f"--source {source}: every task of {self.task} has data of its own, which are read "
+                "of several tasks: leave --source out, or give a run of one task"
+            )
+        return self.changed(source=source or self.source)
 
     @property
     def answer_start(self) -> tuple[int, ...]:

@@ -43,14 +43,11 @@ def run(options: argparse.Namespace) -> None:
     path = as_path(options.run)
     if options.resume:
         recipe = TextRun.open(path).recipe
-        recipe, start = (
-            recipe.changed(source=options.source or recipe.source),
-            read_start(recipe.init),
-        )
+        start = read_start(recipe.init)
     else:
         start = read_start(options.init)
         recipe = recipe_for(options.task, start, options.init, options.source)
-    recipe = override(recipe, options.set, TextRun.begun(path))
+    recipe = override(recipe.reading(options.source), options.set, TextRun.begun(path))
     recipe.check_metric((*TranslationObjective.metric_names, *_metrics(recipe), "score"))
     run = TextRun(path, recipe, start.vocabulary, data_dir=options.data_dir)
     recipe.model_config()
@@ -113,7 +110,7 @@ def run(options: argparse.Namespace) -> None:
 def run_settings(options: argparse.Namespace) -> None:
     """The command `settings TASK [WORD ...]`."""
     recipe = recipe_for(options.task, read_start(options.init), options.init, options.source)
-    registry.print_settings(override(recipe, options.set), options.words)
+    registry.print_settings(override(recipe.reading(options.source), options.set), options.words)
 
 
 def _metrics(recipe: TextRecipe) -> list[str]:

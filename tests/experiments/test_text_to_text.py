@@ -15,7 +15,7 @@ from experiments.text_to_text.__main__ import main
 from experiments.text_to_text.evaluate import check_answers
 from experiments.text_to_text.run import TextRun, open_run
 from export.saved_model import export
-from macaron_tf.data.tasks.definitions import TASKS
+from macaron_tf.data.tasks.definitions import TASKS, Task
 from macaron_tf.interop import read_encoder_decoder
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
 from macaron_tf.pretrained import load
@@ -94,6 +94,22 @@ def test_from_pre_training_to_answers(t5_run, tables, tmp_path, answered):
     refuses("answers sst2: leave --task rte out", open_run, str(run), task="rte")
 
 
+def test_a_task_is_judged_on_its_own_validation_split(t5_run, tmp_path, monkeypatch):
+    told = Task("mnli", ("a",), labels=("a", "b"), source=f"tsv:{tmp_path}/{{split}}.tsv",
+                validation_splits=("validation_matched", "validation_mismatched"))  # fmt: skip
+    for split in ("train", "validation_matched"):
+        (tmp_path / f"{split}.tsv").write_text("a\tlabel\n" + "a c\ta\nb d\tb\n" * 24)
+    for name in ("mnli", "sst2"):
+        monkeypatch.setitem(TASKS, name, dataclasses.replace(told, name=name))
+    for task in ("mnli", "mnli+sst2"):
+        run, steps = tmp_path / task, ["training.max_steps=1", "training.validate_every=1"]
+        command = ["train", task, str(run), "--init", t5_run, *flags([*steps, *ROWS])]
+        assert main(command) == 0 and main(["evaluate", str(run)]) == 0
+        assert {json.loads(file.read_text())["split"] for file in (run / "scores").iterdir()} == {
+            "validation_matched"
+        }
+
+
 def test_answers_that_stand_in_a_text_are_written(t5_run, tmp_path, answered):
     texts = ("a b c", "b c d", "c d a", "d a b")
     for split in ("train", "validation"):
@@ -163,6 +179,7 @@ def test_wrong_input_is_one_sentence(t5_run, tmp_path, refused):
         (["sst2+ste", run, "--init", t5_run], "perhaps you meant 'rte'"),
         (["sst2+sst2", run, "--init", t5_run], "names 'sst2' twice"),
         (["sst2+translation", run, "--init", t5_run], "'translation' has no data of its own"),
+        (["sst2+cola", run, "--init", t5_run, "--source", "tsv:x"], "--source tsv:x: every"),
         (["sst2", run, "--init", str(tmp_path)], "is no run"),
         (["sst2", run, "--init", t5_run, *bleu], "training.best_metric is 'bleu'"),
         (
