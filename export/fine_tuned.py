@@ -7,7 +7,7 @@ from etils import epath
 
 from experiments.finetune.kinds import Limits
 from experiments.finetune.kinds.spans import THRESHOLD
-from experiments.finetune.run import FinetuningRun, known_labels
+from experiments.finetune.run import FinetuningRun, recipe_of
 from export.module import ExportedModule
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import encode_choices, encode_pairs
@@ -25,13 +25,12 @@ class TaskModule(ExportedModule):
     Args:
         network, vocabulary: the trained network of the task's kind, and its own vocabulary.
         task: names the classes.
-        max_length: longest row, special ids included.
+        limits: of the rows of training.
     """
 
-    def __init__(self, network, vocabulary: PieceVocabulary, task: Task, max_length: int):
+    def __init__(self, network, vocabulary: PieceVocabulary, task: Task, limits: Limits):
         super().__init__(network, vocabulary)
-        self.task = task
-        self.max_length = max_length
+        self.task, self.limits = task, limits
 
 
 class ClassifierModule(TaskModule):
@@ -48,8 +47,11 @@ class ClassifierModule(TaskModule):
         return {"serving_default": (self.serve, dict.fromkeys(names, tf.string))}
 
     def serve(self, first: tf.Tensor, second: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
-        causal = self.network.config.causal
-        inputs = encode_pairs(self.vocabulary, first, second, self.max_length, causal)
+        limits = self.limits
+        how = limits.max_length, limits.causal, limits.language
+        inputs = encode_pairs(self.vocabulary, first, second, *how)
+        if limits.language_id:
+            inputs["language_ids"] = tf.ones_like(inputs["token_ids"]) * limits.language_id
         logits = tf.cast(self.network(inputs, training=False), tf.float32)  # (B, C)
         if self.task.regression:
             scores = logits[:, 0] * self.task.deviation + self.task.mean  # (B,)
@@ -90,7 +92,8 @@ class ChooserModule(TaskModule):
         asked = tf.repeat(texts[0], count) if self.task.question else None  # (B R,)
         choices = tf.reshape(tf.stack(texts[-count:], axis=1), [-1])  # (B R,)
         given = tf.repeat(context, count), asked, choices
-        rows = encode_choices(self.vocabulary, *given, self.max_length, self.network.config.causal)
+        how = self.limits.max_length, self.limits.causal
+        rows = encode_choices(self.vocabulary, *given, *how)
         shape = (tf.shape(context)[0], count, tf.shape(rows["token_ids"])[1])
         rows = {name: tf.reshape(ids, shape) for name, ids in rows.items()}  # (B, R, L)
         return _classes(self.task, tf.cast(self.network(rows, training=False), tf.float32))
@@ -102,10 +105,9 @@ def classifier_module(place: str, found: Pretrained) -> TaskModule:
     Args:
         place: names it, for errors.
     """
-    labels, max_length = known_labels(place, found)
-    task = Task("classify", first=("text",), labels=labels)
+    recipe = recipe_of(place, found)
     kind = TaggerModule if isinstance(found.network, EncoderTagger) else ClassifierModule
-    return kind(found.network, found.vocabulary, task, max_length)
+    return kind(found.network, found.vocabulary, recipe.described, recipe.limits)
 
 
 class SpanReaderModule(ExportedModule):
@@ -163,7 +165,7 @@ class TaggerModule(TaskModule):
 
     def serve(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
         words = tf.strings.split(text)  # (B, None)
-        inputs, places = encode_words(self.vocabulary, words, self.max_length)
+        inputs, places = encode_words(self.vocabulary, words, self.limits.max_length)
         found = word_probabilities(self.network(inputs, training=False), places)  # (N, C), N words
         tags = tf.gather(tf.constant(self.task.labels), tf.argmax(found, axis=1))  # (N,)
         return {
@@ -178,11 +180,11 @@ _OF_CLASSES = {"classification": ClassifierModule, "tags": TaggerModule, "choice
 
 def fine_tuned_module(run: FinetuningRun, weights: epath.Path) -> tuple[ExportedModule, dict]:
     """A fine-tuned run's model with a checkpoint's weights, and facts for the record."""
-    task, max_length = run.task, run.recipe.max_length
-    given = (run.load_network(weights), run.vocabulary, task)
+    task, limits = run.task, run.recipe.limits
+    given = (run.load_network(weights), run.vocabulary, task, limits)
     if task.kind == "spans":
         threshold = run.tuned(weights).get(THRESHOLD, 0.0)
-        module = SpanReaderModule(*given, run.recipe.limits, threshold)
+        module = SpanReaderModule(*given, threshold)
     else:
-        module = _OF_CLASSES[task.kind](*given, max_length)
-    return module, {"task": task.name, "labels": list(task.labels), "max_length": max_length}
+        module = _OF_CLASSES[task.kind](*given)
+    return module, {"task": task.name, "labels": list(task.labels), "max_length": limits.max_length}

@@ -34,35 +34,29 @@ def evaluate(options: argparse.Namespace) -> None:
     task, kind = opened.task, kind_of(opened.task)
     source = options.source or opened.recipe.source
     splits = [options.split] if options.split else [*task.validation_splits]
+    own = source == opened.recipe.source
+    if not own and not options.split:
+        splits = default_splits(source, splits)
     languages = dict.fromkeys(options.languages or ())
-    for language in languages:
-        opened.recipe.changed(language=language)  # refuses a language that the model has not read
     if languages and task.kind != "classification":
         raise UserError(f"--languages is of classifications, and {task.name} is none: leave it out")
-    spoken = {  # of each set of examples, its language and split
-        language if len(splits) == 1 else f"{language}_{split}": (language, split)
-        for language in languages
-        for split in splits
-    }
-    if languages:
-        examples = {
-            name: kind.read(split, options.tfds, source, language)
-            for name, (language, split) in spoken.items()
-        }
-    elif source == opened.recipe.source:
-        examples = kind.read_splits(splits, options.tfds, source, opened.recipe.table)
-    else:
-        splits = splits if options.split else default_splits(source, splits)
-        examples = {split: kind.read(split, options.tfds, source) for split in splits}
+    for language in languages:
+        opened.recipe.changed(language=language)  # refuses a language that the model has not read
+    examples, spoken, given = {}, {}, (options.tfds, source)  # the sets, the language of each
+    for language in languages or (None,):
+        if own:
+            found = kind.read_splits(splits, *given, opened.recipe.table, language)
+        else:
+            found = {split: kind.read(split, *given, language) for split in splits}
+        for split, part in found.items():
+            name = (language if len(splits) == 1 else f"{language}_{split}") if language else split
+            examples[name], spoken[name] = part, language
     checkpoint = opened.checkpoint(options.checkpoint)
     manifest = read_manifest(checkpoint)
     with options.devices.scope():
         predictor = opened.predictor(checkpoint)
     began = time.monotonic()
-    outputs = {
-        name: predictor.of_examples(found, spoken[name][0] if languages else None)
-        for name, found in examples.items()
-    }
+    outputs = {name: predictor.of_examples(found, spoken[name]) for name, found in examples.items()}
     seconds = time.monotonic() - began
     if languages:
         metrics = {name: kind.measure(outputs[name], found) for name, found in examples.items()}

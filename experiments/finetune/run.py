@@ -136,6 +136,11 @@ class FinetuningRecipe(EpochRecipe):
             raise UserError(
                 f"max_length is {self.max_length}: a row of {self.task} needs {least} or more"
             )
+        if self.language and self.described.kind != "classification":
+            raise UserError(
+                f"language={self.language!r} is of classifications, and {self.task} is none: it "
+                "reads every text in the model's first language; leave language out"
+            )
         if self.language and self.language not in self.languages:
             known = f"one of {', '.join(self.languages)}" if self.languages else "none is named"
             raise UserError(
@@ -150,6 +155,7 @@ class FinetuningRecipe(EpochRecipe):
 
     def usage(self) -> dict:
         own = {"labels": self.described.labels, "languages": self.languages}
+        own["language"] = self.language
         return {**super().usage(), **own}
 
     @property
@@ -338,24 +344,11 @@ def open_predictor(place: str, checkpoint: str | None = None) -> Predictor:
     if not location.without_recipe:
         return FinetuningRun.open(location.folder).predictor(checkpoint)
     found = load(place)
-    labels, length = known_labels(place, found)
-    task = "tag" if isinstance(found.network, EncoderTagger) else "classify"
-    recipe = FinetuningRecipe(
-        model=found.model,
-        model_options=found.model_options,
-        task=task if labels else "regress",
-        source=None,
-        max_length=length,
-        table=TableSettings(text=("text",), classes=labels),
-        training=fine_tuning(5e-5, "score"),
-    )
-    return Predictor(found.network, found.vocabulary, recipe)
+    return Predictor(found.network, found.vocabulary, recipe_of(place, found))
 
 
-def known_labels(place: str, found: Pretrained) -> tuple[tuple[str, ...], int]:
-    """The names of the classes of a classifier or tagger that no run trained, none of a
-    regression, and its longest row.
-    """
+def recipe_of(place: str, found: Pretrained) -> FinetuningRecipe:
+    """The task, classes and limits of a classifier, regression or tagger that no run trained."""
     if not isinstance(found.network, (*CLASSIFIERS, EncoderTagger)):
         raise UserError(
             f"{place} is a {type(found.network).__name__}, which answers no task: give a run of "
@@ -371,7 +364,18 @@ def known_labels(place: str, found: Pretrained) -> tuple[tuple[str, ...], int]:
             "`python -m export.keras_model` with --labels"
         )
     longest = min(found.config.longest or _MAX_LENGTH, _MAX_LENGTH)
-    return tuple(found.labels), found.max_length or found.trained_length or longest
+    task = "tag" if isinstance(found.network, EncoderTagger) else "classify"
+    return FinetuningRecipe(
+        model=found.model,
+        model_options=found.model_options,
+        task=task if found.labels else "regress",
+        source=None,
+        max_length=found.max_length or found.trained_length or longest,
+        table=TableSettings(text=("text",), classes=tuple(found.labels)),
+        language=found.language,
+        languages=found.languages,
+        training=fine_tuning(5e-5, "score"),
+    )
 
 
 def by_split(measured: Mapping[str, dict[str, float]]) -> dict[str, float]:

@@ -45,6 +45,7 @@ USAGE = (
     "optimizer",
     "trained_length",
     "languages",
+    "language",
     "labels",
 )
 
@@ -78,6 +79,7 @@ class Pretrained:
         name: short, for tables. checkpoint: whose weights.
         optimizer, trained_length, languages: of a run: its optimizer, its longest rows, and whose
             the language embeddings are, in order.
+        language: of a classifier's texts; None = the model's first.
         labels: of a classifier or tagger: names of its classes, class 0 first; () = not known.
         recipe: of a run: its recipe.json.
         results: of a run: `step` and `metrics` of the weights' validation, `scores`, metrics by the
@@ -106,6 +108,7 @@ class Pretrained:
     optimizer: str | None = None
     trained_length: int | None = None
     languages: tuple[str, ...] = ()
+    language: str | None = None
     labels: tuple[str, ...] = ()
     recipe: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     results: Mapping[str, Any] = dataclasses.field(default_factory=dict)

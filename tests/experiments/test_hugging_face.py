@@ -112,7 +112,7 @@ def test_xlnet_classifies_as_theirs(xlnet_place):
         expected = theirs(**tokenizer(first, second, **options)).logits
     found = Predictor(network, init.vocabulary, recipe).of_texts(first, second)
     np.testing.assert_allclose(found, expected.numpy(), atol=1e-4)
-    module = ClassifierModule(network, init.vocabulary, recipe.described, recipe.max_length)
+    module = ClassifierModule(network, init.vocabulary, recipe.described, recipe.limits)
     probabilities = module.serve(tf.constant(first), tf.constant(second))["probabilities"]
     np.testing.assert_allclose(probabilities, expected.softmax(-1).numpy(), atol=1e-5)
     # Its rows do not begin with [CLS].

@@ -1,10 +1,16 @@
 """Classification in several languages: XNLI's records, and a model trained in one of them."""
 
+import dataclasses
+
 import numpy as np
 import pytest
+import tensorflow as tf
 
+import macaron_tf
 from experiments.finetune.__main__ import main
-from experiments.finetune.run import FinetuningRun
+from experiments.finetune.kinds.classification import probabilities
+from experiments.finetune.run import FinetuningRun, open_predictor
+from export.places import open_module
 from export.saved_model import main as export
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import get_task
@@ -15,7 +21,7 @@ from macaron_tf.text import MosesPairVocabulary
 from tests.conftest import number_pairs
 from tests.data.tasks.test_reading import prepare
 from tests.experiments.pretraining_toy import flags
-from tests.experiments.task_toys import scores_in
+from tests.experiments.task_toys import scores_in, write_table
 from tests.experiments.translate.test_init import make_start
 from tests.harness import refuses
 
@@ -94,6 +100,35 @@ def test_a_model_trained_in_one_language_is_scored_in_others(xnli, tmp_path, cap
         "language='fr'",
         tmp_path,
     )
+
+
+def test_the_language_of_a_run_goes_with_its_folder_and_its_export(tmp_path, ran, refused):
+    start, texts = make_start(tmp_path / "xlm", "xlm_tiny"), [german for _, german in PAIRS]
+    table, run, saved = (tmp_path / name for name in ("own.tsv", "run", "saved"))
+    write_table(table, [(text, "xy"[n % 2]) for n, text in enumerate(texts)], "text\tlabel")
+    given = ["--init", start, "--source", f"tsv:{table}", "--set", "language=de"]
+    own = flags(["max_length=24", "training.max_steps=2", "model.dropout=0"])
+    ran(main, "train", "classify", run, *given, *own)
+    dataclasses.replace(macaron_tf.load(run), recipe={}).save_pretrained(saved)
+    predictor = FinetuningRun.open(run).predictor()
+    expected = probabilities(predictor.of_texts(texts))
+    english = probabilities(predictor.of_examples(predictor.kind.of_texts(texts), "en"))
+    assert np.abs(expected - english).max() > 1e-4
+    np.testing.assert_array_equal(
+        probabilities(open_predictor(str(saved)).of_texts(texts)), expected
+    )
+    for place in (run, saved):
+        found = open_module(str(place))[0].serve(tf.constant(texts))["probabilities"]
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+    # The part that the run held out, and a table in one file.
+    (tmp_path / "other.tsv").write_bytes(table.read_bytes())
+    for source, split in (([], "validation"), (["--source", f"tsv:{tmp_path}/other.tsv"], "all")):
+        scores = tmp_path / split
+        ran(main, "evaluate", run, *source, "--languages", "en", "de", "--output", scores)
+        record = scores_in(scores)
+        assert record["splits"] == [split] and [*record["metrics"]] == ["en", "de"]
+    tags = ["train", "conll2003", tmp_path / "tags", *given]
+    refused(main, tags, "language='de' is of classifications, and conll2003 is none", tmp_path)
 
 
 def test_words_that_no_graph_can_cut_are_not_exported(tmp_path, refused):

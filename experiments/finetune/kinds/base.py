@@ -90,7 +90,12 @@ class TaskKind(abc.ABC):
         return examples
 
     def read_splits(
-        self, splits: Sequence[str], tfds: Tfds | None, source: str | None, table: TableSettings
+        self,
+        splits: Sequence[str],
+        tfds: Tfds | None,
+        source: str | None,
+        table: TableSettings,
+        language: str | None = None,
     ) -> dict[str, Any]:
         """The examples of splits, by split; see `read`.
 
@@ -107,8 +112,9 @@ class TaskKind(abc.ABC):
             has_splits = alike is not None
         if has_splits or not {*splits} - {"all"}:
             names = {"validation": alike} if alike else {}
-            return {split: self.read(names.get(split, split), tfds, source) for split in splits}
-        examples = self.read("train", tfds, source)
+            given = tfds, source, language
+            return {split: self.read(names.get(split, split), *given) for split in splits}
+        examples = self.read("train", tfds, source, language)
         held = table.held(examples.labels, str(named))
         return {
             split: examples.take(np.flatnonzero(held != (split == "train"))) for split in splits
