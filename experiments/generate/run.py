@@ -10,6 +10,7 @@ from experiments.pretrain.run import CAUSAL, CORRUPTING
 from experiments.run import read_kind, write_json
 from experiments.text_to_text.run import TaskGenerator
 from macaron_tf.decoding import GenerationConfig, SequenceGenerator, TextGenerator, TextScorer
+from macaron_tf.decoding.text_generator import HOLE
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.language import perplexity
 from macaron_tf.io import paths as storage
@@ -130,7 +131,8 @@ def complete(options: argparse.Namespace) -> None:
         max_tokens=options.max_tokens,
         min_tokens=options.min_tokens,
     )
-    generator = open_model(options.run, options.checkpoint).generator()
+    opened = open_model(options.run, options.checkpoint)
+    generator = opened.generator()
     if options.command == "sample":
         if isinstance(generator, SequenceGenerator):
             raise UserError(f"{options.run} answers texts: give it some, by `complete`")
@@ -138,6 +140,11 @@ def complete(options: argparse.Namespace) -> None:
     else:
         texts = options.text or decoded(sys.stdin.buffer)
     for text in texts:
+        if HOLE in text and opened.objective == "span_corruption" and not opened.sentinels:
+            raise UserError(
+                f"{options.run} has learnt no {HOLE}, by its corruption.kind: leave {HOLE} out of "
+                "the text, or give a run of random_spans, iid_spans, bert_style or mass_style"
+            )
         shown = "" if isinstance(generator, SequenceGenerator) else text.rstrip()
         for sample in range(config.num_samples):
             pieces = generator.stream(text, config, options.seed + sample)

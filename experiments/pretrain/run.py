@@ -39,7 +39,7 @@ from macaron_tf.objectives import (
     SpanCorruptionConfig,
     SpanCorruptionObjective,
 )
-from macaron_tf.objectives.corruption import SENTINEL_ROWS, SENTINELS
+from macaron_tf.objectives.corruption import SENTINEL_ROWS
 from macaron_tf.plug_ins import clear_errors, find, is_place
 from macaron_tf.settings import INT32, Count, Natural, OneOf, Positive, Settings, hints_of
 
@@ -272,7 +272,7 @@ class PretrainingRecipe(Recipe):
             "objective": self.learns,
             "trained_length": self.corpus.sequence_length,
             "languages": self.corpus.languages,
-            "sentinels": SENTINELS if self.learns == "span_corruption" else 0,
+            "sentinels": self.corruption.sentinels if self.learns == "span_corruption" else 0,
         }
 
 

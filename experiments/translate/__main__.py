@@ -51,6 +51,11 @@ main = cli.program(
             ),
         ),
         cli.VOCABULARY,
+        cli.count(
+            "--processes N",
+            "tokenize in so many processes, half a gigabyte each; the batches are the same for any "
+            "number (default: one a core)",
+        ),
         cli.DATA_SERVICE,
         cli.TRAINING_DEVICES,
     ),

@@ -170,7 +170,13 @@ class TranslationRecipe(Recipe):
         super().check_continues(before, where, may_change)
 
     def follow(self, path: str) -> "TranslationRecipe":
-        """A new `data.target_language` is also the language that BLEU tokenizes."""
+        """A new `data.target_language` is also the language that BLEU tokenizes, and a model that
+        is `unsupervised` has vectors of both languages on each side.
+        """
+        if path == "unsupervised":
+            options = {name: value for name, value in self.model_options if name != "two_way"}
+            options |= {"two_way": True} if self.unsupervised else {}
+            return self.changed(model_options=tuple(sorted(options.items())))
         if path != "data.target_language":
             return self
         metric = dataclasses.replace(self.metric, language=self.data.target_language)

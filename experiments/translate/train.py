@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> None:
     check_addresses(options.data_service)
     text = options.vocabulary, options.devices, start, options.tfds, options.data_service
     try:
-        result = train_recipe(recipe, path, *text)
+        result = train_recipe(recipe, path, *text, options.processes)
     except tf.errors.OpError as error:
         if clear := service_error(error):
             raise clear from error
@@ -65,6 +65,7 @@ def train_recipe(
     start: Start | None = None,
     tfds: Tfds | None = None,
     data_service: str | None = None,
+    processes: int | None = None,
 ) -> TrainingResult:
     """Trains a recipe in a run's folder, or continues the run in that folder.
 
@@ -76,6 +77,7 @@ def train_recipe(
         start: gives weights and vocabulary; the recipe is `start.apply`'s. None = from nothing.
         data_service: addresses of `experiments.data_service`, separated by commas, which make the
             same batches; None = here.
+        processes: that tokenize; as many as there are cores when None.
     """
     start, config = start or Start(""), recipe.data
     start.check(recipe)  # before minutes are spent on the data
@@ -110,6 +112,7 @@ def train_recipe(
         batching=config.batching,
         sampling=config.sampling,
         tfds=tfds,
+        processes=processes,
     )
     print(f"training text: {data.summary()}", flush=True)
     tokens, batch = max(data.source_tokens, data.target_tokens), config.batching.max_tokens

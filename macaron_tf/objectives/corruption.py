@@ -129,6 +129,12 @@ class SpanCorruptionConfig(Settings):
     rate: Annotated[float, Gt(0), Lt(1)] = 0.15
     mean_span: Annotated[float, Ge(1)] = 3.0
 
+    @property
+    def sentinels(self) -> int:
+        """Sentinels that a source may have: one for each span, the mask alone, or none."""
+        masks = self.kind in ("bert_style", "mass_style")
+        return SENTINELS if self.kind in ("random_spans", "iid_spans") else int(masks)
+
     def counts(self, tokens: int) -> tuple[int, int]:
         """Hidden tokens and spans of a text of n tokens, at most; none of a text of one token."""
         if tokens < 2:

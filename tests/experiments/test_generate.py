@@ -10,6 +10,7 @@ import types
 import numpy as np
 import pytest
 
+from experiments import registry
 from experiments.few_shot.__main__ import main as few_shot
 from experiments.few_shot.evaluate import (
     Asker,
@@ -22,6 +23,7 @@ from experiments.few_shot.evaluate import (
 from experiments.generate.__main__ import main
 from experiments.generate.run import open_model
 from experiments.pretrain.__main__ import main as pretrain
+from experiments.pretrain.run import PretrainingRecipe
 from macaron_tf.data.tasks.prompts import Prompt
 from macaron_tf.decoding import GenerationConfig
 from macaron_tf.training.progress import read_lines
@@ -110,6 +112,24 @@ def test_a_masked_model_is_sent_to_fill(language_run, tmp_path):
     model["usage"]["objective"] = "masked_language"
     (tmp_path / "model.json").write_text(json.dumps(model))
     refuses("pretrain fill", open_model, tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["iid_spans", "mass_style", "prefix_lm"])
+def test_gaps_are_what_the_corruption_has_taught(kind, t5_run, tmp_path, ran, refused):
+    recipe = registry.load("t5_tiny", PretrainingRecipe, [f"corruption.kind={kind}"])
+    shutil.copytree(t5_run, tmp_path, dirs_exist_ok=True)
+    model = json.loads((tmp_path / "model.json").read_text())
+    model["usage"] = recipe.usage()
+    (tmp_path / "model.json").write_text(json.dumps(model))
+    generator = open_model(tmp_path).generator()
+    gaps = [number - generator.vocabulary.size for number in generator.row("a [MASK] b [MASK] c")]
+    taught = {"iid_spans": [0, 1], "mass_style": [0, 0], "prefix_lm": []}[kind]
+    assert [gap for gap in gaps if gap >= 0] == taught
+    words = ["complete", tmp_path, "a [MASK] c", "--max-tokens", "2"]
+    if taught:
+        ran(main, *words)
+    else:
+        refused(main, words, "has learnt no [MASK], by its corruption.kind: leave")
 
 
 def letters(count, seed):

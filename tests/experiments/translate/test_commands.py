@@ -9,6 +9,8 @@ import pytest
 
 from experiments.translate.__main__ import main
 from experiments.translate.run import TranslationRun
+from macaron_tf.data.translation import TranslationData
+from macaron_tf.errors import UserError
 from macaron_tf.training.progress import read_lines
 from tests.conftest import number_pairs, number_settings, write_numbers
 from tests.experiments.pretraining_toy import flags
@@ -144,6 +146,16 @@ def test_bad_settings_are_one_sentence_and_leave_nothing(
     settings = [setting.replace("TMP", str(tmp_path)) for setting in settings]
     arguments = ["train", "multi30k_macaron_tiny", str(tmp_path / "run"), *flags(settings)]
     refused(main, arguments, words, tmp_path)
+
+
+def test_as_many_processes_tokenize_as_are_asked_for(number_text, tmp_path, monkeypatch, refused):
+    def build(*places, processes, **options):
+        raise UserError(f"{processes} processes")
+
+    monkeypatch.setattr(TranslationData, "build", build)
+    arguments = ["--processes", "3", *flags(number_settings(number_text, 2))]
+    run = ["train", "multi30k_macaron_tiny", tmp_path / "run"]
+    refused(main, [*run, *arguments], "error: 3 processes", tmp_path)
 
 
 def test_bad_places_and_names_are_one_sentence(tmp_path, number_text, refused):

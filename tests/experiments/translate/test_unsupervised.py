@@ -142,6 +142,14 @@ def test_it_trains_resumes_and_translates_both_ways(start, number_text, tmp_path
         assert len(lines) == 2 and not lines[1]
 
 
+def test_a_recipe_of_pairs_becomes_one_without(start, number_text):
+    made, network = begun(read_start(start), XLM, number_text, unsupervised=True, **HALVES)
+    assert made.data.target_split and network.config.two_way
+    made, network = begun(read_start(start), NAME, number_text, unsupervised=False,
+                          **{**HALVES, "data.target_split": None})  # fmt: skip
+    assert not network.config.two_way and "two_way" not in dict(made.model_options)
+
+
 def test_what_has_no_meaning_is_refused(start, number_text, tmp_path, refused):
     def command(recipe, run, **changes):
         return ["train", recipe, str(tmp_path / run), *flags(settings(number_text, 2, **changes))]
