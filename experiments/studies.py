@@ -209,6 +209,24 @@ def written(path: pathlib.Path, script: str, *words: str, log: pathlib.Path | No
     return read_json(path)
 
 
+def kept(file: pathlib.Path, settings: dict[str, Any], make: Callable[[], dict]) -> dict:
+    """A result in a file beside the settings that it was made with, made unless it is there.
+
+    A file of other settings is refused.
+    """
+    if not file.exists():
+        write_json(file, {**make(), "settings": settings})
+    row = read_json(file)
+    earlier = row.pop("settings")
+    for name, value in json.loads(json.dumps(settings)).items():
+        if earlier.get(name) != value:
+            raise UserError(
+                f"{file} was made with {name} {earlier.get(name)!r}, not {value!r}: give another "
+                "folder, or what it was made with"
+            )
+    return row
+
+
 def at_once(jobs: int, tasks: Mapping[str, Callable[[], Any]]) -> list:
     """Runs tasks in `jobs` threads, each on its share of the CPUs; their results, in order.
 
@@ -328,8 +346,8 @@ def write(
 
 
 def commit() -> str:
-    """The commit that is checked out, in short."""
-    revision = ["git", "rev-parse", "--short", "HEAD"]
+    """The commit that is checked out, in short; with `-dirty` where a file was edited since."""
+    revision = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
     return subprocess.run(revision, capture_output=True, text=True).stdout.strip()
 
 

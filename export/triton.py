@@ -18,6 +18,7 @@ import os
 import pathlib
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import sysconfig
@@ -163,6 +164,13 @@ def run(options: argparse.Namespace) -> int:
             raise UserError(f"{word}: two models are named {name!r}; give one as NAME=OUT")
         check_base_path(folder)
         models[name] = folder
+    for flag, port in (("--http-port", options.http_port), ("--grpc-port", options.grpc_port)):
+        try:
+            socket.create_server((options.host, port)).close()
+        except OSError as error:
+            raise UserError(
+                f"{flag} {port} cannot be opened on {options.host} ({error.strerror}): give another"
+            ) from error
     root, stub = find_server()
     with tempfile.TemporaryDirectory(prefix="macaron_tf-") as scratch:
         repository, backends = pathlib.Path(scratch, "models"), pathlib.Path(scratch, "backends")

@@ -40,7 +40,7 @@ class _LeanImports(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     _TRIED = ("jax", "matplotlib", "pandas", "sklearn")
 
     def find_spec(self, name, path=None, target=None):
-        if name not in self._NAMES or os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
+        if name not in self._NAMES or os.environ.get("KERAS_BACKEND") != "tensorflow":
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path)
         if spec is not None:
@@ -62,7 +62,11 @@ class _LeanImports(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def lean_imports() -> None:
-    """Has TensorFlow and Keras imported without what they merely try to import."""
+    """Has TensorFlow and Keras imported without what they merely try to import.
+
+    Keras's backend is TensorFlow unless the environment says another, whatever keras.json says.
+    """
+    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     sys.meta_path.insert(0, _LeanImports())
 
 

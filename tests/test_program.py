@@ -76,6 +76,15 @@ assert pandas.DataFrame and sklearn.__version__
     assert done.returncode == 0, done.stderr
 
 
+def test_a_command_is_tensorflows_whatever_kerass_own_file_says(tmp_path):
+    (tmp_path / "keras.json").write_text('{"backend": "jax"}')
+    environment = {name: os.environ[name] for name in os.environ if name != "KERAS_BACKEND"}
+    environment["KERAS_HOME"] = str(tmp_path)
+    code = "import sys; sys.argv = ['-m']; import experiments, keras; print(keras.config.backend())"
+    status, output, errors = run(f'-c "{code}"', env=environment)
+    assert (status, output) == (0, "tensorflow\n"), errors
+
+
 @pytest.mark.parametrize("seconds", [0.2, 1.0])
 def test_ctrl_c_during_the_imports_is_one_line(seconds, tmp_path):
     process = subprocess.Popen(

@@ -62,6 +62,10 @@ def neighbours(
     (words, position, layers), *_ = asked
     word = words[position]
     alone.pop(word, None)
+    if not alone:
+        raise UserError(
+            f"the text has no word beside {word!r}: give another --source, or a greater --limit"
+        )
     scores, types = _cosines(np.array([*alone.values()]), layers[0]), [*alone]  # (types,)
     nearest = (f"{types[n]} {scores[n]:.2f}" for n in np.argsort(-scores)[:count])
     yield f"{word}: {', '.join(nearest)}"

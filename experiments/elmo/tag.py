@@ -75,11 +75,14 @@ def run(options: argparse.Namespace) -> None:
         )
         for split in ("train", options.split)
     )
+    settings = {f"--{name}": vars(options)[name] for name in ("epochs", "source", "split")}
+    settings["weights"] = str(weights)
     rows = []
     for place in ("", *options.places):
         name = _ROWS[place]
         for seed in options.seeds:
             path = out / f"{name.replace(' ', '-')}-{seed}"
+            studies.kept(path / "settings.json", settings, dict)
             found = _tagger(elmo, place, learnt, judged, options.epochs, seed, path)
             rows.append({"name": name, "seed": seed, **found})
     record = {"elmo": str(opened.path), **weights_record(weights), "rows": rows}

@@ -62,7 +62,8 @@ def _scored(
     """
     run, scores, log = out / "runs" / name, out / "scores" / name, out / "logs" / f"{name}.log"
     data = studies.flags("--data-dir", options.data_dir)
-    if not list(scores.glob("*.json")):
+
+    def scored() -> dict:
         if task:
             settings = ("normalize=False", f"concatenation={concatenation}", *options.set)
             words = [task, str(run), "--init", options.init, "--pooling", pooling, *data]
@@ -70,8 +71,11 @@ def _scored(
             studies.command("embed", "train", *words, log=log)
         words = [str(run) if task else options.init, "--task", "stsb", "--pooling", pooling]
         studies.command("embed", "evaluate", *words, "--output", str(scores), *data, log=log)
-    [file] = scores.glob("*.json")
-    row = {"arm": [pooling, concatenation], "task": task, "seed": seed}
-    row["spearman"] = studies.read_json(file)["metrics"]["spearman"]
-    accuracies = studies.values(studies.validations(run), "accuracy") if task else []
-    return row | ({"accuracy": max(accuracies)} if accuracies else {})
+        file = max(scores.glob("*.json"), key=lambda path: path.stat().st_mtime)
+        row = {"arm": [pooling, concatenation], "task": task, "seed": seed}
+        row["spearman"] = studies.read_json(file)["metrics"]["spearman"]
+        accuracies = studies.values(studies.validations(run), "accuracy") if task else []
+        return row | ({"accuracy": max(accuracies)} if accuracies else {})
+
+    given = {"--init": options.init, "--set": options.set if task else []}
+    return studies.kept(out / "rows" / f"{name}.json", given, scored)

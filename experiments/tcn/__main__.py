@@ -6,6 +6,8 @@
     python -m experiments.tcn train copy_memory out/copy
     python -m experiments.tcn train ptb_words out/words --data ptb
     python -m experiments.tcn train ptb_characters out/characters --data ptb
+    python -m experiments.tcn train wikitext out/wikitext --data-dir DIR
+    python -m experiments.tcn train lambada out/lambada --data lambada --data-dir DIR
     python -m experiments.tcn train mnist out/mnist --data-dir DIR
     python -m experiments.tcn train permuted_mnist out/permuted --data-dir DIR
     python -m experiments.tcn train --resume out/jsb/tcn-1 --data music/JSB_Chorales.mat
@@ -36,7 +38,10 @@ main = cli.program(
             ),
             cli.count("--seeds N", "default 1", least=0, nargs="+"),
         ),
-        cli.argument("--data PATH", "the .mat file of music, the folder of ptb's texts"),
+        cli.argument(
+            "--data PATH",
+            "the .mat file of music; the folder of ptb's texts, or LAMBADA's dev.txt and test.txt",
+        ),
         cli.TFDS,
         cli.settings("training.max_steps=500 or batch_size=8, of all the models"),
     ),

@@ -252,7 +252,10 @@ def _lines(folder: str | None, split: str) -> list[str]:
         raise UserError(f"--data is missing: give the folder of {split}.txt.gz")
     for end in (".gz", ""):
         if (path := epath.Path(folder) / f"{split}.txt{end}").is_file():
-            return list(lines_of(path))
+            lines = list(lines_of(path))
+            if split != "test" and not any(map(str.strip, lines)):
+                raise UserError(f"--data {folder}: {path.name} holds no text; give another")
+            return lines
     if split != "test":
         raise UserError(f"--data {folder}: there is no {split}.txt.gz in it")
     return []

@@ -6,7 +6,8 @@ A row has "ok", "recipe", "topology", "rows" and "length" of a core's micro-batc
 seen to fit), "tried" (whether each number of rows fits), "cycles" of a step, "loop_cycles" of them,
 "loops" (the outermost), "milliseconds" at the chip's clock, "tokens_a_second" of a core, and the
 first "compilation" and its "collectives" (see `compiler.compile_step`). "settings" are those of
-`--set`, "commit" is the one that was checked out, "mesh" that of `--mesh`.
+`--set`, "commit" is the one that was checked out, "mesh" that of `--mesh`, "compilations" that of
+`--compilations`, "versions" are the packages'.
 """
 
 import argparse
@@ -75,28 +76,34 @@ def run(options: argparse.Namespace) -> int:
         "options": [*batch, "--compilations", str(options.compilations), *on_mesh, *given],
         "versions": {package: importlib.metadata.version(package) for package in _PACKAGES},
     }
-    commit = studies.commit()
+    same = {"settings": options.set, "commit": studies.commit(), "mesh": options.mesh}
+    same |= {"compilations": options.compilations, "versions": facts["versions"]}
+    resumes = options.resume and not same["commit"].endswith("-dirty")
     file = pathlib.Path(options.json) if options.json else None
     found = []
+
+    def write() -> None:
+        rows = found
+        if file:
+            if file.is_file():
+                rows = merged(found, file.read_text(encoding="utf-8"), str(file))
+            write_aside(file, as_json(rows, facts).encode())
+        if options.markdown:
+            write_aside(options.markdown, as_markdown(rows, facts).encode())
+
     for name, one in steps.items():
         topologies = options.topology
-        if options.resume and file and file.is_file():
+        if resumes and file and file.is_file():
             have = merged([], file.read_text(encoding="utf-8"), str(file))
-            new = {"recipe": name, "rows": one.shape(options.batch).rows}
-            new |= {"settings": options.set, "commit": commit, "mesh": options.mesh}
-            same = [row for row in have if all(row.get(key) == new[key] for key in new)]
-            found += [row for row in same if row["topology"] in topologies]
-            topologies = [each for each in topologies if each not in {r["topology"] for r in same}]
+            new = same | {"recipe": name, "rows": one.shape(options.batch).rows}
+            kept = [row for row in have if all(row.get(key) == new[key] for key in new)]
+            found += [row for row in kept if row["topology"] in topologies]
+            topologies = [each for each in topologies if each not in {r["topology"] for r in kept}]
         for row in _check(name, one, options, topologies) if topologies else ():
-            found.append(row | {"settings": options.set, "commit": commit, "mesh": options.mesh})
-            rows = found
-            if file:
-                if file.is_file():
-                    rows = merged(found, file.read_text(encoding="utf-8"), str(file))
-                write_aside(file, as_json(rows, facts).encode())
-            if options.markdown:
-                write_aside(options.markdown, as_markdown(rows, facts).encode())
+            found.append(row | same)
+            write()
         gc.collect()  # a model and its graphs hold each other, gigabytes of them
+    write()  # where every row was kept
     print(table(found))
     print(problems(found), end="")
     return 0 if all(row["ok"] for row in found) else 1

@@ -441,7 +441,8 @@ class ExampleBatches(BucketBatches):
 
     A batch is {"token_ids" and, of examples with segments, "segment_ids": (B, L) or (B, R, L)
     int32, "weight": (B,) float32, "label": as the encoded ones', (B,) int32 or float32, (B, 2)
-    int32 or (B, L) int32}; label and weight are 0 in rows of padding.
+    int32 or (B, L) int32}; label and weight are 0 in rows of padding. Of words that are read by
+    their characters the ids are (B, L, C), and "padding_mask" (B, L) int32 says where words are.
 
     Args:
         encoded: the examples; other batch sizes may share them.
@@ -453,6 +454,7 @@ class ExampleBatches(BucketBatches):
             raise UserError(f"batch_size={batch_size} must be a whole number of at least 1")
         self.encoded = encoded
         labels = encoded.labels
+        labels = labels.ids if isinstance(labels, TokenRows) else labels
 
         def make_buckets(row_lengths: np.ndarray) -> Buckets:
             # A table of 100 learned positions has none for a batch of 104.
@@ -466,7 +468,7 @@ class ExampleBatches(BucketBatches):
             [encoded.rows],
             len(encoded.rows.lengths) // encoded.count,
             make_buckets,
-            others=[encoded.boundaries, labels.ids if isinstance(labels, TokenRows) else labels],
+            others=[encoded.boundaries, labels, encoded.characters],
         )
 
     def dataset(self, seed: int = 0, start_step: int = 0, repeat: bool = True) -> tf.data.Dataset:
@@ -503,6 +505,7 @@ class ExampleBatches(BucketBatches):
         if encoded.language_id:
             arrays["language_ids"] = np.full(shape, encoded.language_id, np.int32)
         if encoded.characters is not None:
+            arrays["padding_mask"] = (token_ids != 0).astype(np.int32).reshape(shape)
             arrays["token_ids"] = encoded.characters[arrays["token_ids"]]
         arrays["weight"] = (examples >= 0).astype(np.float32)
         if encoded.labels is not None:

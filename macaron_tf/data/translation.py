@@ -401,7 +401,7 @@ def _requested(request: bytes) -> tuple[TranslationData, int]:
     return TranslationData(tokens, BatchingConfig(**record["batching"])), record["seed"]
 
 
-@functools.lru_cache(maxsize=2)
+@functools.lru_cache(maxsize=8)
 def _epoch(request: bytes, epoch: int) -> list[Batch]:
     """The batches of an epoch of a request."""
     data, seed = _requested(request)

@@ -52,7 +52,10 @@ class BackTranslationObjective(DenoisingObjective):
                 text = tf.pad(text, [[0, 0], [0, self.length - tf.shape(text)[1]]])
                 text = tf.ensure_shape(text, (None, self.length))
                 source, _ = corrupted(text, tf.stack([seed[0], 2 * seed[1] + number]))
-                found[f"noised_{side}"] = source[:, :width]
+                source = source[:, :width]
+                # A text that masks made longer is cut before its EOS.
+                last = tf.where(source[:, -1:] == PAD, PAD, EOS)
+                found[f"noised_{side}"] = tf.concat([source[:, :-1], last], axis=1)
             return found
 
         return noised

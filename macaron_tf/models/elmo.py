@@ -257,6 +257,8 @@ class WordEncoder(Model):
             return ops.concatenate([vectors, self.mixtures[place](layers)], axis=-1)
 
         x = beside(self.words(characters), "input")
+        # cuDNN refuses rows without a word, as rows of padding are: they get one.
+        mask = ops.logical_or(mask, ops.equal(ops.arange(ops.shape(mask)[1]), 0))
         h = self.lstm(self.drops[0](x, training=training), mask=mask)
         return self.drops[1](beside(h, "output"), training=training)
 

@@ -163,9 +163,10 @@ def rotate(text: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     return tf.where(columns < tokens, tf.gather(text, turned, batch_dims=1), PAD)
 
 
-def some_tokens(text: tf.Tensor, seed: tf.Tensor, rate: float) -> tf.Tensor:
-    """A uniform choice of ceil(rate n) tokens: `(B, R)` bool."""
-    counts = rounded_up(rate, np.arange(text.shape[1] + 1))
+def some_tokens(text: tf.Tensor, seed: tf.Tensor, rate: float, least: int = 0) -> tf.Tensor:
+    """A uniform choice of ceil(rate n) tokens that leaves `least` or more: `(B, R)` bool."""
+    numbers = np.arange(text.shape[1] + 1, dtype=np.int32)
+    counts = np.minimum(rounded_up(rate, numbers), np.maximum(numbers - least, 0))
     return choose_tokens(text != PAD, numbers_by_count(counts, text != PAD), seed) > 0
 
 
@@ -179,7 +180,7 @@ class DenoisingConfig(Settings):
         shuffling: part of the texts whose sentences are put in random order.
         rotation: part of the texts that begin at a random token.
         masking: part of the tokens that is replaced by a mask, one by one.
-        deletion: part of the tokens that is removed, one by one.
+        deletion: part of the tokens that is removed, one by one; one token always stays.
         reach: greatest distance, not reached, that a token moves at random (XLM: 3).
 
     References: Lewis et al. 2020 (BART), section 2.2 and figure 2.
@@ -244,7 +245,7 @@ class DenoisingObjective(CorruptionObjective):
                 hidden = some_tokens(noised, masking, noise.masking)
                 noised = tf.where(hidden, tf.constant(mask_id, text.dtype), noised)
             if noise.deletion:
-                deleted = some_tokens(noised, deletion, noise.deletion)
+                deleted = some_tokens(noised, deletion, noise.deletion, least=1)
                 noised = packed(noised, (noised != PAD) & ~deleted, length)
             if noise.infilling:
                 starts = tf.gather(begins, noised)

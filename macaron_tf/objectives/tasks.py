@@ -54,7 +54,8 @@ class TaskObjective(Objective):
         """The returned sums, of the network's logits."""
         losses, weights, right = self.answers(ops.cast(logits, "float32"), batch)
         sums = weighted_sums(losses, weights, None if training else right)
-        return {**sums, "input_tokens": count_tokens(batch["token_ids"])}
+        tokens = count_tokens(batch.get("padding_mask", batch["token_ids"]))
+        return {**sums, "input_tokens": tokens}
 
     @abc.abstractmethod
     def answers(self, logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:

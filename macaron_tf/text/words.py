@@ -21,6 +21,10 @@ _WORD_START, _WORD_END, _OF_SENTENCE_START, _OF_SENTENCE_END = range(257, 261)
 
 
 # White space, and characters that are words of their own; `\s` alone leaves out \v.
+_NO_GRAPH = (
+    "words are numbered outside of graphs, so a task's model with ELMo has no export: "
+    "export the language model itself, whose vectors are its outputs"
+)
 _SPACE, _APART = r"[\s\v]", r"[^\p{L}\p{M}\p{N}\s\v]"
 
 
@@ -250,7 +254,8 @@ class CharacterWords(PieceVocabulary):
         return cls(**settings)
 
     def normalized(self, strings: tf.Tensor, language: str | None = None) -> tf.Tensor:
-        return strings
+        # `regex_split_with_offsets` loses what follows a NUL.
+        return tf.strings.regex_replace(strings, r"\x00", "\ufffd")
 
     @property
     def tokenizer(self) -> "CharacterWords":
@@ -263,10 +268,7 @@ class CharacterWords(PieceVocabulary):
     def tokenize_with_offsets(self, strings: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
         """`tokenize`, and where each word begins and ends, in bytes."""
         if not tf.executing_eagerly():
-            raise UserError(
-                "words are numbered outside of graphs, so a task's model with ELMo has no export: "
-                "export the language model itself, whose vectors are its outputs"
-            )
+            raise UserError(_NO_GRAPH)
         words, starts, ends = tensorflow_text.regex_split_with_offsets(
             strings, f"{_SPACE}+|{_APART}", _APART
         )
@@ -278,4 +280,4 @@ class CharacterWords(PieceVocabulary):
         return list(self._numbers)[number]
 
     def trackables(self) -> list:
-        return []
+        raise UserError(_NO_GRAPH)

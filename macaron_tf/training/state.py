@@ -141,7 +141,9 @@ def restore_checkpoint(
             copies = _copies(model, variable)
             first, count = workers.number * len(copies), workers.count * len(copies)
             shape = (count * variable.shape[0], *variable.shape[1:])
-            _check_shape(checkpoint, name, arrays[name], shape, "batch_size and memory_length")
+            _check_shape(
+                checkpoint, name, arrays[name], shape, "batch_size, memory_length and devices"
+            )
             shares = np.split(arrays[name], count)[first : first + len(copies)]
             for copy, share in zip(copies, shares, strict=True):
                 copy.assign(share)

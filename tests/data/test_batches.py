@@ -19,7 +19,9 @@ from macaron_tf.data.tasks.definitions import TASKS
 from macaron_tf.data.tasks.encoding import encode_examples, encode_pairs, encode_sets
 from macaron_tf.data.tasks.reading import Examples, read_examples
 from macaron_tf.data.translation import BatchingConfig, TranslationData
+from macaron_tf.objectives import ClassificationObjective
 from macaron_tf.special_ids import EOS
+from macaron_tf.text.words import CharacterWords
 from tests.harness import refuses
 
 LENGTHS = np.minimum(2 + np.random.default_rng(0).poisson(9, 5000) * 2, 60)
@@ -334,6 +336,22 @@ def test_fingerprint(data, sentences, examples, encode):
     assert fingerprint(texts=examples.texts[::-1]) != data.fingerprint()
     other = dataclasses.replace(sentences.encoded, labels=1 - sentences.encoded.labels)
     assert ExampleBatches(other, ROWS).fingerprint() != sentences.fingerprint()
+
+
+def test_words_are_counted_and_told_apart():
+    def batches(*texts):
+        words = CharacterWords(8)
+        encoded = encode_examples(words, Examples((list(texts),), np.arange(2, dtype=np.int32)), 9)
+        return ExampleBatches(dataclasses.replace(encoded, characters=words.characters), 3)
+
+    data, other = batches("a good film", "a bad film"), batches("the nice book", "the dull book")
+    np.testing.assert_array_equal(data.encoded.rows.ids, other.encoded.rows.ids)
+    assert data.fingerprint() != other.fingerprint()
+    batch = next(data.batches())
+    assert batch["token_ids"].shape == (3, 8, 8)
+    logits = np.zeros((3, 2), "float32")
+    sums = ClassificationObjective(2)(lambda inputs, training: logits, batch, training=True)
+    assert sums["input_tokens"] == 2 * 5  # three words and two marks each
 
 
 def test_real_pairs_with_berts_vocabulary(tfds, bert):

@@ -1,6 +1,8 @@
 """The service as a process of its own: the same batches, masked there; how it starts and stops."""
 
 import dataclasses
+import itertools
+import json
 import signal
 import socket
 import subprocess
@@ -13,7 +15,7 @@ import tensorflow as tf
 from experiments.data_service import main
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.data.service import service_error, through_service
-from macaron_tf.data.translation import BatchingConfig, TranslationData
+from macaron_tf.data.translation import BatchingConfig, TranslationData, served_batch
 from macaron_tf.objectives import MaskedLanguageObjective, MaskingConfig
 from tests.distribution.processes import free_ports
 from tests.experiments.pretraining_toy import prepare, toy_settings
@@ -82,6 +84,18 @@ def test_pairs_through_the_service_are_the_same(pairs, address):
         for name in one:
             np.testing.assert_array_equal(one[name], other[name])
     assert len(shapes) > 2
+
+
+def test_an_epoch_is_planned_once_for_each_of_four_trainings(pairs, monkeypatch):
+    plans, plan = [], TranslationData.plan
+    monkeypatch.setattr(
+        TranslationData, "plan", lambda data, rng: plans.append(rng) or plan(data, rng)
+    )
+    record = {"folder": pairs.tokens.folder, "batching": dataclasses.asdict(pairs.batching)}
+    record["fingerprint"] = pairs.fingerprint()
+    for step, seed in itertools.product(range(3), range(4)):
+        served_batch(json.dumps({**record, "seed": seed}).encode(), step)
+    assert sum(rng is not None for rng in plans) == 4
 
 
 def test_pairs_that_the_service_has_not_are_said_here(pairs, address):

@@ -8,7 +8,9 @@ import itertools
 import json
 import pathlib
 import pkgutil
+import re
 import shutil
+import subprocess
 
 import pytest
 
@@ -302,7 +304,7 @@ def test_sentences_are_scored_before_and_after_training(calls, tmp_path):
     assert again == {"mean pooling": 0.1} and not calls
 
 
-def test_sentences_are_pooled_and_concatenated_in_every_way(calls, tmp_path):
+def test_sentences_are_pooled_and_concatenated_in_every_way(calls, tmp_path, capsys):
     arguments = ["sentences", str(tmp_path), "--init", "hugging-face:DIR", "--task", "rte"]
     arguments += ["--seeds", "1", "2", "--jobs", "1", "--set", "training.max_steps=5"]
     assert slides(arguments) == 0
@@ -320,6 +322,28 @@ def test_sentences_are_pooled_and_concatenated_in_every_way(calls, tmp_path):
     assert "| \\|u-v\\|,u*v | 10.00 ± 0.00 | - | - | - |" in text
     calls.clear()
     assert slides(arguments) == 0 and not calls
+    assert slides([*arguments, "--init", "runs/b"]) == 2 and not calls
+    said = capsys.readouterr().err
+    assert "was made with --init 'hugging-face:DIR', not 'runs/b': give another folder" in said
+    # The untrained encoder has no settings.
+    assert slides([*arguments, "--set", "training.max_steps=6"]) == 2 and not calls
+    assert "rte-mean-uvd-1.json was made with --set" in capsys.readouterr().err
+
+
+def test_a_commit_says_whether_files_were_edited_since(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def git(*words):
+        line = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *words]
+        subprocess.run(line, check=True, capture_output=True)
+
+    (tmp_path / "a").write_text("1")
+    for words in (["init"], ["add", "a"], ["commit", "-m", "a"], ["tag", "-a", "v1", "-m", "1"]):
+        git(*words)
+    clean = studies.commit()
+    assert re.fullmatch("[0-9a-f]{7,}", clean)
+    (tmp_path / "a").write_text("2")
+    assert studies.commit() == f"{clean}-dirty"
 
 
 @pytest.mark.parametrize("study", [encoders.STUDY, decoders.STUDY])

@@ -8,7 +8,7 @@ import sys
 import pytest
 import tensorflow as tf
 
-from experiments import registry
+from experiments import registry, studies
 from experiments.tpu_check import check, chips, compiler, slices, step
 from experiments.tpu_check.__main__ import main
 from experiments.tpu_check.cycles import collectives, estimate
@@ -417,6 +417,7 @@ def test_an_interrupted_check_goes_on(pretended, monkeypatch, tmp_path):
 
     monkeypatch.setattr(compiler, "compile_step", compile_step)
     both = ["v4:2x2x1", "v5e:2x2"]
+    monkeypatch.setattr(studies, "commit", lambda: "abc1234")
     words = [*SMALL, "--topology", both[0], "--topology", both[1], "--json", str(file), "--resume"]
     with pytest.raises(ZeroDivisionError):
         main(words)
@@ -424,8 +425,16 @@ def test_an_interrupted_check_goes_on(pretended, monkeypatch, tmp_path):
     assert main(words) == 0 and compiled == [*both, "v5e:2x2"]
     after = json.loads(file.read_text())["rows"]
     assert after[:1] == rows and [row["topology"] for row in after] == both
-    # Rows of other settings are compiled anew.
+    assert main([*words, "--markdown", str(tmp_path / "r.md")]) == 0 and len(compiled) == 3
+    assert (tmp_path / "r.md").read_text().count("| bert_tiny | v") == 2
+    # Rows of other settings, compilations, versions and of edited code are compiled anew.
     assert main([*words, "--set", "model.dropout=0.2"]) == 0 and len(compiled) == 5
+    assert main([*words, "--compilations", "2"]) == 0 and len(compiled) == 9
+    monkeypatch.setattr(check.importlib.metadata, "version", lambda package: "9.9")
+    assert main([*words, "--compilations", "2"]) == 0 and len(compiled) == 13
+    monkeypatch.setattr(studies, "commit", lambda: "abc1234-dirty")
+    for count in (17, 21):
+        assert main([*words, "--compilations", "2"]) == 0 and len(compiled) == count
 
 
 def test_ops_inside_of_loops_are_found():

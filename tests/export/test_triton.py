@@ -54,6 +54,11 @@ def test_mistakes_are_one_sentence(tmp_path, toy_versions, refused):
     refused(triton.main, [f"{tmp_path}/nothing"], "nothing is not a folder")
     twice = [f"{toy_versions}", f"{toy_versions.name}={toy_versions}"]
     refused(triton.main, twice, f"two models are named '{toy_versions.name}'")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        for flag in ("--http-port", "--grpc-port"):
+            ports = ["--http-port", str(free_port()), flag, port]
+            refused(triton.main, [f"{toy_versions}", *ports], f"{flag} {port} cannot be opened on")
     (tmp_path / "cut" / "1").mkdir(parents=True)
     (tmp_path / "cut" / "1" / "saved_model.pb").write_bytes(b"\xff\xff")
     folders = {"cut": f"{tmp_path}/cut"}

@@ -179,6 +179,16 @@ def test_it_tags_words_whatever_the_padding(elmo):
     assert {id(w) for w in model.weights} - {id(w) for w in model.trainable_weights} == frozen
 
 
+def test_rows_of_padding_are_not_empty_for_the_lstm(monkeypatch):
+    """cuDNN's refuses a mask that does not begin with True."""
+    model, characters, masks = built(WordTagger, TAGGER), words(3, 7), []
+    characters[1, 4:] = characters[2] = 0
+    alone, lstm = numpy_of(model(characters[:2])), model.lstm
+    monkeypatch.setattr(model, "lstm", lambda x, mask: masks.append(mask) or lstm(x, mask=mask))
+    np.testing.assert_allclose(numpy_of(model(characters))[:2], alone, atol=1e-6)
+    assert numpy_of(masks[0]).sum(axis=1).tolist() == [7, 4, 1] and masks[0][2, 0]
+
+
 def test_words_must_be_equally_wide():
     rejects("the language model has 8", WordTaggerConfig, ELMO, num_tags=4)
 

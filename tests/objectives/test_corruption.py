@@ -9,6 +9,7 @@ import pytest
 import scipy.stats
 import tensorflow as tf
 
+from macaron_tf.decoding import BackTranslationObjective
 from macaron_tf.errors import UserError
 from macaron_tf.objectives import MaskingConfig, corruption, denoising
 from macaron_tf.objectives.corruption import SENTINELS
@@ -307,6 +308,23 @@ def test_noises_alone_and_together(noise):
     assert (source[:, :-1] != text).any()
     same, _ = pair_of(denoising.DenoisingObjective(config=config), toy.rows_of(text))
     np.testing.assert_array_equal(source, same)
+
+
+def test_noise_leaves_a_token_and_the_end():
+    alone = dict.fromkeys(ALONE, 0.0)
+    config = denoising.DenoisingConfig(**{**alone, "deletion": 0.1})
+    rows = toy.rows_of(toy.texts([1, 2, 3], 4))
+    source, _ = pair_of(denoising.DenoisingObjective(config=config), rows)
+    assert (source != 0).sum(axis=1).tolist() == [2, 2, 3]
+    # Spans of no word make the texts longer than their rows.
+    config = denoising.DenoisingConfig(**{**alone, "infilling": 0.2}, mean_span=0.1)
+    text = np.pad(toy.texts([8] * 20, 8), ((0, 0), (0, 1)), constant_values=EOS)
+    objective = BackTranslationObjective(config=config, length=16)
+    dataset = tf.data.Dataset.from_tensors({"source": text, "target": text})
+    [batch] = objective.dataset(dataset, MaskingConfig(), toy.VOCABULARY, seed=1)
+    for row in batch["noised_source"].numpy():
+        assert row.shape == (9,) and row[row != 0][-1] == EOS and (row == EOS).sum() == 1
+    assert batch["noised_source"].numpy().all(axis=1).any()
 
 
 def test_bad_shares_are_named():

@@ -107,6 +107,9 @@ def test_words_are_numbered_as_they_come_and_read_by_their_characters(tmp_path):
     marks = character_ids(tf.constant(["", "<UNK>", SENTENCE_START, SENTENCE_END]), 6)
     np.testing.assert_array_equal(types[:4], marks)
     assert found.ids[0, 0] == found.ids[2, 1] == 4
+    assert vocabulary.encode_lines(["b\0 c"]) == vocabulary.encode_lines(["b \ufffd c"])
+    located = vocabulary.encode_with_offsets(tf.constant(["b\0 c"]))
+    assert located.starts.to_list() == [[0, 1, 3]]
     # A copy begins anew, and so does a vocabulary that was saved.
     assert vocabulary.opened().encode(tf.constant(["new"])).to_list() == [[4]]
     vocabulary.save(tmp_path)
@@ -114,3 +117,4 @@ def test_words_are_numbered_as_they_come_and_read_by_their_characters(tmp_path):
     assert again.hash == vocabulary.hash and again.max_characters == 6
     with pytest.raises(UserError, match="outside of graphs"):
         tf.function(vocabulary.encode, autograph=False)(tf.constant(["a"]))
+    refuses("has no export", vocabulary.trackables)

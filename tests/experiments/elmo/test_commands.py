@@ -109,6 +109,8 @@ def test_a_tagger_with_and_one_without(run, tmp_path, capsys):
     capsys.readouterr()
     assert main([*words, "--epochs", "5"]) == 0
     assert capsys.readouterr().out.count("complete") == 3
+    assert main([*words, "--epochs", "4"]) == 2
+    assert "was made with --epochs 5, not 4: give another folder" in capsys.readouterr().err
 
 
 def test_neighbours_by_letters_and_by_context(run, text, capsys):
@@ -180,10 +182,12 @@ def test_tasks_are_learnt_over_its_vectors(run, task, tmp_path, capsys):
 
         assert export([out, str(tmp_path / "served")]) == 2
         assert "has no export" in capsys.readouterr().err
+        assert not (tmp_path / "served").exists()
 
 
 def test_bad_input_is_named(run, tmp_path, refused):
     (tmp_path / "one.txt").write_text("a few words\n")
+    (tmp_path / "a.txt").write_text("a a\n")
     new = str(tmp_path / "new")
     for words, message in (
         (["train", "bert_tiny", new], "bert_tiny is a recipe of kind 'pretraining'"),
@@ -195,6 +199,10 @@ def test_bad_input_is_named(run, tmp_path, refused):
         (["embed", run, "--input", "nowhere", "--output", "v.npz"], "--input nowhere"),
         (["tag", run, new, "--epochs", "0"], "--epochs 0"),
         (["neighbours", run, "cat", "--in", "a dog"], "--in 'a dog' has no word 'cat'"),
+        (
+            ["neighbours", run, "a", "--in", "a dog", "--source", f"text:{tmp_path}/a.txt"],
+            "the text has no word beside 'a'",
+        ),
     ):
         refused(main, words, message, tmp_path)
     from experiments.finetune.__main__ import main as finetune

@@ -14,6 +14,7 @@ from experiments.pretrain.__main__ import main
 from experiments.pretrain.run import PretrainingRun
 from export import saved_model
 from macaron_tf.decoding import GenerationConfig
+from macaron_tf.training import state
 from macaron_tf.training.progress import read_lines
 from tests.experiments.pretraining_toy import flags, prepare, toy_settings, train
 from tests.experiments.task_toys import assert_same_weights, not_yet_trained, validations
@@ -59,7 +60,9 @@ def memory_of(run) -> dict[str, np.ndarray]:
         return {name: arrays[name] for name in arrays.files if name.startswith("memory/")}
 
 
-def test_a_resumed_run_is_the_uninterrupted_one(whole, settings, corpus, tmp_path):
+def test_a_resumed_run_is_the_uninterrupted_one(
+    whole, settings, corpus, tmp_path, monkeypatch, capsys
+):
     """To the bit, and so is what it remembers: of attention and of recurrences."""
     settings, parts = [*settings, "model.dropout=0.1"], tmp_path / "parts"
     assert train(XL, parts, corpus, [*settings, "training.max_steps=6"]) == 0
@@ -73,6 +76,10 @@ def test_a_resumed_run_is_the_uninterrupted_one(whole, settings, corpus, tmp_pat
         assert one[name].any()
         np.testing.assert_array_equal(one[name], other[name])
     assert_same_weights(*(PretrainingRun.open(run).load_network("last") for run in (whole, parts)))
+    # As on two devices of four rows each.
+    monkeypatch.setattr(state, "_copies", lambda model, variable: [variable] * 2)
+    assert train(XL, parts, corpus, [*settings, "training.max_steps=14"]) == 2
+    assert "use the batch_size, memory_length and devices it was" in capsys.readouterr().err
 
 
 @pytest.mark.slow

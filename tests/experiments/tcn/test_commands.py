@@ -56,6 +56,9 @@ def test_bad_input_is_named(tunes, tmp_path, refused):
     other = tmp_path / "other.mat"
     scipy.io.savemat(other, {"traindata": np.zeros((3, 88))})
     (tmp_path / "text.mat").write_text("no music")
+    (tmp_path / "ptb").mkdir()
+    (tmp_path / "ptb" / "train.txt").write_text("a b\n")
+    (tmp_path / "ptb" / "valid.txt").write_text("\n")
     for words, message in (
         (["jsb"], "--data is missing: give the .mat file"),
         (["jsb", "--data", "nowhere.mat"], "--data nowhere.mat: there is no such file"),
@@ -65,6 +68,7 @@ def test_bad_input_is_named(tunes, tmp_path, refused):
         (["jsb", "--data", tunes, "--set", "model=bert_tiny"], "is no model of sequences"),
         (["ptb_words"], "--data is missing: give the folder"),
         (["ptb_words", "--data", str(tmp_path)], "there is no train.txt.gz in it"),
+        (["ptb_words", "--data", str(tmp_path / "ptb")], "valid.txt holds no text"),
     ):
         refused(main, [words[0], str(tmp_path / "out"), *words[1:]], message, tmp_path)
 
