@@ -118,8 +118,6 @@ RESULTS := experiments/results/tpu_check
 tpu-check: $(TPU)/installed
 	-$(CHECK) $(TPU_RECIPES) --topology v4:2x2x1 --topology v5e:2x2 --compilations 1 --resume \
 	  --json $(RESULTS).json --markdown $(RESULTS).md
-	-$(CHECK) xlnet_large --batch 8 --topology v4:2x2x1 --topology v5e:2x2 --compilations 1 --resume \
-	  --json $(RESULTS).json --markdown $(RESULTS).md
 	-$(CHECK) $(TPU_SLIDES) --topology v5e:2x2 --compilations 1 --resume \
 	  --json $(RESULTS)_slides.json --markdown $(RESULTS)_slides.md
 	-$(CHECK) $(TPU_MESH) --topology v5e:2x2 --engine jax --mesh data=2,model=2 --compilations 1 \

@@ -39,7 +39,7 @@ def tcn_adding() -> SequenceRecipe:
     No sequence comes twice where the paper's go through 50,000 ten times. To say 1 always gives
     0.167, the variance of the sum.
 
-    Measured: TCN 7.3e-5 in 10 minutes, LSTM and GRU 0.18 in 13.
+    Measured: TCN 7.3e-5 in 10 minutes, LSTM, GRU and RNN 0.18.
     """
     return _recipe(
         "adding",
@@ -99,8 +99,8 @@ def tcn_nottingham() -> SequenceRecipe:
     pieces instead of 100; the recurrent models, which read a frame after the other, take 16 pieces
     an update for 30 epochs.
 
-    Measured: TCN 3.14, LSTM 3.95, GRU 4.02, each in 24 minutes or less; the recurrent models'
-    validation still fell at their end.
+    Measured: TCN 3.14, LSTM 3.95, GRU 4.02, RNN 4.06, each in 24 minutes or less; the recurrent
+    models' validation still fell at their end.
     """
     return _recipe(
         "nottingham",
@@ -142,7 +142,8 @@ def tcn_mnist() -> SequenceRecipe:
 def tcn_permuted_mnist() -> SequenceRecipe:
     """TCN on permuted MNIST: as `tcn_mnist`, the pixels in one random order.
 
-    Measured: after four epochs, 1,124 updates, TCN 92.6% and RNN 82.4% of 5,000 test images.
+    Measured: after four epochs, 1,124 updates, TCN 92.6%, LSTM 57.8%, GRU 54.3% and RNN
+    82.4% of 5,000 test images.
     """
     return tcn_mnist().changed(task="permuted_mnist")
 
@@ -177,7 +178,8 @@ def tcn_ptb_characters() -> SequenceRecipe:
     which the last 320 count. Half an hour is about two epochs, where the slide's results are after
     100: Adam instead of SGD. The recurrent models read the same windows, each from an empty state.
 
-    Measured, 128 wide after 120 updates: TCN 3.20 bits, LSTM 4.32 (validation).
+    Measured, 128 wide after 400 updates: TCN 2.62 bits, LSTM 3.26, GRU 3.23, RNN 3.47
+    (validation).
     """
     return _recipe(
         "ptb_characters",
@@ -217,7 +219,7 @@ def tcn_wikitext() -> SequenceRecipe:
     is `--set model.widths=(1000,1000,1000,1000,1000) --set model.embedding_dim=1000 --set
     model.dropout=0.4 --set vocabulary_size=268000`, of WikiText-103's `--set sources=text:FILES`.
 
-    Measured, 128 wide after 300 updates: TCN 175 (validation).
+    Measured, 128 wide after 900 updates: TCN 121, LSTM 169 (validation).
     """
     return _words("wikitext", ("tfds:wikipedia/20230601.en",))
 
@@ -230,6 +232,7 @@ def tcn_lambada() -> SequenceRecipe:
     is `--set model.widths=(500,500,500,500,500) --set model.embedding_dim=500 --set
     model.dropout=0.4`, on LAMBADA's own 2,662 novels.
 
-    Measured, 128 wide after 300 updates: TCN 29,400, for 2,159 of 4,869 passages.
+    Measured, 128 wide after 900 updates: TCN 29,600, LSTM 25,500, RNN 17,000, for 2,159 of 4,869
+    passages, all above a uniform guess.
     """
     return _words("lambada", ("tfds:pg19",))
