@@ -185,7 +185,7 @@ def _cells(name: str, seen: tuple[int, float] | None) -> tuple[int, list[str]]:
     """A model's number of parameters, by which lines are sorted, and its cells."""
     config, parameters = catalog.CONFIGS[name], parameters_of(name)
     by_formula = isinstance(config, (EncoderConfig, EncoderDecoderConfig))
-    row = Activations(0.0, 0.0)
+    row, length = Activations(0.0, 0.0), "-"  # neither compiled nor in the equations
     if by_formula:
         row = activations(config)
         source, target = lengths(config)
@@ -197,7 +197,8 @@ def _cells(name: str, seen: tuple[int, float] | None) -> tuple[int, list[str]]:
     else:
         seen = None
     cells = [name, f"{parameters:,}", f"{parameters * BYTES_A_WEIGHT / 2**30:,.2f}", length]
-    cells.append(f"{row.total / 2**20:,.1f}{'*' if seen else ''}")
+    known = f"{row.total / 2**20:,.1f}{'*' if seen else ''}"
+    cells.append(known if row.total or seen else "-")
     for chip in _SLICES:
         cells += _slices(chip, CHIPS[chip], row, parameters)
     return parameters, cells
