@@ -110,7 +110,7 @@ def classifier_module(place: str, found: Pretrained) -> TaskModule:
     return kind(found.network, found.vocabulary, recipe.described, recipe.limits)
 
 
-class SpanReaderModule(ExportedModule):
+class SpanReaderModule(TaskModule):
     """A reader that finds the answer to a question in a context.
 
     Signature `serving_default`: `question (B,)` and `context (B,)` strings to `answer (B,)`
@@ -129,8 +129,7 @@ class SpanReaderModule(ExportedModule):
     def __init__(
         self, network, vocabulary: PieceVocabulary, task: Task, limits: Limits, threshold: float
     ):
-        super().__init__(network, vocabulary)
-        self.limits = limits
+        super().__init__(network, vocabulary, task, limits)
         self.threshold = threshold if task.unanswerable else None
 
     def serve(self, question: tf.Tensor, context: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -159,7 +159,8 @@ bytes a weight; heads of pre-training are left out. Activations are those of one
 without recomputation: * = as the compiler says of the recipe that trains the model, its temporaries
 less the gradients, which it keeps small where memory is short ([table](tpu_check.md), [tiny
 ones](tpu_check_slides.md)); else by equations 1 and 2 of Korthikanti et al. 2022, of SwishRNN, gMLP
-and encoder-decoders by the same count. They are {_agreement(known)} of the compiler's.
+and encoder-decoders by the same count. They are {_agreement(known)} of the compiler's. - = not
+known, and not counted.
 
 Data parallel: the smallest slice whose cores each hold all of it and a row; - = none. Model
 parallel: the smallest in which M cores share the weights and the activations within a layer, and
@@ -197,8 +198,7 @@ def _cells(name: str, seen: tuple[int, float] | None) -> tuple[int, list[str]]:
     else:
         seen = None
     cells = [name, f"{parameters:,}", f"{parameters * BYTES_A_WEIGHT / 2**30:,.2f}", length]
-    known = f"{row.total / 2**20:,.1f}{'*' if seen else ''}"
-    cells.append(known if row.total or seen else "-")
+    cells.append("-" if length == "-" else f"{row.total / 2**20:,.1f}{'*' if seen else ''}")
     for chip in _SLICES:
         cells += _slices(chip, CHIPS[chip], row, parameters)
     return parameters, cells

@@ -154,7 +154,9 @@ class Step:
         keras.utils.set_random_seed(training.seed)
         vocabulary = self.vocab_size and types.SimpleNamespace(size=self.vocab_size)
         run = self.run_class(None, self.recipe, vocabulary)
-        network = run.build_network()
+        network = run.make_network()  # `trace` makes the memory of a shape's rows, for one turn
+        if not network.built:
+            network.build()
         stage = run.first_stage(network)
         objective = self.recipe.make_objective(static_shapes=True)
         if keras.backend.backend() == "jax":

@@ -114,7 +114,8 @@ def _shapes_apart(one, other) -> list[tuple[str, Any]]:
 def _with_model(recipe: TranslationRecipe, config: EncoderDecoderConfig) -> TranslationRecipe:
     """The recipe with a model's configuration, and with lengths that its positions allow."""
     options = differing_fields(config, catalog.config(recipe.model))
-    options.pop("vocab_size", None)
+    for given in ("vocab_size", "two_way"):  # by the vocabulary, and by `unsupervised`
+        options.pop(given, None)
     cleaning, longest = recipe.data.cleaning, config.longest or sys.maxsize
     cleaning = dataclasses.replace(cleaning, max_tokens=min(cleaning.max_tokens, longest))
     return recipe.changed(
@@ -154,7 +155,6 @@ class EncoderStart(Start):
             config = _fitting(self.decoder, config, ("decoder",))
         decoder = self.decoder.given if self.decoder else None
         recipe = recipe.changed(init=self.given, init_decoder=decoder, init_parts=self.parts)
-        config = dataclasses.replace(config, two_way=recipe.unsupervised)
         return _with_model(recipe, config)
 
     def check(self, recipe: TranslationRecipe) -> None:

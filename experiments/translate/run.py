@@ -140,7 +140,8 @@ class TranslationRecipe(Recipe):
             )
         self.expect_positions(config, "data.cleaning.max_tokens", self.data.cleaning.max_tokens)
         self.expect_positions(config, "decoding.max_length", self.decoding.max_length)
-        return dataclasses.replace(config, source_vocab_size=source_vocab_size)
+        sides = {"source_vocab_size": source_vocab_size, "two_way": self.unsupervised}
+        return dataclasses.replace(config, **sides)
 
     def check(self) -> None:
         if self.data.target_split and not self.unsupervised:
@@ -170,13 +171,7 @@ class TranslationRecipe(Recipe):
         super().check_continues(before, where, may_change)
 
     def follow(self, path: str) -> "TranslationRecipe":
-        """A new `data.target_language` is also the language that BLEU tokenizes, and a model that
-        is `unsupervised` has vectors of both languages on each side.
-        """
-        if path == "unsupervised":
-            options = {name: value for name, value in self.model_options if name != "two_way"}
-            options |= {"two_way": True} if self.unsupervised else {}
-            return self.changed(model_options=tuple(sorted(options.items())))
+        """A new `data.target_language` is also the language that BLEU tokenizes."""
         if path != "data.target_language":
             return self
         metric = dataclasses.replace(self.metric, language=self.data.target_language)

@@ -37,9 +37,17 @@ def run(options: argparse.Namespace) -> None:
         recipe = start.apply(registry.load(options.recipe, TranslationRecipe))
     recipe = override(recipe, options.set, TranslationRun.begun(path))
     check_addresses(options.data_service)
-    text = options.vocabulary, options.devices, start, options.tfds, options.data_service
     try:
-        result = train_recipe(recipe, path, *text, options.processes)
+        result = train_recipe(
+            recipe,
+            path,
+            options.vocabulary,
+            options.devices,
+            start,
+            options.tfds,
+            options.data_service,
+            options.processes,
+        )
     except tf.errors.OpError as error:
         if clear := service_error(error):
             raise clear from error

@@ -19,12 +19,11 @@ SENTENCE_START, SENTENCE_END = "<S>", "</S>"
 # 0 follows a word's end, byte n is n + 1.
 _WORD_START, _WORD_END, _OF_SENTENCE_START, _OF_SENTENCE_END = range(257, 261)
 
-
-# White space, and characters that are words of their own; `\s` alone leaves out \v.
 _NO_GRAPH = (
     "words are numbered outside of graphs, so a task's model with ELMo has no export: "
     "export the language model itself, whose vectors are its outputs"
 )
+# White space, and characters that are words of their own; `\s` alone leaves out \v.
 _SPACE, _APART = r"[\s\v]", r"[^\p{L}\p{M}\p{N}\s\v]"
 
 

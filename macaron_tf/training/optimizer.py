@@ -146,9 +146,11 @@ class Adafactor(keras.optimizers.Adafactor):
             if parts > 1:
                 shape[-1] //= parts
             kept = [shape] if len(shape) < 2 else [shape[:-1], [*shape[:-2], shape[-1]]]
-            moments = [self.add_variable(s, dtype=v.dtype, name=v.name) for s in parts * kept]
             self._moments.append(
-                [moments[i : i + len(kept)] for i in range(0, len(moments), len(kept))]
+                [
+                    [self.add_variable(s, dtype=v.dtype, name=v.name) for s in kept]
+                    for _ in range(parts)
+                ]
             )
 
     def update_step(self, gradient, variable, learning_rate):
