@@ -346,9 +346,14 @@ def write(
 
 
 def commit() -> str:
-    """The commit that is checked out, in short; with `-dirty` where a file was edited since."""
-    revision = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
-    return subprocess.run(revision, capture_output=True, text=True).stdout.strip()
+    """The commit that is checked out, in short; with `-dirty` where a file was edited since.
+
+    A run writes into `experiments/results` itself, so edits there do not count.
+    """
+    revision = ["git", "describe", "--always", "--exclude", "*"]
+    short = subprocess.run(revision, capture_output=True, text=True).stdout.strip()
+    edits = ["git", "diff", "--quiet", "HEAD", "--", ":/", ":(top,exclude)experiments/results"]
+    return short + "-dirty" * (subprocess.run(edits, capture_output=True).returncode == 1)
 
 
 def mean_curves(

@@ -337,11 +337,16 @@ def test_a_commit_says_whether_files_were_edited_since(tmp_path, monkeypatch):
         line = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *words]
         subprocess.run(line, check=True, capture_output=True)
 
+    result = tmp_path / "experiments" / "results" / "table.md"
+    result.parent.mkdir(parents=True)
     (tmp_path / "a").write_text("1")
-    for words in (["init"], ["add", "a"], ["commit", "-m", "a"], ["tag", "-a", "v1", "-m", "1"]):
+    result.write_text("1")
+    for words in (["init"], ["add", "."], ["commit", "-m", "a"], ["tag", "-a", "v1", "-m", "1"]):
         git(*words)
     clean = studies.commit()
     assert re.fullmatch("[0-9a-f]{7,}", clean)
+    result.write_text("2")  # a run's own
+    assert studies.commit() == clean
     (tmp_path / "a").write_text("2")
     assert studies.commit() == f"{clean}-dirty"
 
