@@ -171,10 +171,25 @@ def recipe_text(name: str) -> str:
 
 
 def layers(config) -> str:
-    """The pictures and equations of a configuration's layers, from their schemes."""
+    """The pictures and equations of a configuration's layers, from their schemes or sizes."""
     from macaron_tf.layers import Mix
     from macaron_tf.models import EncoderDecoderConfig
+    from macaron_tf.models.elmo import ElmoConfig
+    from macaron_tf.models.tcn import TemporalConfig
 
+    if isinstance(config, ElmoConfig):
+        boxes, lines = [("character CNN", "#d9c5e8", 44)], ["h0 = [words, words]"]
+        for i in range(1, config.num_layers + 1):
+            boxes.append(("LSTM forward | LSTM backward", "#b5dfb1", 44))
+            before = f"h{i - 1} + " * (i > 1)
+            lines.append(f"h{i} = {before}[forward_{i}, backward_{i}](h{i - 1})")
+        return drawn(boxes, lines)
+    if isinstance(config, TemporalConfig):
+        boxes, lines = [], []
+        for i in range(len(config.widths)):
+            boxes.append((f"2 causal convolutions, dilation {2**i}", "#a9cce3", 44))
+            lines.append(f"x = relu(x + conv(conv(x, {2**i}), {2**i}))")
+        return drawn(boxes, lines)
     scheme = config.splittings[0]
     if not isinstance(config, EncoderDecoderConfig):
         return layer(config, scheme, "causal " * config.causal)
@@ -196,23 +211,29 @@ def layer(config, scheme, causal: str) -> str:
             config.block, ("feed-forward", "#a9cce3")
         ),
     }
-    lines, boxes, y = [], [], 10.0
+    lines, boxes = [], []
     for mix in scheme:
-        name, _ = named[mix.operator]
-        step = "" if mix.step_size == 1 else f"{mix.step_size:g} * "
-        sublayer = f"{step}{re.sub('[ -]', '_', name)}"
+        name, colour = named[mix.operator]
+        factor = "" if mix.step_size == 1 else f"{mix.step_size:g} * "
+        sublayer = f"{factor}{re.sub('[ -]', '_', name)}"
         pre, post = f"x + {sublayer}(norm(x))", f"norm(x + {sublayer}(x))"
         lines.append(f"x = {pre if config.norm == 'pre' else post}")
-    for mix in reversed(scheme):
-        (name, colour), height = named[mix.operator], 16 + 28 * abs(mix.step_size)
         step = "" if mix.step_size == 1 else f"{fractions.Fraction(mix.step_size)} "
-        boxes.append(
+        boxes.append((f"{step}{name}", colour, 16 + 28 * abs(mix.step_size)))
+    return drawn(boxes, lines)
+
+
+def drawn(boxes: list[tuple[str, str, float]], lines: list[str]) -> str:
+    """A picture of boxes (text, colour, height), the first one at the bottom, beside its code."""
+    parts, y = [], 10.0
+    for text, colour, height in reversed(boxes):
+        parts.append(
             f'<path d="M120 {y}v12"/><rect x="1" y="{y + 12}" width="238" height="{height}" '
-            f'rx="6" fill="{colour}"/><text x="120" y="{y + 17 + height / 2}">{step}{name}</text>'
+            f'rx="6" fill="{colour}"/><text x="120" y="{y + 17 + height / 2}">{text}</text>'
         )
         y += 12 + height
-    boxes.append(f'<path d="M120 {y}v12"/>')
-    svg = f'<svg viewBox="0 0 240 {y + 12}" width="240" role="img">{"".join(boxes)}</svg>'
+    parts.append(f'<path d="M120 {y}v12"/>')
+    svg = f'<svg viewBox="0 0 240 {y + 12}" width="240" role="img">{"".join(parts)}</svg>'
     code = "\n".join(lines)
     return f'<div class="layer" markdown>\n{svg}\n\n```python\n{code}\n```\n\n</div>\n'
 
