@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, ClassVar, NamedTuple
 
@@ -350,8 +351,7 @@ class BucketBatches(Batches):
         draw: Draw | None = None,
     ):
         self._draw = draw
-        self._arrays = [array for part in rows for array in part.arrays()]
-        self._arrays += [array for array in others if array is not None]
+        self._rows, self._others = rows, others
         self._indices = indices
         self.real_tokens = sum(int(part.offsets[-1]) for part in rows)
         self.rows_per_example, self.row_lengths = 0, np.zeros(count, np.int32)
@@ -416,7 +416,9 @@ class BucketBatches(Batches):
 
     def fingerprint(self) -> str:
         """SHA-256 (hex) of the training data: ids, lengths and labels."""
-        return fingerprint(self._arrays)
+        others = (array for array in self._others if array is not None)
+        rows = (array for part in self._rows for array in part.arrays())
+        return fingerprint(itertools.chain(rows, others))
 
     def padding_efficiency(self) -> float:
         """Real tokens in a padded one over an epoch."""
