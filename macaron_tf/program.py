@@ -33,11 +33,11 @@ class _LeanImports(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     With them a command takes 5.3 seconds of CPU and 850 MB to start, without them 2.9 and 580:
     TensorFlow Lite's tools look for JAX, Keras's data adapters for pandas, its pictures for
-    matplotlib, its wrappers for scikit-learn. All can be imported afterwards.
+    matplotlib and OpenCV, its wrappers for scikit-learn. All can be imported afterwards.
     """
 
     _NAMES = ("tensorflow", "keras")
-    _TRIED = ("jax", "matplotlib", "pandas", "sklearn")
+    _TRIED = ("cv2", "jax", "matplotlib", "pandas", "sklearn")
 
     def find_spec(self, name, path=None, target=None):
         if name not in self._NAMES or os.environ.get("KERAS_BACKEND") != "tensorflow":

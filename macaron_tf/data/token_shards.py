@@ -199,11 +199,13 @@ def load_tokens(path: pathlib.Path) -> TokenizedPairs | None:
         record = json.loads(pathlib.Path(f"{path}.json").read_text(encoding="utf-8"))
         if storage.file_digest(f"{path}.tokens") != record["sha256"]:
             return None
-        # The file is never empty, which could not be mapped: offsets begin with 0.
-        data, arrays = np.memmap(f"{path}.tokens", np.uint8, "r"), {}
+        arrays, at = {}, 0
         for name, (dtype, count) in record["arrays"].items():
-            size = count * np.dtype(dtype).itemsize
-            arrays[name], data = data[:size].view(dtype), data[size:]
+            # Each by itself, so that offsets leave the memory once they are joined.
+            dtype, mapped = np.dtype(dtype), np.empty(0, dtype)
+            if count:  # nothing cannot be mapped
+                mapped = np.memmap(f"{path}.tokens", dtype, "r", at, (count,))
+            arrays[name], at = mapped, at + mapped.nbytes
         source, target = (
             TokenRows(arrays[f"{side}_ids"], arrays[f"{side}_offsets"])
             for side in ("source", "target")

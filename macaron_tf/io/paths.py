@@ -156,7 +156,7 @@ def file_digest(path: str | os.PathLike) -> str:
     """SHA-256 (hex) of a file's bytes."""
     digest = hashlib.sha256()
     with tf.io.gfile.GFile(os.fspath(path), "rb") as file:
-        while block := file.read(1 << 22):
+        while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
 

@@ -94,14 +94,18 @@ def label_smoothed_cross_entropy(
     @tf.custom_gradient
     def smoothed(logits):
         scores = tf.cast(logits, tf.float32)
-        nll, slope = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(features=scores, labels=labels)
         label_score = tf.gather(scores, labels, batch_dims=1)
-        loss = nll + label_smoothing * (label_score - tf.reduce_mean(scores, axis=-1))
+        spread = label_score - tf.reduce_mean(scores, axis=-1)
+        with tf.control_dependencies([spread]):  # the kernel, as their last reader, overwrites them
+            nll, slope = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(
+                features=scores, labels=labels
+            )
+        loss = nll + label_smoothing * spread
 
         def gradient(upstream, _):
             rows = tf.range(tf.shape(labels, out_type=labels.dtype)[0])
             at_labels = tf.fill(tf.shape(labels), tf.constant(label_smoothing, tf.float32))
-            vocab_size = tf.cast(tf.shape(scores)[1], tf.float32)
+            vocab_size = tf.cast(tf.shape(slope)[1], tf.float32)
             back = slope - label_smoothing / vocab_size
             back = tf.tensor_scatter_nd_add(back, tf.stack([rows, labels], axis=1), at_labels)
             return tf.cast(back * upstream[:, None], logits.dtype)

@@ -41,7 +41,8 @@ class TokenRows:
 
     Attributes:
         ids: (sum of lengths,) uint16 or int32, an array or `JoinedArrays`.
-        offsets: (rows + 1,) int64; row i is `ids[offsets[i] : offsets[i + 1]]`.
+        offsets: (rows + 1,) int64, of joined rows int32 where it suffices; row i is
+            `ids[offsets[i] : offsets[i + 1]]`.
     """
 
     ids: np.ndarray | JoinedArrays
@@ -66,10 +67,9 @@ class TokenRows:
     @classmethod
     def joined(cls, parts: Sequence["TokenRows"]) -> "TokenRows":
         """The rows of several ones, whose ids stay in their places."""
-        return cls(
-            JoinedArrays([part.ids for part in parts]),
-            _offsets(np.concatenate([part.lengths for part in parts])),
-        )
+        ids = JoinedArrays([part.ids for part in parts])
+        dtype = np.int32 if len(ids) < 1 << 31 else np.int64
+        return cls(ids, _offsets(np.concatenate([part.lengths for part in parts]), dtype))
 
     @property
     def lengths(self) -> np.ndarray:
@@ -89,7 +89,7 @@ class TokenRows:
 
     def arrays(self) -> Iterator[np.ndarray]:
         """The arrays, whose bytes identify the rows: offsets, then ids, part by part."""
-        yield self.offsets
+        yield self.offsets.astype(np.int64, copy=False)
         yield from self.ids.parts if isinstance(self.ids, JoinedArrays) else [self.ids]
 
     def padded(self, rows: np.ndarray, length: int) -> np.ndarray:
@@ -103,8 +103,10 @@ class TokenRows:
         return result
 
 
-def _offsets(lengths: np.ndarray) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+def _offsets(lengths: np.ndarray, dtype: type = np.int64) -> np.ndarray:
+    offsets = np.zeros(len(lengths) + 1, dtype)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
 
 
 def fingerprint(arrays: Iterable[np.ndarray]) -> str:
