@@ -43,7 +43,7 @@ class Plan(Sequence[Batch]):
 
     Args:
         rows: of all batches, one after another.
-        cuts: (S, 3) int64: where a batch begins and ends, and the length that it is padded to.
+        cuts: (S, 3) int: where a batch begins and ends, and the length that it is padded to.
     """
 
     def __init__(self, rows: np.ndarray, cuts: np.ndarray):
@@ -90,7 +90,21 @@ class Buckets:
 
     def bucket_of(self, lengths: np.ndarray) -> np.ndarray:
         """The number of each row's bucket, (N,) int16; no length is above the longest bucket."""
-        return np.searchsorted(np.asarray(self.lengths), lengths).astype(np.int16)
+        table = np.searchsorted(self.lengths, np.arange(self.lengths[-1] + 1))
+        return table.astype(np.int16)[lengths]
+
+    def totals(self, lengths: np.ndarray) -> tuple[int, int]:
+        """The batches of `plan(lengths, None)` and their padded tokens, without the plan."""
+        counts = _histogram(lengths)
+        members = np.bincount(self.bucket_of(np.arange(len(counts))), counts, len(self.rows))
+        batches = tokens = carried = 0
+        for count, (size, length) in zip(members.astype(int), self.shapes, strict=True):
+            full, carried = divmod(carried + int(count), size)
+            batches, tokens = batches + full, tokens + full * size * length
+        if carried:  # the longest rows, in ascending order of length
+            size, length = self.shapes[int(self.bucket_of(np.array(len(counts) - 1)))]
+            batches, tokens = batches + 1, tokens + size * length
+        return batches, tokens
 
     def plan(self, lengths: np.ndarray, rng: np.random.Generator | None) -> Plan:
         """Deals every row into exactly one batch.
@@ -106,7 +120,8 @@ class Buckets:
         lengths = np.asarray(lengths)
         number = np.int32 if len(lengths) < 1 << 31 else np.int64  # draws the same of both
         if rng:
-            order = rng.permutation(np.arange(len(lengths), dtype=number))
+            order = np.arange(len(lengths), dtype=number)
+            rng.shuffle(order)
         else:
             order = np.argsort(lengths, kind="stable").astype(number)
         buckets = self.bucket_of(lengths[order])
@@ -117,7 +132,7 @@ class Buckets:
                 # Without this the shorter rows that moved up would share one batch.
                 members = rng.permutation(members)
             full = len(members) // size * size
-            begins = np.arange(dealt, dealt + full, size)
+            begins = np.arange(dealt, dealt + full, size, number)
             rows.append(members[:full])
             cuts.append(np.stack([begins, begins + size, np.full_like(begins, length)], axis=1))
             dealt, carried = dealt + full, members[full:]
@@ -125,9 +140,17 @@ class Buckets:
             # They may all be short: the smallest bucket that holds them has room enough.
             size, length = self.shapes[int(self.bucket_of(lengths[carried].max()))]
             rows += [carried, np.full(size - len(carried), -1, number)]
-            cuts.append(np.array([[dealt, dealt + size, length]]))
+            cuts.append(np.array([[dealt, dealt + size, length]], number))
         table = np.concatenate(cuts)  # (S, 3)
         return Plan(np.concatenate(rows), table[rng.permutation(len(table))] if rng else table)
+
+
+def _histogram(lengths: np.ndarray) -> np.ndarray:
+    """Rows of each length from 0 on; in parts, for `bincount` makes int64 of what it counts."""
+    counts = np.zeros(lengths.max() + 1, np.int64)
+    for part in in_parts(len(lengths), 1 << 20):
+        counts += np.bincount(lengths[part], minlength=len(counts))
+    return counts
 
 
 def choose_lengths(lengths: np.ndarray, count: int, multiple: int) -> list[int]:
@@ -142,9 +165,9 @@ def choose_lengths(lengths: np.ndarray, count: int, multiple: int) -> list[int]:
     Returns:
         The lengths, ascending; the last one holds the longest row.
     """
-    cells = -(-np.asarray(lengths) // multiple)
-    histogram = np.bincount(cells)
-    below = np.cumsum(histogram).astype(np.float64)  # rows that a cell holds
+    counts = _histogram(np.asarray(lengths))
+    cells = -(-np.arange(len(counts)) // multiple)
+    below = np.cumsum(np.bincount(cells, counts))  # rows that a cell holds
     cost = np.arange(len(below), dtype=np.float64)  # of a row, in multiples
     best = below * cost  # best[i]: cost of the rows up to cell i with one length, then two, ...
     previous = []
@@ -358,10 +381,10 @@ class BucketBatches(Batches):
         for part in rows:
             lengths = part.lengths.reshape(count, -1)  # (N, R)
             self.rows_per_example += lengths.shape[1]
-            longest = lengths.max(axis=1).astype(np.int32)
-            self.row_lengths = np.maximum(self.row_lengths, longest)
+            longest = lengths.max(axis=1).astype(np.int32, copy=False)
+            np.maximum(self.row_lengths, longest, out=self.row_lengths)
         self.buckets = make_buckets(self.row_lengths)
-        self.steps_per_epoch = len(self.buckets.plan(self.row_lengths, None))
+        self.steps_per_epoch, self._padded_tokens = self.buckets.totals(self.row_lengths)
 
     def __len__(self) -> int:
         return len(self.row_lengths)
@@ -421,10 +444,8 @@ class BucketBatches(Batches):
         return fingerprint(itertools.chain(rows, others))
 
     def padding_efficiency(self) -> float:
-        """Real tokens in a padded one over an epoch."""
-        plan = self.plan(np.random.default_rng(0))
-        padded = sum(len(batch.rows) * batch.length for batch in plan)
-        return self.real_tokens / (padded * self.rows_per_example)
+        """Real tokens in a padded one over an epoch of `evaluation_dataset`."""
+        return self.real_tokens / (self._padded_tokens * self.rows_per_example)
 
     def summary(self) -> str:
         """One line for the log: examples, steps, real tokens in a padded one, shapes."""

@@ -69,7 +69,13 @@ class TokenRows:
         """The rows of several ones, whose ids stay in their places."""
         ids = JoinedArrays([part.ids for part in parts])
         dtype = np.int32 if len(ids) < 1 << 31 else np.int64
-        return cls(ids, _offsets(np.concatenate([part.lengths for part in parts]), dtype))
+        offsets = np.zeros(sum(len(part.offsets) - 1 for part in parts) + 1, dtype)
+        at = 0
+        for part in parts:
+            ends = part.offsets[1:]
+            offsets[at + 1 : at + 1 + len(ends)] = ends + offsets[at]
+            at += len(ends)
+        return cls(ids, offsets)
 
     @property
     def lengths(self) -> np.ndarray:
@@ -103,8 +109,8 @@ class TokenRows:
         return result
 
 
-def _offsets(lengths: np.ndarray, dtype: type = np.int64) -> np.ndarray:
-    offsets = np.zeros(len(lengths) + 1, dtype)
+def _offsets(lengths: np.ndarray) -> np.ndarray:
+    offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
 

@@ -60,7 +60,9 @@ def test_each_row_once_in_static_shapes(rng, rows):
     lengths = LENGTHS[:rows]
     buckets = Buckets(choose_lengths(LENGTHS, 6, 2), 512)
     plan = buckets.plan(lengths, rng)
-    assert len(plan) == len(buckets.plan(lengths, None))
+    ordered = buckets.plan(lengths, None)
+    padded = sum(len(batch.rows) * batch.length for batch in ordered)
+    assert (len(plan), padded) == buckets.totals(lengths) and len(plan) == len(ordered)
     dealt = np.concatenate([batch.rows for batch in plan])
     assert np.array_equal(np.sort(dealt[dealt >= 0]), np.arange(rows))
     assert {(len(batch.rows), batch.length) for batch in plan} <= set(buckets.shapes)
