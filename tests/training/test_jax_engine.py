@@ -183,6 +183,9 @@ MESHES = {"1": "data=1", "8x1": "data=8", "4x2": "data=4,model=2", "2x4": "data=
 def test_systems_learn_the_same_on_every_mesh(system, tmp_path, number_text):
     """20 updates after 5 of TensorFlow's: JAX to 1e-5, meshes to 1e-6 of one device.
 
+    XLNet's weights differ by up to 2.5e-6 between meshes, where its scores by distance and segment
+    have small gradients; its losses do not.
+
     The exports of a mesh's run and of TensorFlow's answer alike.
     """
     small = flags([f"{name}={value}" for name, value in SMALL.items()])
@@ -223,12 +226,11 @@ def test_systems_learn_the_same_on_every_mesh(system, tmp_path, number_text):
         assert ours == pytest.approx(theirs, rel=precision), name
         ours, theirs = (state_of(tmp_path / one, 25) for one in (name, base))
         for path, expected in theirs.items():
-            # Slow sines hardly move XLNet's scores: their gradients are near rounding.
-            noisy = system == "xlnet_tiny" and "/distance/" in path
-            if path.startswith("model.weights") and not noisy:
+            if path.startswith("model.weights"):
                 found, expected = (without_keys(path, array) for array in (ours[path], expected))
+                near = max(precision, 3e-6) if system == "xlnet_tiny" else precision
                 np.testing.assert_allclose(
-                    found, expected, rtol=precision, atol=precision, err_msg=f"{name} {path}"
+                    found, expected, rtol=near, atol=near, err_msg=f"{name} {path}"
                 )
     if not system.startswith(("gpt2", "t5", "multi30k")):  # only their tasks are exported
         return
