@@ -137,6 +137,10 @@ def test_an_encoder_begins_both_stacks(starts, number_text):
 def test_the_rows_of_the_papers_table(starts, number_text):
     """Each stack begins as nothing, as the masked model or as the causal one."""
     masked, causal = starts["xlm"], starts["causal"]
+    blocks = {
+        run: PretrainingRun.open(run).load_network().encoder.stack.blocks[0]
+        for run in (masked, causal)
+    }
     for parts, decoder, expected in (
         (["encoder"], None, {"encoder": masked}),
         (["embeddings"], None, {}),
@@ -145,8 +149,7 @@ def test_the_rows_of_the_papers_table(starts, number_text):
         recipe, network = begun(read_start(masked, parts, decoder), XLM, number_text)
         for side in ("encoder", "decoder"):
             mine = getattr(network, side).blocks[0].attention_0.get_weights()
-            for run in (masked, causal):
-                theirs = PretrainingRun.open(run).load_network().encoder.stack.blocks[0]
+            for run, theirs in blocks.items():
                 pairs = zip(mine, theirs.attention_0.get_weights(), strict=True)
                 equal = all(np.array_equal(a, b) for a, b in pairs)
                 assert equal == (expected.get(side) == run), (parts, side)
