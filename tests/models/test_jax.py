@@ -29,9 +29,10 @@ def on_jax(models, tmp_path_factory):
     np.savez(folder / "weights.npz", **weights)
     pytest.importorskip("jax")
     files = [folder / "weights.npz", folder / "numbers.npz"]
+    quickly = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
     done = subprocess.run(
         [sys.executable, "-m", "tests.models.on_both", *files],
-        env={**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"},
+        env={**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "XLA_FLAGS": quickly},
         capture_output=True,
         text=True,
         check=False,
