@@ -113,12 +113,15 @@ def run_sets(options: argparse.Namespace) -> None:
     for given in options.sets:
         name, _, source = given.partition("=")
         if given.startswith("senteval:"):
-            sets |= read_senteval(given.partition(":")[2])
+            found = read_senteval(given.partition(":")[2])
         elif name and source:
             split = default_splits(source, [*task.validation_splits])[0]
-            sets[name] = read_sets(task, split, source, options.tfds)
+            found = {name: read_sets(task, split, source, options.tfds)}
         else:
             raise UserError(f"{given!r}: give senteval:DIR, or NAME=SOURCE, as in STS12=tsv:FILE")
+        if twice := sets.keys() & found:
+            raise UserError(f"two sets are called {min(twice)!r}: give one of them another name")
+        sets |= found
     encoder, opened = encoder_of(options)
     metrics = {}
     for name, examples in sets.items():

@@ -174,6 +174,8 @@ def read_task(
     task = get_task(name)
     splits = (task.validation_splits[0], "train")
     if task.kind == "spans":
+        if template is not None:
+            raise UserError(f"--template: {name} has no classes; it goes with a task of classes")
         asked, pool = (question_prompts(read_questions(task, s, tfds), style) for s in splits)
         return PromptTask(task.name, "free", asked, pool[:_POOL], "f1", between=between)
     template = template or TEMPLATES.get(name)
@@ -248,6 +250,11 @@ def run(options: argparse.Namespace) -> None:
         limited(read_task(name, options.tfds, template, options.prompts), options.max_examples)
         for name in options.task
     ]
+    names = [task.name for task in tasks]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UserError(
+            f"--task: two tasks would be called {twice!r} in the table: ask one at a time"
+        )
     settings = {"normalization": options.normalization, "calibrate": options.calibrate}
     style = {} if options.prompts == "plain" else {"prompts": options.prompts}
     known = {
@@ -262,6 +269,8 @@ def run(options: argparse.Namespace) -> None:
     record = {"settings": {**settings, **style}, "baselines": known, "runs": []}
     for path in options.runs:
         opened = open_model(path, causal=True)
+        if opened.name in {run["model"] for run in record["runs"]}:  # another checkpoint, or folder
+            opened = dataclasses.replace(opened, name=str(path))
         record["runs"] += evaluate(opened, tasks, options.shots, options.seeds, **settings)
     out = storage.as_path(options.out)
     write_json(out / JSON, record)

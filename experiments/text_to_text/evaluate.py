@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from experiments.lines import answer_lines
-from experiments.run import write_json
+from experiments.run import write_scores
 from experiments.text_to_text.run import PREFIXES, TextRecipe, TextRun, framed, open_run
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.data.sources.tfds import Tfds
@@ -58,8 +58,10 @@ class TextPairs:
             split = task.validation_splits[0]
         if task.kind == "spans":
             questions = read_questions(task, split, tfds, source)
+            _expect_labels(questions.labels, split, source)
             return cls(name, split, questions_as_texts(questions), questions.labels)
         examples = read_examples(task, split, tfds, source)
+        _expect_labels(examples.labels, split, source)
         return cls(name, split, as_texts(task, examples), examples.labels, examples.groups)
 
     def first(self, count: int | None) -> "TextPairs":
@@ -84,18 +86,25 @@ class TextPairs:
         return glue.score(task, read_answers(task, answers, self.labels), self.labels, self.groups)
 
 
-def check_answers(task: str, vocabulary: PieceVocabulary) -> None:
-    """Refuses a vocabulary that cannot say a task's answers."""
+def _expect_labels(labels, split: str, source: str) -> None:
+    if labels is None:
+        raise UserError(
+            f"split {split!r} of {source} has no labels to score against: take one that has them"
+        )
+
+
+def check_answers(task: str, vocabulary: PieceVocabulary, room: int | None = None) -> None:
+    """Refuses a vocabulary that cannot say a task's answers in `room` tokens; None = any number."""
     if task in PREFIXES or (named := get_task(task)).kind == "spans":
         return
     labels = range(named.num_classes) if named.labels else (3.8,)
     answers = [answer_text(named, label) for label in labels]
-    back = vocabulary.decode_lines(vocabulary.encode_lines(answers))
+    back = vocabulary.decode_lines([row[:room] for row in vocabulary.encode_lines(answers)])
     for label, answer, found in zip(labels, answers, back, strict=True):
         if read_answer(named, found) != label:
             raise UserError(
-                f"the vocabulary makes {found!r} of the answer {answer!r} of {task}: pre-train "
-                "with a larger one, or on text that has such words"
+                f"the vocabulary makes {found!r} of the answer {answer!r} of {task}: raise "
+                "max_target, or pre-train with a larger one, or on text that has such words"
             )
 
 
@@ -125,9 +134,9 @@ def evaluate(options: argparse.Namespace) -> None:
             "answers": answers,
             "targets": [target for _, target in pairs.pairs],
         }
-        path = opened.path / "scores" / f"{pairs.task}-{pairs.split}-{checkpoint.name}.json"
-        write_json(path, record)
-        print(f"scores and answers: {path}")
+        subject, identity = f"{pairs.task}-{record['source']}-{pairs.split}", [pairs.pairs]
+        folder, settings = opened.path / "scores", f"{checkpoint.name}-"
+        write_scores(folder, "scores and answers", subject, settings, identity, record)
 
 
 def _titled(metric: str, task: str, recipe: TextRecipe) -> str:
@@ -141,8 +150,11 @@ def predict(options: argparse.Namespace) -> None:
         writer = opened.writer(network)
 
     task = options.task or opened.recipe.task
+    paired = task not in PREFIXES and "+" not in task and bool(get_task(task).second)
 
     def answer(lines: list[str], first: int) -> str:
+        if alone := [n for n, line in enumerate(lines, first) if paired and "\t" not in line]:
+            raise UserError(f"line {alone[0]} has no tab: {task} is about two texts, a tab between")
         found = writer.translate([framed(task, line) for line in lines], first)
         for warning in found.warnings:
             print(f"warning: {warning}", file=sys.stderr)

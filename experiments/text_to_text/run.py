@@ -1,6 +1,7 @@
 """A text-to-text run: its recipe, its sources, and its answers by a search or by draws."""
 
 import dataclasses
+import sys
 import typing
 from typing import Annotated, Self
 
@@ -61,7 +62,16 @@ class TextRecipe(Recipe):
     kind = "text_to_text"
     command = "python -m experiments.text_to_text"
     may_change: typing.ClassVar = (*MAY_CHANGE, "decoding.", "validation_examples")
-    by_argument: typing.ClassVar = {"init": "--init"}
+    by_argument: typing.ClassVar = {
+        "task": "TASK",
+        "init": "--init",
+        "source": "--source",
+        # Answers may be as long as targets, see `TextRun.writer`.
+        **dict.fromkeys(
+            ("decoding.max_length", "decoding.max_length_ratio", "decoding.max_length_offset"),
+            "--set max_target",
+        ),
+    }
 
     task: str
     source: str
@@ -113,6 +123,11 @@ class TextRecipe(Recipe):
     def answer_start(self) -> tuple[int, ...]:
         """Ids that the decoder reads before an answer."""
         return (EOS, BOS) if self.starts else (BOS,)
+
+    @property
+    def answer_room(self) -> int:
+        """Tokens of an answer, EOS not counted."""
+        return self.max_target - len(self.answer_start)
 
     def make_objective(self, static_shapes: bool = False) -> TranslationObjective:
         return TranslationObjective(
@@ -223,8 +238,11 @@ class TextRun(Run):
             max_length_offset=longest,
             max_length=longest,
         )
+        # The translator cuts sources, for it says so.
+        texts = TextVocabulary(self.vocabulary, sys.maxsize, recipe.max_target, recipe.starts)
+        longest_source = recipe.max_source - 1  # EOS comes
         return LineTranslator(
-            network, self.texts, decoding, max_source_length=recipe.max_source, prefix=prefix
+            network, texts, decoding, max_source_length=longest_source, prefix=prefix
         )
 
 
@@ -271,8 +289,11 @@ def framed(task: str, line: str) -> str:
     line = as_prompt(line)
     if task in PREFIXES or "+" in task:
         return PREFIXES.get(task, "") + " ".join(line.split())
+    named = get_task(task)
+    if not named.second:
+        return source_text(named, line, None)
     first, tab, second = line.partition("\t")
-    return source_text(get_task(task), first, second if tab else None)
+    return source_text(named, first, second if tab else None)
 
 
 def framed_in_graph(task: str, lines: tf.Tensor) -> tf.Tensor:

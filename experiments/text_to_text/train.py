@@ -2,6 +2,7 @@
 
 import argparse
 import itertools
+import sys
 from collections.abc import Sequence
 
 import numpy as np
@@ -52,7 +53,7 @@ def run(options: argparse.Namespace) -> None:
     run = TextRun(path, recipe, start.vocabulary, data_dir=options.data_dir)
     recipe.model_config()
     for name in recipe.tasks:
-        check_answers(name, start.vocabulary)
+        check_answers(name, start.vocabulary, recipe.answer_room)
     TextRun.resume(path, recipe)  # refused before the data are read
     cleaning = CleaningConfig(max_length=None, max_tokens=max(recipe.max_source, recipe.max_target))
     learnt, held_out = (
@@ -82,6 +83,15 @@ def run(options: argparse.Namespace) -> None:
         for several, mixed in ((learnt, draws if len(learnt) > 1 else None), (held_out, None))
     )
     print(f"{recipe.task}: {data.summary()}", flush=True)
+    limits = {"max_source": data.tokens.source, "max_target": data.tokens.target}
+    for name, rows in limits.items():
+        most = getattr(recipe, name)
+        if full := int((rows.lengths >= most).sum()):
+            print(
+                f"warning: {full:,} of {len(data):,} texts have {most} tokens or were cut to as "
+                f"many: a greater {name} keeps more",
+                file=sys.stderr,
+            )
     answered = [one.first(recipe.validation_examples) for one in held_out]
 
     def score(answers: Sequence[str]) -> dict[str, float]:

@@ -127,6 +127,7 @@ def test_the_language_of_a_run_goes_with_its_folder_and_its_export(tmp_path, ran
         ran(main, "evaluate", run, *source, "--languages", "en", "de", "--output", scores)
         record = scores_in(scores)
         assert record["splits"] == [split] and [*record["metrics"]] == ["en", "de"]
+    refused(main, ["evaluate", run, "--split", "test"], "is one file and has no split", tmp_path)
     tags = ["train", "conll2003", tmp_path / "tags", *given]
     refused(main, tags, "language='de' is of classifications, and conll2003 is none", tmp_path)
 

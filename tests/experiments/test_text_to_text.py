@@ -67,7 +67,7 @@ ROWS = ["batching.max_tokens=512", "max_target=16", "validation_examples=8"]
 SETTINGS = flags([f"training.{one}" for one in TRAINING] + ROWS)
 
 
-def test_from_pre_training_to_answers(t5_run, tables, tmp_path, answered):
+def test_from_pre_training_to_answers(t5_run, tables, tmp_path, answered, refused):
     run = tmp_path / "sst2"
     command = ["train", "sst2", str(run), "--init", t5_run, "--source", tables, *SETTINGS]
     assert main(command) == 0
@@ -81,6 +81,13 @@ def test_from_pre_training_to_answers(t5_run, tables, tmp_path, answered):
     assert record["accuracy"] > 0.9 and len(record["answers"]) == 16
     answers = answered(main, "predict", run, text="a c\nb d\n").splitlines()
     assert len(answers) == 2 and answers[0] != answers[1]
+    opened, network = open_run(str(run))
+    [cut] = opened.writer(network).translate(["a " * 500]).warnings
+    assert "line 1" in cut and "cut to the first 127" in cut
+    unlabelled = tmp_path / "test.tsv"
+    unlabelled.write_text("sentence\na c\n")
+    arguments = ["evaluate", str(run), "--source", f"tsv:{tmp_path}/{{split}}.tsv"]
+    refused(main, [*arguments, "--split", "test"], "split 'test' of tsv:", tmp_path)
 
     # Without a recipe, as a folder of a .keras file is.
     found, saved = dataclasses.replace(load(run), recipe={}), tmp_path / "saved"
@@ -180,6 +187,8 @@ def test_wrong_input_is_one_sentence(t5_run, tmp_path, refused):
         (["sst2+sst2", run, "--init", t5_run], "names 'sst2' twice"),
         (["sst2+translation", run, "--init", t5_run], "'translation' has no data of its own"),
         (["sst2+cola", run, "--init", t5_run, "--source", "tsv:x"], "--source tsv:x: every"),
+        (["sst2+cola", run, "--init", t5_run, "--set", "source=x"], "give --source instead"),
+        (["sst2", run, "--init", t5_run, "--set", "decoding.max_length=9"], "max_target instead"),
         (["sst2", run, "--init", str(tmp_path)], "is no run"),
         (["sst2", run, "--init", t5_run, *bleu], "training.best_metric is 'bleu'"),
         (
@@ -192,16 +201,22 @@ def test_wrong_input_is_one_sentence(t5_run, tmp_path, refused):
 
 def test_a_vocabulary_that_cannot_say_the_answers_is_refused():
     class Letters:
-        """Knows no word."""
+        """Knows no word, or those of some letters."""
+
+        known = ""
 
         def encode_lines(self, lines):
-            return [[1] for _ in lines]
+            return [[ord(letter) for letter in line if letter in self.known] for line in lines]
 
         def decode_lines(self, rows):
-            return ["" for _ in rows]
+            return ["".join(map(chr, row)) for row in rows]
 
-    refuses("makes '' of the answer 'negative' of sst2", check_answers, "sst2", Letters())
-    check_answers("summarization", Letters())
+    letters = Letters()
+    refuses("makes '' of the answer 'negative' of sst2", check_answers, "sst2", letters)
+    check_answers("summarization", letters)
+    letters.known = "negativepositive"
+    check_answers("sst2", letters, 8)
+    refuses("makes 'negativ' .* raise max_target", check_answers, "sst2", letters, 7)
 
 
 def test_a_t5_of_hugging_face_is_fine_tuned(tables, tmp_path):

@@ -114,6 +114,12 @@ class TaskKind(abc.ABC):
             names = {"validation": alike} if alike else {}
             given = tfds, source, language
             return {split: self.read(names.get(split, split), *given) for split in splits}
+        known = ("train", *self.task.validation_splits)
+        if other := sorted({*splits} - {*known, "all"}):
+            raise UserError(
+                f"{named} is one file and has no split {other[0]!r}: give {', '.join(known)} (held "
+                "out of it) or all, or put {split} in the file's name"
+            )
         examples = self.read("train", tfds, source, language)
         held = table.held(examples.labels, str(named))
         return {

@@ -58,7 +58,7 @@ class Template:
     def __post_init__(self):
         try:
             filled = self.text.format(first="\0", second="\0")
-        except (KeyError, IndexError, ValueError) as error:
+        except (KeyError, IndexError, ValueError, AttributeError, TypeError) as error:
             raise UserError(
                 f"the template {self.text!r} has other fields than {{first}} and {{second}}"
             ) from error

@@ -65,6 +65,8 @@ def source_text(task: Task, first: str, second: str | None) -> str:
 def source_texts(task: Task, lines: tf.Tensor) -> tf.Tensor:
     """`source_text` in-graph, of lines `(B,)`: a text each, or two with a tab between."""
     before, between, turned = _names(task)
+    if not task.second:
+        return in_one_line(tf.strings.join([before, lines]))
     if turned:
         lines = tf.strings.regex_replace(lines, r"(?s)\A([^\t]*)\t(.*)\z", "\\2\t\\1")
         # A tab within the second text, which stands first now, is white space.

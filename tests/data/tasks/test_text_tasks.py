@@ -63,7 +63,7 @@ def test_sources_in_the_graph_are_the_same():
         task = get_task(name)
         expected = []
         for line in lines:
-            first, tab, second = line.partition("\t")
+            first, tab, second = line.partition("\t") if task.second else (line, "", "")
             expected.append(source_text(task, first, second if tab else None))
         found = source_texts(task, tf.constant(lines)).numpy()
         assert [line.decode() for line in found] == expected
@@ -120,7 +120,8 @@ def test_examples_become_prompts():
 
 
 def test_templates_that_cannot_be():
-    refuses("other fields", Template, "{third}", ("a", "b"))
+    for text in ("{third}", "{first.third}", "{first[third]}"):
+        refuses("other fields", Template, text, ("a", "b"))
     refuses("does not say", Template, "Sentiment:", ("a", "b"))
 
 
