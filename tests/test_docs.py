@@ -44,7 +44,7 @@ TESTED = {
 
 def commands_in(text: str) -> list[str]:
     """The words after `python -m` of a text's commands."""
-    text = re.sub(r"\\\n\s*", " ", text)
+    text = re.sub(r"\s*\\\n\s*", " ", text)
     quoted = r"'[^'\n]*(?:\n[^'\n]+)*'"  # over several lines too
     found = re.findall(rf"python -m ((?:experiments|export)\.(?:{quoted}|[^\n`|&#'])*)", text)
     return [line.split("  ")[0].strip() if "'" not in line else line.strip() for line in found]

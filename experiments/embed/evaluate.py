@@ -74,6 +74,12 @@ def run(options: argparse.Namespace) -> None:
             f"{name} has {task.num_classes} classes, and this encoder was trained on "
             f"{classes or 'none'}: give --task stsb, which is scored by the cosine"
         )
+    learnt = opened.recipe.described.labels if opened and classes else ()
+    if learnt != task.labels and sorted(learnt) == sorted(task.labels):
+        raise UserError(
+            f"{name} has its classes in another order, {', '.join(task.labels)}, than "
+            f"{opened.recipe.task}: give --task {opened.recipe.task} --source with these examples"
+        )
     own = opened.recipe.source if opened and name == opened.recipe.task else task.source
     source = options.source or own
     split = options.split or default_splits(source, [*task.validation_splits])[0]

@@ -31,7 +31,7 @@ FROM, what to start with:
                      save_pretrained wrote; of experiments.elmo an LSTM over its frozen vectors
                      is trained, --set words.elmo_place=none without them
   hugging-face:DIR   a sentence-transformers directory, or config.json, weights and tokenizer of a
-                     BERT, RoBERTa, XLM-R, ALBERT, ELECTRA or GPT-2
+                     BERT, RoBERTa, XLM-R, ALBERT, ELECTRA, XLNet, BART, GPT or GPT-2
   keras-hub:DIR      a preset's folder: BERT, DistilBERT, ELECTRA, RoBERTa or GPT-2
   model-garden:DIR   bert_config.json, vocab.txt and checkpoint of a BERT
   hub:OWNER/NAME     any of these on Hugging Face's hub

@@ -20,8 +20,8 @@ at the rates of --set mixing.limit and mixing.temperature; it is judged on each,
 mean, and lines to predict begin with their task, "sst2 sentence: ...", or --task names it
 
 --source of examples: tfds:NAME or tsv:FILE with the task's columns and `label` under a header; of
-the last two pairs of texts, `experiments.translate --help` lists the forms, and the names of both
-sides are --set fields="('en','de')"
+the last two pairs of texts, `experiments.translate --help` lists the forms; files have {split} in
+their names, train and validation, and a TFDS set's two sides are --set fields="('en','de')"
 """
 
 _INIT = cli.argument(
