@@ -33,7 +33,7 @@ help:
 	@echo "make walk       every command of the pages on real data, a few updates each (an hour; DATA=DIR)"
 	@echo "make docs       the site, in site/: guides, systems, settings, API (MkDocs, into .venv-docs)"
 	@echo "make wheel      the package, in dist/"
-	@echo "make clean      remove .venv and runs/"
+	@echo "make clean      remove all environments, runs/, notebooks/, site/, build/ and dist/"
 
 setup: $(STAMP)
 
