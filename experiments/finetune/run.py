@@ -210,7 +210,9 @@ def _bert(task: Task) -> FinetuningRecipe:
 
 def _elmo(task: Task) -> FinetuningRecipe:
     settings = dict(spans=dict(max_length=400), epochs=5.0, warmup_fraction=0.0)
-    return _epochs(task, 1e-3, **settings).changed(training=dict(clip_norm=5.0, weight_decay=0.0))
+    return _epochs(task, 1e-3, **settings).changed(
+        training=dict(clip_norm=5.0, weight_decay=0.0), words=dict(elmo_norm=True)
+    )
 
 
 def _swish_rnn(task: Task) -> FinetuningRecipe:

@@ -55,10 +55,16 @@ class Pooling(Recording, keras.layers.Layer):
 class LayerMixture(Recording, keras.layers.Layer):
     """`gamma sum_j softmax(s)_j h_j`, at first the mean of the layers.
 
+    Args:
+        normalize: layer normalization of each h_j, without weights, before they are added.
+
     Call arguments: `layers (..., J, D)`. Returns `(..., D)`.
 
-    References: Peters et al. 2018 (ELMo), eq. 1.
+    References: Peters et al. 2018 (ELMo), eq. 1, and the end of section 3.2.
     """
+
+    def __init__(self, normalize: bool = False, **kwargs):
+        super().__init__(**kwargs)
 
     def build(self, layers_shape):
         self.scores = self.add_weight(
@@ -73,6 +79,10 @@ class LayerMixture(Recording, keras.layers.Layer):
 
     def call(self, layers):
         weights = ops.cast(self.weights_of_layers, self.compute_dtype)
+        if self.normalize:
+            wide = ops.cast(layers, "float32")
+            mean, variance = ops.moments(wide, axes=[-1], keepdims=True)
+            layers = ops.cast((wide - mean) * ops.rsqrt(variance + 1e-6), self.compute_dtype)
         return self.scale * ops.einsum("...jd,j->...d", layers, weights)
 
 

@@ -97,6 +97,7 @@ CONTRACTS = [
     (layers.ProjectedLSTM(6, 3, clip=None, backwards=True), normal(2, 5, 4)),
     (Highway(), normal(2, 5, 4)),
     (layers.LayerMixture(), normal(2, 5, 3, 4)),
+    (layers.LayerMixture(normalize=True), normal(2, 5, 3, 4)),
     (layers.Pooler(), X),
     (layers.ClassificationHead(3, dropout=0.5), normal(2, 8)),
     (layers.MaskedLanguageHead(11), X, TABLE),

@@ -72,6 +72,10 @@ def test_a_mixture_starts_as_the_mean_and_is_a_softmax():
     weights = np.exp(scores) / np.exp(scores).sum()
     expected = 1.5 * np.einsum("bljd,j->bld", layers, weights)
     np.testing.assert_allclose(numpy_of(layer(layers)), expected, atol=1e-6)
+    layer = LayerMixture(normalize=True)
+    means, deviations = (getattr(layers, name)(-1, keepdims=True) for name in ("mean", "std"))
+    found = numpy_of(layer(100 * layers + 7))
+    np.testing.assert_allclose(found, ((layers - means) / deviations).mean(2), atol=1e-4)
 
 
 def test_pooler_is_tanh_of_the_first_position():
