@@ -242,7 +242,7 @@ def equal_budget(data: TranslationData, target_tokens: float) -> int:
 def mean_target_tokens(data: TranslationData, budget: int) -> float:
     """Real target tokens of our updates, the mean over an epoch."""
     buckets = Buckets(data.lengths, budget, data.batching.row_multiple)
-    return data.target_tokens / len(buckets.plan(data.row_lengths, None))
+    return data.target_tokens / buckets.totals(data.row_lengths)[0]
 
 
 def prepare(options: argparse.Namespace, work: pathlib.Path) -> dict[str, Trainer]:

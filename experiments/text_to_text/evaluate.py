@@ -56,12 +56,15 @@ class TextPairs:
         task = get_task(name)
         if split == "validation":
             split = task.validation_splits[0]
-        if task.kind == "spans":
-            questions = read_questions(task, split, tfds, source)
-            _expect_labels(questions.labels, split, source)
-            return cls(name, split, questions_as_texts(questions), questions.labels)
-        examples = read_examples(task, split, tfds, source)
-        _expect_labels(examples.labels, split, source)
+        spans = task.kind == "spans"
+        examples = (read_questions if spans else read_examples)(task, split, tfds, source)
+        if examples.labels is None:
+            raise UserError(
+                f"split {split!r} of {source} has no labels to score against: take one that has "
+                "them"
+            )
+        if spans:
+            return cls(name, split, questions_as_texts(examples), examples.labels)
         return cls(name, split, as_texts(task, examples), examples.labels, examples.groups)
 
     def first(self, count: int | None) -> "TextPairs":
@@ -84,13 +87,6 @@ class TextPairs:
             found = score_answers(answers, truths)
             return {**found, "score": found["f1"]}
         return glue.score(task, read_answers(task, answers, self.labels), self.labels, self.groups)
-
-
-def _expect_labels(labels, split: str, source: str) -> None:
-    if labels is None:
-        raise UserError(
-            f"split {split!r} of {source} has no labels to score against: take one that has them"
-        )
 
 
 def check_answers(task: str, vocabulary: PieceVocabulary, room: int | None = None) -> None:

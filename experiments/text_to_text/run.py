@@ -231,7 +231,7 @@ class TextRun(Run):
         # A target may be as long as in training, however short the source is; the ids before
         # BOS are not searched.
         prefix = recipe.answer_start[:-1]
-        longest = recipe.max_target - len(prefix)
+        longest = recipe.answer_room + 1  # and EOS
         decoding = dataclasses.replace(
             decoding or recipe.decoding,
             max_length_ratio=0.0,
@@ -289,11 +289,8 @@ def framed(task: str, line: str) -> str:
     line = as_prompt(line)
     if task in PREFIXES or "+" in task:
         return PREFIXES.get(task, "") + " ".join(line.split())
-    named = get_task(task)
-    if not named.second:
-        return source_text(named, line, None)
     first, tab, second = line.partition("\t")
-    return source_text(named, first, second if tab else None)
+    return source_text(get_task(task), first, second if tab else None)
 
 
 def framed_in_graph(task: str, lines: tf.Tensor) -> tf.Tensor:

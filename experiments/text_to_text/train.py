@@ -83,9 +83,10 @@ def run(options: argparse.Namespace) -> None:
         for several, mixed in ((learnt, draws if len(learnt) > 1 else None), (held_out, None))
     )
     print(f"{recipe.task}: {data.summary()}", flush=True)
-    limits = {"max_source": data.tokens.source, "max_target": data.tokens.target}
-    for name, rows in limits.items():
-        most = getattr(recipe, name)
+    for name, most, rows in (
+        ("max_source", recipe.max_source, data.tokens.source),
+        ("max_target", recipe.max_target, data.tokens.target),
+    ):
         if full := int((rows.lengths >= most).sum()):
             print(
                 f"warning: {full:,} of {len(data):,} texts have {most} tokens or were cut to as "

@@ -102,7 +102,7 @@ class Buckets:
             full, carried = divmod(carried + int(count), size)
             batches, tokens = batches + full, tokens + full * size * length
         if carried:  # the longest rows, in ascending order of length
-            size, length = self.shapes[int(self.bucket_of(np.array(len(counts) - 1)))]
+            size, length = self.shapes[int(self.bucket_of(lengths.max()))]
             batches, tokens = batches + 1, tokens + size * length
         return batches, tokens
 

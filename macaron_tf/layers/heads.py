@@ -5,7 +5,7 @@ from keras import ops
 
 from macaron_tf.checks import check_choice
 from macaron_tf.layers.dense import Dense
-from macaron_tf.layers.norms import Dropout
+from macaron_tf.layers.norms import Dropout, normalization
 from macaron_tf.layers.recording import Recording
 
 
@@ -71,6 +71,8 @@ class LayerMixture(Recording, keras.layers.Layer):
             name="scores", shape=(layers_shape[-2],), initializer="zeros", autocast=False
         )
         self.scale = self.add_weight(name="scale", shape=(), initializer="ones")
+        if self.normalize:
+            self.norm = self.part(normalization, layers_shape, epsilon=1e-6, affine=False)
 
     @property
     def weights_of_layers(self):
@@ -80,9 +82,7 @@ class LayerMixture(Recording, keras.layers.Layer):
     def call(self, layers):
         weights = ops.cast(self.weights_of_layers, self.compute_dtype)
         if self.normalize:
-            wide = ops.cast(layers, "float32")
-            mean, variance = ops.moments(wide, axes=[-1], keepdims=True)
-            layers = ops.cast((wide - mean) * ops.rsqrt(variance + 1e-6), self.compute_dtype)
+            layers = self.norm(layers)
         return self.scale * ops.einsum("...jd,j->...d", layers, weights)
 
 

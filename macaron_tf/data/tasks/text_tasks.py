@@ -45,13 +45,15 @@ def questions_as_texts(questions: Questions) -> list[tuple[str, str]]:
 def _names(task: Task) -> tuple[str, str, bool]:
     """The words before the two texts of a task, and whether these change places.
 
+    In a task of one text a tab is white space.
+
     The paper's code sorts the fields of GLUE: MNLI's hypothesis stands before its premise.
     """
     turned = task.kind == "classification" and () < task.second < task.first
     names = (" ".join(fields) for fields in (task.first, task.second))
     first, second = reversed([*names]) if turned else names
     begin = "" if task.kind == "spans" else f"{task.name} "
-    return f"{begin}{first}: ", f" {second}: ", turned
+    return f"{begin}{first}: ", f" {second}: " if second else " ", turned
 
 
 def source_text(task: Task, first: str, second: str | None) -> str:
@@ -65,8 +67,6 @@ def source_text(task: Task, first: str, second: str | None) -> str:
 def source_texts(task: Task, lines: tf.Tensor) -> tf.Tensor:
     """`source_text` in-graph, of lines `(B,)`: a text each, or two with a tab between."""
     before, between, turned = _names(task)
-    if not task.second:
-        return in_one_line(tf.strings.join([before, lines]))
     if turned:
         lines = tf.strings.regex_replace(lines, r"(?s)\A([^\t]*)\t(.*)\z", "\\2\t\\1")
         # A tab within the second text, which stands first now, is white space.

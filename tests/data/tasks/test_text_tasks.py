@@ -63,10 +63,11 @@ def test_sources_in_the_graph_are_the_same():
         task = get_task(name)
         expected = []
         for line in lines:
-            first, tab, second = line.partition("\t") if task.second else (line, "", "")
+            first, tab, second = line.partition("\t")
             expected.append(source_text(task, first, second if tab else None))
         found = source_texts(task, tf.constant(lines)).numpy()
         assert [line.decode() for line in found] == expected
+    assert source_text(get_task("sst2"), "good", "film") == "sst2 sentence: good film"
     spaces = [f"a{chr(code)}b" for code in range(1, 0x3100) if not chr(code).isalnum()]
     found = in_one_line(tf.constant(spaces)).numpy()
     assert [line.decode() for line in found] == [" ".join(line.split()) for line in spaces]
