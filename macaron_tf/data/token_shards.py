@@ -15,7 +15,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import only_writer
 from macaron_tf.io.progress import Progress
-from macaron_tf.text.token_rows import JoinedArrays, TokenRows, fingerprint
+from macaron_tf.text.token_rows import JoinedRows, TokenRows, fingerprint
 
 FORMAT = 3  # raise it when the files' layout or meaning changes
 SHARD_PAIRS = 1 << 15  # read for a shard; a part of the format, for a resumed corpus counts by it
@@ -30,15 +30,16 @@ class TokenizedPairs:
 
     Attributes:
         source, target: rows of equal number.
-        indices: (rows,) int64: each row's position among the pairs before cleaning.
+        index_parts: int64, of all rows together: each row's position among the pairs before
+            cleaning.
         removed: number of pairs left out, by reason.
         fingerprint: SHA-256 (hex) of the rows where it is known, else "".
         folder: where the shards of the rows are; "" for none.
     """
 
-    source: TokenRows
-    target: TokenRows
-    indices: np.ndarray | JoinedArrays
+    source: TokenRows | JoinedRows
+    target: TokenRows | JoinedRows
+    index_parts: Sequence[np.ndarray]
     removed: dict[str, int]
     fingerprint: str = ""
     folder: str = ""
@@ -47,17 +48,22 @@ class TokenizedPairs:
     def joined(
         cls, parts: Sequence["TokenizedPairs"], fingerprint: str = "", folder: str = ""
     ) -> "TokenizedPairs":
-        """Several parts of a corpus as one, whose ids stay in their places."""
+        """Several parts of a corpus as one, whose arrays stay in their places."""
         if len(parts) == 1:
             return dataclasses.replace(parts[0], fingerprint=fingerprint, folder=folder)
         return cls(
-            TokenRows.joined([part.source for part in parts]),
-            TokenRows.joined([part.target for part in parts]),
-            JoinedArrays([part.indices for part in parts]),
+            JoinedRows([part.source for part in parts]),
+            JoinedRows([part.target for part in parts]),
+            [array for part in parts for array in part.index_parts],
             {reason: sum(part.removed[reason] for part in parts) for reason in parts[0].removed},
             fingerprint,
             folder,
         )
+
+    @property
+    def indices(self) -> np.ndarray:
+        """(rows,) int64, the parts of `index_parts` as one array."""
+        return np.concatenate(self.index_parts)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -201,7 +207,7 @@ def load_tokens(path: pathlib.Path) -> TokenizedPairs | None:
             return None
         arrays, at = {}, 0
         for name, (dtype, count) in record["arrays"].items():
-            # Each by itself, so that offsets leave the memory once they are joined.
+            # Each by itself: `JoinedRows` drops the pages of one that it has read.
             dtype, mapped = np.dtype(dtype), np.empty(0, dtype)
             if count:  # nothing cannot be mapped
                 mapped = np.memmap(f"{path}.tokens", dtype, "r", at, (count,))
@@ -211,6 +217,6 @@ def load_tokens(path: pathlib.Path) -> TokenizedPairs | None:
             for side in ("source", "target")
         )
         removed = {str(reason): int(count) for reason, count in record["removed"].items()}
-        return TokenizedPairs(source, target, arrays["indices"], removed)
+        return TokenizedPairs(source, target, [arrays["indices"]], removed)
     except (*storage.FILE_ERRORS, ValueError, KeyError, TypeError, AttributeError):
         return None

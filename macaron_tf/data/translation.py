@@ -184,7 +184,9 @@ class PairTokenizer:
                 for copy in range(copies):
                     lines = progress.over(chunk.pairs[i][side] for i in indices)
                     rows.append(self._rows(lines, language, side, copy, chunk.number))
-                sides.append(TokenRows.joined(rows).ended(EOS))
+                ids, lengths = [part.ids for part in rows], [part.lengths for part in rows]
+                joined = TokenRows.of_lengths(ids, lengths, self.vocabulary.size)
+                sides.append(joined.ended(EOS))
         indices = np.tile(indices, copies)
         least = np.minimum(sides[0].lengths, sides[1].lengths)
         most = np.maximum(sides[0].lengths, sides[1].lengths)
@@ -194,7 +196,7 @@ class PairTokenizer:
         removed["too many tokens"] = int((long & ~empty).sum())
         kept = np.flatnonzero(~empty & ~long)
         source, target = (side.taken(kept) for side in sides)
-        return TokenizedPairs(source, target, indices[kept] + chunk.first, removed)
+        return TokenizedPairs(source, target, [indices[kept] + chunk.first], removed)
 
     def _rows(
         self, lines: Iterator[str], language: str, side: int, copy: int, chunk: int
@@ -230,17 +232,17 @@ class TranslationData(BucketBatches):
         batching = batching or BatchingConfig()
         self.tokens = tokens
         self.batching = batching
-        if not len(tokens.indices):
+        if not len(tokens.source):
             raise UserError(f"no pair to batch: {_counted(tokens.removed)}")
         super().__init__(
             [tokens.source, tokens.target],
-            len(tokens.indices),
+            len(tokens.source),
             lambda row_lengths: Buckets(
                 choose_lengths(row_lengths, batching.shapes, batching.length_multiple),
                 batching.max_tokens,
                 batching.row_multiple,
             ),
-            indices=tokens.indices,
+            indices=lambda: tokens.indices,
             draw=draw,
         )
 
@@ -308,7 +310,7 @@ class TranslationData(BucketBatches):
             lambda: min((count_pairs(*place) for place in places), key=lambda n: n or 0),
             processes,
         )
-        if not len(tokens.indices):
+        if not len(tokens.source):
             shutil.rmtree(folder)
             raise UserError(
                 f"no pair of {source}, split {split!r}, is left after cleaning "
@@ -339,12 +341,12 @@ class TranslationData(BucketBatches):
 
     @property
     def source_tokens(self) -> int:
-        return int(self.tokens.source.offsets[-1])
+        return self.tokens.source.size
 
     @property
     def target_tokens(self) -> int:
         """The tokens that a loss counts in an epoch, EOS included."""
-        return int(self.tokens.target.offsets[-1])
+        return self.tokens.target.size
 
     def fingerprint(self) -> str:
         return self.tokens.fingerprint or super().fingerprint()

@@ -2,37 +2,10 @@
 
 import dataclasses
 import hashlib
+import mmap
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
-
-
-class JoinedArrays:
-    """Arrays of one dtype, such as those mapped from files, that are read as one.
-
-    Args:
-        parts: arrays of one dimension, one at least.
-    """
-
-    def __init__(self, parts: Sequence[np.ndarray]):
-        self.parts = list(parts)
-        self.dtype = self.parts[0].dtype
-        self._ends = np.cumsum([len(part) for part in self.parts])
-
-    def __len__(self) -> int:
-        return int(self._ends[-1])
-
-    def __getitem__(self, positions: np.ndarray) -> np.ndarray:
-        """The entries at positions `(N,)`; -1 is not the last one."""
-        result = np.empty(len(positions), self.dtype)
-        owners = np.searchsorted(self._ends, positions, side="right")
-        for owner in np.unique(owners):
-            part, own = self.parts[owner], owners == owner
-            result[own] = part[positions[own] - (self._ends[owner] - len(part))]
-        return result
-
-    def __array__(self, dtype=None, copy=None) -> np.ndarray:
-        return np.concatenate(self.parts, dtype=dtype or self.dtype)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,12 +13,11 @@ class TokenRows:
     """Rows of ids of unequal length, one after another.
 
     Attributes:
-        ids: (sum of lengths,) uint16 or int32, an array or `JoinedArrays`.
-        offsets: (rows + 1,) int64, of joined rows int32 where it suffices; row i is
-            `ids[offsets[i] : offsets[i + 1]]`.
+        ids: (sum of lengths,) uint16 or int32.
+        offsets: (rows + 1,) int64; row i is `ids[offsets[i] : offsets[i + 1]]`.
     """
 
-    ids: np.ndarray | JoinedArrays
+    ids: np.ndarray
     offsets: np.ndarray
 
     @classmethod
@@ -64,18 +36,13 @@ class TokenRows:
         ids = np.fromiter((i for row in rows for i in row), np.int32, int(lengths.sum()))
         return cls.of_lengths([ids], [lengths], vocabulary_size)
 
-    @classmethod
-    def joined(cls, parts: Sequence["TokenRows"]) -> "TokenRows":
-        """The rows of several ones, whose ids stay in their places."""
-        ids = JoinedArrays([part.ids for part in parts])
-        dtype = np.int32 if len(ids) < 1 << 31 else np.int64
-        offsets = np.zeros(sum(len(part.offsets) - 1 for part in parts) + 1, dtype)
-        at = 0
-        for part in parts:
-            ends = part.offsets[1:]
-            offsets[at + 1 : at + 1 + len(ends)] = ends + offsets[at]
-            at += len(ends)
-        return cls(ids, offsets)
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def size(self) -> int:
+        """The number of ids."""
+        return int(self.offsets[-1])
 
     @property
     def lengths(self) -> np.ndarray:
@@ -94,9 +61,9 @@ class TokenRows:
         return TokenRows(ids, self.offsets + np.arange(len(self.offsets)))
 
     def arrays(self) -> Iterator[np.ndarray]:
-        """The arrays, whose bytes identify the rows: offsets, then ids, part by part."""
-        yield self.offsets.astype(np.int64, copy=False)
-        yield from self.ids.parts if isinstance(self.ids, JoinedArrays) else [self.ids]
+        """The arrays, whose bytes identify the rows: offsets, then ids."""
+        yield self.offsets
+        yield self.ids
 
     def padded(self, rows: np.ndarray, length: int) -> np.ndarray:
         """Gathers rows `(B,)` of at most L ids, -1 a row of padding, to (B, L) int32."""
@@ -107,6 +74,62 @@ class TokenRows:
         result = np.zeros(real.shape, np.int32)
         result[real] = self.ids[columns[real]]
         return result
+
+
+class JoinedRows:
+    """Rows of several parts, mapped from files, that are read as one; nothing of them is kept.
+
+    Args:
+        parts: one at least.
+    """
+
+    def __init__(self, parts: Sequence[TokenRows]):
+        self.parts = parts
+        self.size = sum(part.size for part in parts)
+        self._ends = np.cumsum([len(part) for part in parts])
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """(rows,) int32."""
+        lengths, at = np.empty(len(self), np.int32), 0
+        for part in self.parts:
+            lengths[at : at + len(part)] = part.lengths
+            at += len(part)
+            _unmap(part)
+        return lengths
+
+    def arrays(self) -> Iterator[np.ndarray]:
+        """Those of `TokenRows.arrays`, of the same bytes, in pieces."""
+        yield self.parts[0].offsets[:1]
+        begin = 0
+        for part in self.parts:
+            yield part.offsets[1:] + begin
+            begin += part.size
+        for part in self.parts:
+            yield part.ids
+
+    def padded(self, rows: np.ndarray, length: int) -> np.ndarray:
+        """As `TokenRows.padded`."""
+        result = np.zeros((len(rows), length), np.int32)
+        owners = np.searchsorted(self._ends, rows, side="right")  # (B,); 0 of padding
+        for owner in np.unique(owners):
+            part, own = self.parts[owner], owners == owner
+            result[own] = part.padded(rows[own] - (self._ends[owner] - len(part)), length)
+            _unmap(part)
+        return result
+
+
+def _unmap(rows: TokenRows) -> None:
+    """Takes mapped pages out of the process's memory; they stay in the system's cache.
+
+    A page of 4 KB that is read maps the 15 around it, so that batches would map all of a corpus.
+    """
+    for array in (rows.ids, rows.offsets):
+        if isinstance(array.base, mmap.mmap):
+            array.base.madvise(mmap.MADV_DONTNEED)
 
 
 def _offsets(lengths: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ from tests.text.test_token_rows import ROWS, lists
 @pytest.fixture
 def tokens():
     source = TokenRows.from_lists(ROWS, 100)
-    return TokenizedPairs(source, source.taken(np.array([2, 1, 0])), np.arange(3), {"empty": 2})
+    return TokenizedPairs(source, source.taken(np.array([2, 1, 0])), [np.arange(3)], {"empty": 2})
 
 
 def test_saved_equals_loaded(tokens, tmp_path):
@@ -28,7 +28,7 @@ def test_saved_equals_loaded(tokens, tmp_path):
 
 def test_a_shard_without_any_row(tmp_path):
     none = TokenRows.from_lists([], 100)
-    save_tokens(tmp_path / "a", TokenizedPairs(none, none, np.zeros(0, np.int64), {"empty": 2}))
+    save_tokens(tmp_path / "a", TokenizedPairs(none, none, [np.zeros(0, np.int64)], {"empty": 2}))
     assert lists(load_tokens(tmp_path / "a").target) == []
 
 
