@@ -3,8 +3,8 @@
 The compiler is the machine's own; the library is kept in the cache. All operations work in float32
 within, on float32 and bfloat16, once differentiable, and not under XLA: a graph that holds them
 cannot be served (`tf.saved_model.SaveOptions(namespace_whitelist=[])` refuses it). Dropout, layer
-normalization and GELU are one pass over memory each, where TensorFlow's own take three to ten, and
-keep only their input for the gradient.
+normalization, GELU and cross-entropy are one or two passes over memory each, where TensorFlow's own
+take three to ten, and keep only their input for the gradient.
 """
 
 import functools
@@ -187,6 +187,20 @@ def bias_gelu(x: tf.Tensor, bias, approximate: bool = False) -> tf.Tensor:
     return operations().macaron_tf_bias_gelu(x=x, bias=bias, approximate=approximate)
 
 
+def cross_entropy(logits: tf.Tensor, labels, smoothing: float = 0.0) -> tuple[tf.Tensor, tf.Tensor]:
+    """Loss and negative log-likelihood of labels `(N,)`: see `label_smoothed_cross_entropy`.
+
+    The gradient takes the place of the logits `(N, V)` where nothing else reads them.
+
+    Raises:
+        tf.errors.InvalidArgumentError: a label is not from 0 to V - 1.
+    """
+    loss, nll, _ = operations().macaron_tf_cross_entropy(
+        logits=logits, labels=tf.cast(labels, tf.int32), smoothing=smoothing
+    )
+    return loss, tf.stop_gradient(nll)
+
+
 @tf.RegisterGradient("MacaronTf>Dropout")
 def _dropout_gradient(operation, dy):
     key = operation.inputs[1]
@@ -206,6 +220,19 @@ def _bias_gelu_gradient(operation, dy):
     x, bias = operation.inputs
     approximate = operation.get_attr("approximate")
     return operations().macaron_tf_bias_gelu_grad(x=x, bias=bias, dy=dy, approximate=approximate)
+
+
+@tf.RegisterGradient("MacaronTf>CrossEntropy")
+def _cross_entropy_gradient(operation, dloss, *_):
+    logits, labels = operation.inputs
+    dlogits = operations().macaron_tf_cross_entropy_grad(
+        logits=logits,
+        labels=labels,
+        statistics=operation.outputs[2],
+        dloss=dloss,
+        smoothing=operation.get_attr("smoothing"),
+    )
+    return dlogits, None
 
 
 def recurrence(x, alpha, beta, step_size: int, mask=None, start=None) -> tf.Tensor:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import tensorflow as tf
 from keras import ops
 
+from macaron_tf.kernels import native, runs_native
 from macaron_tf.objectives.masking.masking import Batch, MaskingConfig, mask_tokens
 from macaron_tf.settings import Settings
 from macaron_tf.special_ids import PAD
@@ -112,8 +113,17 @@ def with_weights(batch: Batch) -> Batch:
 
 
 def cross_entropy(labels: Tensor, logits: Tensor) -> Tensor:
-    """Cross-entropy of labels `(...,)` under logits `(..., C)`: `(...,)` nats."""
-    return ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+    """Cross-entropy of labels `(...,)` under logits `(..., C)` of any float type.
+
+    Returns:
+        `(...,)` float32, nats.
+    """
+    if runs_native(logits):
+        rows = ops.reshape(logits, (-1, logits.shape[-1]))
+        losses, _ = native.cross_entropy(rows, ops.reshape(labels, (-1,)))
+        return ops.reshape(losses, ops.shape(labels))
+    scores = ops.cast(logits, "float32")
+    return ops.sparse_categorical_crossentropy(labels, scores, from_logits=True)
 
 
 def correct(logits: Tensor, labels: Tensor) -> Tensor:
@@ -139,7 +149,7 @@ def token_sums(
     """Cross-entropy of tokens, summed.
 
     Args:
-        logits: `(N, V)`, any float type; the loss is computed in float32.
+        logits: `(N, V)`, any float type.
         labels: `(N,)` int; weights: `(N,)` float32.
         token_ids: `(B, L)`, the network's input.
 
@@ -147,7 +157,6 @@ def token_sums(
         `loss_sum` and `nll_sum` (nats), `weight`, `input_tokens` and, outside training,
         `correct_sum`.
     """
-    logits = ops.cast(logits, "float32")
     nll = cross_entropy(labels, logits)  # (N,)
     sums = weighted_sums(nll, weights, None if training else correct(logits, labels))
     return {**sums, "nll_sum": sums["loss_sum"], "input_tokens": count_tokens(token_ids)}

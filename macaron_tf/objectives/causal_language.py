@@ -138,8 +138,7 @@ def _language_loss(language_model, token_ids: Tensor, hidden: Tensor) -> Tensor:
     labels = token_ids[:, :, 1:]  # (B, R, L - 1)
     # (B, R, L - 1, D) -> (N, D) and (B, R, L - 1) -> (N,), N = B R (L - 1)
     rows = ops.reshape(hidden[:, :, :-1], (-1, hidden.shape[-1]))
-    logits = ops.cast(language_model.logits(rows), "float32")  # (N, V)
-    nll = cross_entropy(ops.reshape(labels, (-1,)), logits)
+    nll = cross_entropy(ops.reshape(labels, (-1,)), language_model.logits(rows))  # (N,)
     nll = ops.reshape(nll, ops.shape(labels))  # (N,) -> (B, R, L - 1)
     # Not the last token of a row: behind the others there is one more.
     used = ops.cast(ops.not_equal(labels[:, :, 1:], PAD), "float32")

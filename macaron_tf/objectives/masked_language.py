@@ -52,7 +52,7 @@ class MaskedLanguageObjective(PretrainingObjective):
         at = masked.vectors(hidden, batch["masked_positions"])  # (N, D)
         sums = masked.sums(network.masked_logits(at), batch, training)
         if self.sentence_pair:
-            logits = ops.cast(network.pair_logits(hidden), "float32")  # (B, 2)
+            logits = network.pair_logits(hidden)  # (B, 2)
             labels = batch["pair_label"]
             weights = batch["pair_weights"]  # (B,)
             rows = ops.cast(weights > 0, "float32")

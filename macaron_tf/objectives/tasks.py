@@ -218,7 +218,7 @@ class PairClassificationObjective(SimilarityObjective):
     def loss(self, network, vectors, labels, training=False):
         _check_scores("num_classes", self.num_classes, network.num_classes)
         logits = network.pair_logits(vectors[:, 0], vectors[:, 1], training=training)  # (B, C)
-        return cross_entropy(labels, ops.cast(logits, "float32"))
+        return cross_entropy(labels, logits)
 
 
 @dataclass(frozen=True)

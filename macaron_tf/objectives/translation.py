@@ -6,6 +6,7 @@ import keras
 import tensorflow as tf
 from keras import ops
 
+from macaron_tf.kernels import native, runs_native
 from macaron_tf.objectives.base import (
     Batch,
     Objective,
@@ -69,9 +70,9 @@ def label_smoothed_cross_entropy(
     """Cross-entropy of each row against `(1 - e) * one_hot(label) + e / V`.
 
     With `p = softmax(logits)` the loss is `nll + e * (logit[label] - mean(logits))` and its
-    gradient `p - target`. TensorFlow's kernel of nll computes `p - one_hot` as well; writing the
-    rest of the gradient into that buffer saves five passes over the largest tensor of a training
-    step: 4,096 tokens x 10,000 words x 4 bytes = 164 MB a pass.
+    gradient `p - target`. Where there is no native operation, TensorFlow's kernel of nll computes
+    `p - one_hot` as well; writing the rest of the gradient into that buffer saves five passes over
+    the largest tensor of a training step: 4,096 tokens x 10,000 words x 4 bytes = 164 MB a pass.
 
     Args:
         logits: `(N, V)`, any float type; the loss is computed in float32.
@@ -84,6 +85,8 @@ def label_smoothed_cross_entropy(
 
     References: Szegedy et al. 2016, section 7.
     """
+    if runs_native(logits):
+        return native.cross_entropy(logits, labels, label_smoothing)
     if keras.backend.backend() != "tensorflow":
         scores = ops.cast(logits, "float32")
         nll = cross_entropy(labels, scores)

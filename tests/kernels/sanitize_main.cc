@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "cross_entropy_loops.h"
 #include "dropout_loops.h"
 #include "gelu_loops.h"
 #include "layer_norm_loops.h"
@@ -149,11 +150,12 @@ void CheckRows(int64_t rows, int64_t width) {
   const auto scale = Filled<float>(width, 1.0f), offset = Filled<float>(width, 1.0f);
   const Dropped dropped = {{1, 2}, 20000, 1.5f};
   struct Results {
-    std::unique_ptr<T[]> drop, norm, norm_back, gelu, gelu_back;
+    std::unique_ptr<T[]> drop, norm, norm_back, gelu, gelu_back, entropy_back;
   };
   const auto run = [&](int64_t parts) {
     Results out;
-    for (auto* tensor : {&out.drop, &out.norm, &out.norm_back, &out.gelu, &out.gelu_back}) {
+    for (auto* tensor : {&out.drop, &out.norm, &out.norm_back, &out.gelu, &out.gelu_back,
+                         &out.entropy_back}) {
       tensor->reset(new T[size]);
     }
     std::vector<std::thread> threads;
@@ -173,6 +175,12 @@ void CheckRows(int64_t rows, int64_t width) {
           GeluRow<ErfGelu>(width, x.get() + at, offset.get(), out.gelu.get() + at);
           GeluRowBack<ErfGelu>(width, x.get() + at, offset.get(), dy.get() + at,
                                out.gelu_back.get() + at, sums.get() + 2 * width);
+          // The gradient in the place of the scores.
+          T* scores = out.entropy_back.get() + at;
+          std::copy_n(x.get() + at, width, scores);
+          float loss, nll;
+          CrossEntropyRow(width, 0.1f, scores, row % width, &loss, &nll, statistics);
+          CrossEntropyRowBack(width, 0.1f, scores, row % width, statistics, loss, scores);
         }
       });
     }
@@ -185,6 +193,7 @@ void CheckRows(int64_t rows, int64_t width) {
   ExpectEqual("norm_back", actual.norm_back.get(), expected.norm_back.get(), size);
   ExpectEqual("gelu", actual.gelu.get(), expected.gelu.get(), size);
   ExpectEqual("gelu_back", actual.gelu_back.get(), expected.gelu_back.get(), size);
+  ExpectEqual("entropy_back", actual.entropy_back.get(), expected.entropy_back.get(), size);
 }
 
 template <class T>

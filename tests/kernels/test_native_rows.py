@@ -1,4 +1,4 @@
-"""Native dropout, layer normalization and GELU against TensorFlow's own and against draws."""
+"""Native dropout, norms, GELU and cross-entropy against TensorFlow's own and against draws."""
 
 import keras
 import numpy as np
@@ -50,6 +50,63 @@ def test_layer_norm_and_its_gradients(shape, dtype):
     # The upstream gradient is rounded too; with one column the deviation is sqrt(1e-5) alone.
     assert_close(actual, expected, dtype, 20 if shape[-1] > 1 else 2000)
     assert [t.dtype.name for t in actual] == [dtype, dtype, "float32", "float32"]
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize("shape", [(1, 1), (3, 64), (70, 37), (5, 1001)])
+def test_cross_entropy_and_its_gradient(shape, dtype, smoothing):
+    logits = tf.cast(20 + 5 * normal(*shape), dtype)
+    labels = np.random.default_rng(3).integers(0, shape[1], shape[0])
+
+    def exact(logits):
+        target = (1 - smoothing) * tf.one_hot(labels, shape[1], dtype=tf.float64)
+        target += smoothing / shape[1]
+        return -tf.reduce_sum(target * tf.nn.log_softmax(logits), axis=1)
+
+    actual = with_gradients(lambda x: native.cross_entropy(x, labels, smoothing)[0], logits)
+    expected = with_gradients(exact, tf.cast(logits, tf.float64))
+    assert_close(actual[:1], expected[:1], "float32", 10)
+    assert_close(actual[1:], expected[1:], dtype, 3)
+    assert [t.dtype.name for t in actual] == ["float32", dtype]
+    nll = native.cross_entropy(logits, labels, smoothing)[1]
+    assert np.array_equal(nll, native.cross_entropy(logits, labels)[0])
+
+
+def test_cross_entropy_of_hard_rows():
+    """Words that cannot be, sure rows, scores that are no numbers, and no row at all."""
+    scores = [[-np.inf, 0, 1], [1e4, -1e4, 0], [np.nan, 0, 0], [np.inf, 0, 0], [-np.inf] * 3]
+    labels = np.array([2, 1, 1, 1, 0])
+    found = with_gradients(lambda x: native.cross_entropy(x, labels)[0], np.float32(scores))
+    expected = with_gradients(
+        lambda x: tf.nn.sparse_softmax_cross_entropy_with_logits(labels, x), np.float32(scores)
+    )
+    for mine, theirs in zip(found, expected, strict=True):
+        assert np.array_equal(np.isnan(mine), np.isnan(theirs))
+        np.testing.assert_allclose(mine, theirs, rtol=1e-6)
+    none = native.cross_entropy(tf.zeros((0, 7)), np.zeros(0, np.int32))
+    assert [part.shape for part in none] == [(0,), (0,)]
+    for label in (-1, 3):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=f"label {label} of row 1 is not"):
+            native.cross_entropy(tf.zeros((2, 3)), [0, label])
+
+
+def test_the_gradient_of_cross_entropy_replaces_only_logits_that_nothing_else_reads():
+    labels, kernel = [1, 2], tf.Variable(normal(4, 5))
+
+    @tf.function(autograph=False)
+    def step(x):
+        with tf.GradientTape() as tape:
+            logits = tf.matmul(x, kernel)
+            loss = tf.reduce_sum(native.cross_entropy(logits, labels)[0])
+        return logits, tape.gradient(loss, [logits, kernel])
+
+    x = tf.constant(normal(2, 4, seed=1))
+    logits, (dlogits, dkernel) = step(x)
+    assert np.allclose(logits, x.numpy() @ kernel.numpy(), atol=1e-6)
+    expected = tf.nn.softmax(logits).numpy() - np.eye(5)[labels]
+    assert np.allclose(dlogits, expected, atol=1e-6)
+    assert np.allclose(dkernel, x.numpy().T @ expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("approximate", [False, True])

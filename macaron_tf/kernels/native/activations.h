@@ -35,6 +35,13 @@ struct Power {
   }
 };
 
+// e^z for z <= 0.
+inline float ExpOfNegative(float z) {
+  const float y = kLog2E * z;
+  const Power power(y < -127.0f ? -127.0f : y);
+  return power.fraction * power.scale;
+}
+
 // s = 1 / (1 + 2^y), exactly 1 and 0 at the ends; `curve` = s (1 - s), from 1 - s = 2^y s, which
 // keeps its digits where s is near 1.
 inline float SigmoidOfPower(float y, float& curve) {

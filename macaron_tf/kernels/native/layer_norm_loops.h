@@ -12,23 +12,6 @@
 
 namespace macaron_tf {
 
-// The sum of term(0) to term(n - 1), in 64 partial sums: float addition is not associative, so the
-// compiler alone would add one after another.
-template <class Term>
-inline float SumOf(int64_t n, Term term) {
-  constexpr int kLanes = 64;
-  alignas(64) float lanes[kLanes] = {};
-  int64_t j = 0;
-  for (; j + kLanes <= n; j += kLanes) {
-    for (int l = 0; l < kLanes; ++l) lanes[l] += term(j + l);
-  }
-  for (int l = 0; j + l < n; ++l) lanes[l] += term(j + l);
-  for (int half = kLanes / 2; half > 0; half /= 2) {
-    for (int l = 0; l < half; ++l) lanes[l] += lanes[l + half];
-  }
-  return lanes[0];
-}
-
 // Writes y, and the row's mean and r.
 template <class T>
 MACARON_TF_ALONE void NormalizeRow(int64_t n, float epsilon, const T* x, const float* scale,

@@ -33,6 +33,23 @@ inline void Store(float value, BFloat16& to) {
   to.bits = static_cast<uint16_t>(value != value ? 0x7fc0u : rounded);
 }
 
+// The sum of term(0) to term(n - 1), in 64 partial sums: float addition is not associative, so the
+// compiler alone would add one after another.
+template <class Term>
+inline float SumOf(int64_t n, Term term) {
+  constexpr int kLanes = 64;
+  alignas(64) float lanes[kLanes] = {};
+  int64_t j = 0;
+  for (; j + kLanes <= n; j += kLanes) {
+    for (int l = 0; l < kLanes; ++l) lanes[l] += term(j + l);
+  }
+  for (int l = 0; j + l < n; ++l) lanes[l] += term(j + l);
+  for (int half = kLanes / 2; half > 0; half /= 2) {
+    for (int l = 0; l < half; ++l) lanes[l] += lanes[l + half];
+  }
+  return lanes[0];
+}
+
 // A loop whose turns share nothing, and a function that is optimized by itself: inlined, GCC 12
 // gives up on some of these loops, and they take eight times as long.
 #if defined(__clang__)

@@ -1,0 +1,63 @@
+// Cross-entropy of a row of scores x against the target (1 - e) one_hot(label) + e / n, and its
+// gradient p - target, p = softmax(x) = exp(x - top) / sum, which is made again from x.
+
+#ifndef MACARON_TF_KERNELS_NATIVE_CROSS_ENTROPY_LOOPS_H_
+#define MACARON_TF_KERNELS_NATIVE_CROSS_ENTROPY_LOOPS_H_
+
+#include <cmath>
+#include <cstdint>
+
+#include "activations.h"
+
+namespace macaron_tf {
+
+// The greatest of n values, in lanes as `SumOf`; NaN is passed over.
+template <class T>
+inline float MaximumOf(int64_t n, const T* x) {
+  constexpr int kLanes = 64;
+  alignas(64) float lanes[kLanes];
+  for (int l = 0; l < kLanes; ++l) lanes[l] = -INFINITY;
+  const auto take = [&](int l, float value) {
+    lanes[l] = value > lanes[l] ? value : lanes[l];
+  };
+  int64_t j = 0;
+  for (; j + kLanes <= n; j += kLanes) {
+    for (int l = 0; l < kLanes; ++l) take(l, Load(x[j + l]));
+  }
+  for (int l = 0; j + l < n; ++l) take(l, Load(x[j + l]));
+  for (int half = kLanes / 2; half > 0; half /= 2) {
+    for (int l = 0; l < half; ++l) take(l, lanes[l + half]);
+  }
+  return lanes[0];
+}
+
+// Writes the loss, -log p[label], and top and sum.
+template <class T>
+MACARON_TF_ALONE void CrossEntropyRow(int64_t n, float smoothing, const T* x, int64_t label,
+                                      float* loss, float* nll, float* statistics) {
+  const float top = MaximumOf(n, x), own = Load(x[label]);
+  const float sum = SumOf(n, [=](int64_t j) { return ExpOfNegative(Load(x[j]) - top); });
+  *nll = *loss = std::log(sum) - (own - top);
+  if (smoothing > 0.0f) {
+    const float spread = SumOf(n, [=](int64_t j) { return own - Load(x[j]); });
+    *loss += smoothing * spread / static_cast<float>(n);
+  }
+  statistics[0] = top;
+  statistics[1] = sum;
+}
+
+// dx may be x.
+template <class T>
+MACARON_TF_ALONE void CrossEntropyRowBack(int64_t n, float smoothing, const T* x, int64_t label,
+                                          const float* statistics, float dloss, T* dx) {
+  const float top = statistics[0], scale = dloss / statistics[1];
+  const float even = dloss * smoothing / static_cast<float>(n);
+  const float own = scale * ExpOfNegative(Load(x[label]) - top) - even;
+  MACARON_TF_INDEPENDENT
+  for (int64_t j = 0; j < n; ++j) Store(scale * ExpOfNegative(Load(x[j]) - top) - even, dx[j]);
+  Store(own - dloss * (1.0f - smoothing), dx[label]);
+}
+
+}  // namespace macaron_tf
+
+#endif  // MACARON_TF_KERNELS_NATIVE_CROSS_ENTROPY_LOOPS_H_

@@ -1,0 +1,127 @@
+// Softmax cross-entropy with label smoothing and its gradient as operations. The loops are in
+// cross_entropy_loops.h.
+
+#ifndef MACARON_TF_KERNELS_NATIVE_CROSS_ENTROPY_OPS_H_
+#define MACARON_TF_KERNELS_NATIVE_CROSS_ENTROPY_OPS_H_
+
+#include "cross_entropy_loops.h"
+#include "kernel_support.h"
+
+namespace macaron_tf {
+namespace {
+
+// Logits (N, V), labels (N,); statistics (N, 2), the greatest score of each row and the sum of
+// exp(score - greatest).
+REGISTER_OP("MacaronTf>CrossEntropy")
+    .Input("logits: T")
+    .Input("labels: int32")
+    .Output("loss: float")
+    .Output("nll: float")
+    .Output("statistics: float")
+    .Attr("T: {float, bfloat16}")
+    .Attr("smoothing: float")
+    .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
+      for (int i = 0; i < 2; ++i) context->set_output(i, context->input(1));
+      context->set_output(2, context->Matrix(context->Dim(context->input(1), 0), 2));
+      return absl::OkStatus();
+    });
+
+REGISTER_OP("MacaronTf>CrossEntropyGrad")
+    .Input("logits: T")
+    .Input("labels: int32")
+    .Input("statistics: float")
+    .Input("dloss: float")
+    .Output("dlogits: T")
+    .Attr("T: {float, bfloat16}")
+    .Attr("smoothing: float")
+    .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
+      context->set_output(0, context->input(0));
+      return absl::OkStatus();
+    });
+
+inline absl::Status CheckLabels(const Tensor& labels, const RowBlocks& blocks) {
+  absl::Status status = CheckShape("labels", labels, TensorShape({blocks.rows}));
+  for (int64_t row = 0; status.ok() && row < blocks.rows; ++row) {
+    const int32_t label = Read<int32_t>(labels)[row];
+    if (label < 0 || label >= blocks.width) {
+      status = InvalidArgument("label ", label, " of row ", row, " is not within 0 to ",
+                               blocks.width - 1);
+    }
+  }
+  return status;
+}
+
+template <class T>
+class CrossEntropyKernel : public OpKernel {
+ public:
+  using S = typename StorageOf<T>::type;
+
+  explicit CrossEntropyKernel(OpKernelConstruction* construction) : OpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("smoothing", &smoothing_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor &logits = context->input(0), &labels = context->input(1);
+    const RowBlocks blocks(logits);
+    OP_REQUIRES_OK(context, CheckLabels(labels, blocks));
+    Tensor *loss, *nll, *statistics;
+    OP_REQUIRES_OK(context, context->allocate_output(0, labels.shape(), &loss));
+    OP_REQUIRES_OK(context, context->allocate_output(1, labels.shape(), &nll));
+    OP_REQUIRES_OK(context,
+                   context->allocate_output(2, TensorShape({blocks.rows, 2}), &statistics));
+    constexpr int64_t kCyclesOfElement = 3;
+    blocks.ForEach(context, kCyclesOfElement, [&](int64_t, int64_t first, int64_t last) {
+      for (int64_t row = first; row < last; ++row) {
+        CrossEntropyRow(blocks.width, smoothing_, Read<S>(logits) + row * blocks.width,
+                        Read<int32_t>(labels)[row], Write<float>(loss) + row,
+                        Write<float>(nll) + row, Write<float>(statistics) + 2 * row);
+      }
+    });
+  }
+
+ private:
+  float smoothing_;
+};
+
+template <class T>
+class CrossEntropyGradKernel : public OpKernel {
+ public:
+  using S = typename StorageOf<T>::type;
+
+  explicit CrossEntropyGradKernel(OpKernelConstruction* construction) : OpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("smoothing", &smoothing_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor &logits = context->input(0), &labels = context->input(1);
+    const Tensor &statistics = context->input(2), &dloss = context->input(3);
+    const RowBlocks blocks(logits);
+    OP_REQUIRES_OK(context, CheckLabels(labels, blocks));
+    OP_REQUIRES_OK(context, CheckShape("statistics", statistics, TensorShape({blocks.rows, 2})));
+    OP_REQUIRES_OK(context, CheckShape("dloss", dloss, labels.shape()));
+    Tensor* dlogits;
+    // In the place of the logits where nothing else reads them.
+    OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, 0, logits.shape(),
+                                                                      &dlogits));
+    constexpr int64_t kCyclesOfElement = 2;
+    blocks.ForEach(context, kCyclesOfElement, [&](int64_t, int64_t first, int64_t last) {
+      for (int64_t row = first; row < last; ++row) {
+        const int64_t at = row * blocks.width;
+        CrossEntropyRowBack(blocks.width, smoothing_, Read<S>(logits) + at,
+                            Read<int32_t>(labels)[row], Read<float>(statistics) + 2 * row,
+                            Read<float>(dloss)[row], Write<S>(dlogits) + at);
+      }
+    });
+  }
+
+ private:
+  float smoothing_;
+};
+
+MACARON_TF_REGISTER("MacaronTf>CrossEntropy", CrossEntropyKernel);
+MACARON_TF_REGISTER("MacaronTf>CrossEntropyGrad", CrossEntropyGradKernel);
+
+}  // namespace
+}  // namespace macaron_tf
+
+#endif  // MACARON_TF_KERNELS_NATIVE_CROSS_ENTROPY_OPS_H_
