@@ -1,8 +1,6 @@
 """Batches of encoded examples in a few static shapes, from any step on."""
 
 import abc
-import contextlib
-import ctypes
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 from annotated_types import Ge
 
+from macaron_tf.distribution.memory import return_freed_memory
 from macaron_tf.errors import UserError
 from macaron_tf.settings import Count, Settings
 from macaron_tf.special_ids import CLS_SEGMENT
@@ -221,7 +220,7 @@ class Batches(abc.ABC):
         epoch, offset = divmod(start_step, self.steps_per_epoch)
         while True:
             plan = self.plan(np.random.default_rng([seed, epoch]))[offset:]
-            _return_freed_memory()
+            return_freed_memory()
             yield from map(self.gather, plan)
             if not repeat:
                 return
@@ -240,16 +239,6 @@ class Batches(abc.ABC):
         """Every example once, in the order of `plan(None)`."""
         plan = self.plan(None)
         return _dataset(lambda: map(self.gather, plan), self.element_spec, len(plan))
-
-
-def _return_freed_memory() -> None:
-    """Gives freed memory back to the system.
-
-    glibc keeps what planning an epoch freed, 100 MB of 4.5 million pairs, and what tracing freed
-    before.
-    """
-    with contextlib.suppress(AttributeError):  # another C library
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def prefetched(dataset: tf.data.Dataset, steps: int) -> tf.data.Dataset:
