@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import numpy as np
 import sacrebleu
-import sacremoses
 
 from macaron_tf.errors import UserError
 from macaron_tf.settings import Settings
@@ -52,6 +51,8 @@ class TranslationMetric(Settings):
     @property
     def signature(self) -> str:
         """The settings of tokenized BLEU in one word, in sacreBLEU's manner."""
+        import sacremoses  # here and below, for it takes half a second
+
         tokenizer = "given-unescaped" if self.tokenized else f"moses-{self.language}"
         chosen = "|norm:moses" if self.normalize_punctuation else ""
         chosen += "|hyphens:split" if self.split_hyphens else ""
@@ -116,6 +117,8 @@ def evaluate_translations(
     plain = plain_lines(hypotheses, metric), [plain_lines(references, metric)]
     suffix = ""  # of sacreBLEU's own signatures: how tokens became plain lines
     if metric.tokenized:
+        import sacremoses
+
         suffix = f"|detok:moses-{metric.language}|sacremoses:{sacremoses.__version__}"
     tokenized = tokenized_bleu().corpus_score(
         tokenize_lines(hypotheses, metric), [tokenize_lines(references, metric)]
@@ -143,6 +146,8 @@ def tokenized_bleu(effective_order: bool = False) -> sacrebleu.BLEU:
 
 def tokenize_lines(lines: Sequence[str], metric: TranslationMetric) -> list[str]:
     """The lines that tokenized BLEU compares: tokens with a space between, by the settings."""
+    import sacremoses
+
     normalizer = sacremoses.MosesPunctNormalizer(metric.language)
     tokenizer = sacremoses.MosesTokenizer(metric.language)
     detokenizer = sacremoses.MosesDetokenizer(metric.language)
@@ -167,6 +172,8 @@ def plain_lines(lines: Sequence[str], metric: TranslationMetric) -> list[str]:
     """The lines that sacreBLEU compares: plain ones, detokenized if `metric.tokenized`."""
     if not metric.tokenized:
         return list(lines)
+    import sacremoses
+
     detokenizer = sacremoses.MosesDetokenizer(metric.language)
     return [detokenizer.detokenize(line.split()) for line in lines]
 
