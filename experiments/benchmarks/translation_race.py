@@ -264,8 +264,9 @@ def prepare(options: argparse.Namespace, work: pathlib.Path) -> dict[str, Traine
     write_vocabulary(joey / "vocabulary.txt", vocabulary)
     sides = (data.tokens.source, data.tokens.target)
     for language, rows, lines in zip(languages, sides, zip(*pairs, strict=True), strict=True):
-        padded = rows.padded(np.arange(len(rows)), rows.lengths.max())
-        training = [ids[:size] for ids, size in zip(padded, rows.lengths, strict=True)]
+        training = (
+            rows.padded(np.array([number]), length)[0] for number, length in enumerate(rows.lengths)
+        )
         write_pieces(joey / f"train.{language}", training, vocabulary)
         held_out = vocabulary.encode_lines(lines, language)
         write_pieces(joey / f"validation.{language}", held_out, vocabulary)

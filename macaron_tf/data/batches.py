@@ -10,13 +10,14 @@ import numpy as np
 import tensorflow as tf
 from annotated_types import Ge
 
-from macaron_tf.distribution.memory import return_freed_memory
 from macaron_tf.errors import UserError
+from macaron_tf.io.memory import return_freed_memory
 from macaron_tf.settings import Count, Settings
 from macaron_tf.special_ids import CLS_SEGMENT
 from macaron_tf.text.token_rows import JoinedRows, TokenRows, fingerprint
 
 _POOL = 16  # batches whose arrays are sorted by length together
+_MANY = 1 << 18  # examples whose plan leaves megabytes of freed memory behind
 Draw = Callable[[np.random.Generator], np.ndarray]
 
 
@@ -219,9 +220,7 @@ class Batches(abc.ABC):
         """
         epoch, offset = divmod(start_step, self.steps_per_epoch)
         while True:
-            plan = self.plan(np.random.default_rng([seed, epoch]))[offset:]
-            return_freed_memory()
-            yield from map(self.gather, plan)
+            yield from map(self.gather, self.plan(np.random.default_rng([seed, epoch]))[offset:])
             if not repeat:
                 return
             epoch, offset = epoch + 1, 0
@@ -359,7 +358,8 @@ class BucketBatches(Batches):
         rows: the ids that a batch shows; every example has equally many rows of each.
         make_buckets: `row_lengths` to buckets.
         others: arrays besides the ids that a model is trained on, for `fingerprint`.
-        indices: gives the (N,) examples' numbers in `evaluation_dataset`; 0 to N - 1 when None.
+        indices: a function that returns the examples' numbers (N,) in `evaluation_dataset`; when
+            None they are 0 to N - 1.
         draw: the numbers (N,) of the examples of a shuffled epoch, see `MixingConfig`; None = each
             once.
     """
@@ -389,7 +389,10 @@ class BucketBatches(Batches):
 
     @property
     def row_lengths(self) -> np.ndarray:
-        """(N,) int32, the longest row of each example; not kept, 18 MB of 4.5 million pairs."""
+        """(N,) int32, the longest row of each example.
+
+        It is computed on each access, for it takes 18 MB of 4.5 million pairs.
+        """
         longest = np.zeros(self._count, np.int32)
         for part in self._rows:
             lengths = part.lengths.reshape(self._count, -1).max(axis=1)  # (N, R) -> (N,)
@@ -418,7 +421,10 @@ class BucketBatches(Batches):
 
     def plan(self, rng: np.random.Generator | None) -> list[Batch]:
         if rng is None or self._draw is None:
-            return self.buckets.plan(self.row_lengths, rng)
+            planned = self.buckets.plan(self.row_lengths, rng)
+            if len(self) >= _MANY:
+                return_freed_memory()
+            return planned
         # Drawn examples may fill more batches, or fewer: every epoch has equally many all the same.
         lengths, batches = self.row_lengths, []
         while len(batches) < self.steps_per_epoch:

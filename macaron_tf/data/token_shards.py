@@ -4,6 +4,7 @@ import concurrent.futures
 import dataclasses
 import itertools
 import json
+import mmap
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +31,7 @@ class TokenizedPairs:
 
     Attributes:
         source, target: rows of equal number.
-        index_parts: int64, of all rows together: each row's position among the pairs before
+        index_parts: int64 arrays, of each shard one: each row's position among the pairs before
             cleaning.
         removed: number of pairs left out, by reason.
         fingerprint: SHA-256 (hex) of the rows where it is known, else "".
@@ -205,13 +206,12 @@ def load_tokens(path: pathlib.Path) -> TokenizedPairs | None:
         record = json.loads(pathlib.Path(f"{path}.json").read_text(encoding="utf-8"))
         if storage.file_digest(f"{path}.tokens") != record["sha256"]:
             return None
+        with open(f"{path}.tokens", "rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         arrays, at = {}, 0
         for name, (dtype, count) in record["arrays"].items():
-            # Each by itself: `JoinedRows` drops the pages of one that it has read.
-            dtype, mapped = np.dtype(dtype), np.empty(0, dtype)
-            if count:  # nothing cannot be mapped
-                mapped = np.memmap(f"{path}.tokens", dtype, "r", at, (count,))
-            arrays[name], at = mapped, at + mapped.nbytes
+            arrays[name] = np.ndarray(count, dtype, mapped, at)
+            at += arrays[name].nbytes
         source, target = (
             TokenRows(arrays[f"{side}_ids"], arrays[f"{side}_offsets"])
             for side in ("source", "target")

@@ -1,7 +1,6 @@
 """The memory of a device, and networks that do not fit into it."""
 
 import contextlib
-import ctypes
 import pathlib
 import re
 import resource
@@ -34,15 +33,6 @@ def peak_memory() -> int | None:
     """
     found = re.search(r"VmHWM:\s*(\d+) kB", _read("/proc/self/status"))
     return int(found[1]) * 1024 if found else None
-
-
-def return_freed_memory() -> None:
-    """Gives memory that was freed back to the system.
-
-    glibc keeps what planning an epoch of 4.5 million pairs freed, 80 MB, and tracing a model, 50.
-    """
-    with contextlib.suppress(AttributeError):  # another C library
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def limit_memory() -> None:

@@ -116,10 +116,15 @@ def cross_entropy(labels: Tensor, logits: Tensor) -> Tensor:
     """Cross-entropy of labels `(...,)` under logits `(..., C)` of any float type.
 
     Returns:
-        `(...,)` float32, nats.
+        `(...,)` float32, nats; on CPUs differentiable once.
+
+    Raises:
+        ValueError: the shapes do not fit each other.
     """
     if runs_native(logits):
-        rows = ops.reshape(logits, (-1, logits.shape[-1]))
+        labels = tf.convert_to_tensor(labels)
+        labels.shape.assert_is_compatible_with(logits.shape[:-1])
+        rows = ops.reshape(logits, (-1, ops.shape(logits)[-1]))  # (..., C) -> (N, C)
         losses, _ = native.cross_entropy(rows, ops.reshape(labels, (-1,)))
         return ops.reshape(losses, ops.shape(labels))
     scores = ops.cast(logits, "float32")

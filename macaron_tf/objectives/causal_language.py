@@ -200,9 +200,8 @@ def _losses(network, hidden, answers, samples: int, seed) -> tuple[tf.Tensor, tf
         draw = log_uniform(seed, samples, bias.shape[0])
         losses = sampled_cross_entropy(tf.cast(hidden, tf.float32), kernel, bias, answers, draw)
         return losses, tf.zeros_like(losses)
-    scores = tf.cast(network.logits(hidden), tf.float32)  # (N, V)
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(answers, scores)
-    return losses, correct(scores, answers)
+    scores = network.logits(hidden)  # (N, V)
+    return cross_entropy(answers, scores), correct(scores, answers)
 
 
 def log_uniform(seed: tf.Tensor, count: int, classes: int) -> tf.Tensor:

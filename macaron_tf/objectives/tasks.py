@@ -160,15 +160,16 @@ class SequenceObjective(Objective):
         if self.skip_padding:
             used = tf.where(weights > 0)[:, 0]
             hidden, weights, targets = (tf.gather(x, used) for x in (hidden, weights, targets))
-        scores = ops.cast(network.logits(hidden), "float32")  # (N, O)
+        logits = network.logits(hidden)  # (N, O)
+        if self.loss == "classes":
+            right = None if training else correct(logits, targets)
+            sums = weighted_sums(cross_entropy(targets, logits), weights, right)
+            return {**sums, "nll_sum": sums["loss_sum"]}
+        scores = ops.cast(logits, "float32")
         if self.loss == "squared_error":
             return weighted_sums(ops.mean(ops.square(scores - targets), axis=-1), weights)
-        if self.loss == "bernoulli":
-            losses = ops.binary_crossentropy(targets, scores, from_logits=True)
-            return weighted_sums(ops.sum(losses, axis=-1), weights)
-        right = None if training else correct(scores, targets)
-        sums = weighted_sums(cross_entropy(targets, scores), weights, right)
-        return {**sums, "nll_sum": sums["loss_sum"]}
+        losses = ops.binary_crossentropy(targets, scores, from_logits=True)
+        return weighted_sums(ops.sum(losses, axis=-1), weights)
 
 
 class SimilarityObjective(Objective):

@@ -1,8 +1,6 @@
 """SentencePiece vocabularies: of encoders, with [CLS], [SEP] and [MASK], and of translators."""
 
 import concurrent.futures
-import contextlib
-import ctypes
 import functools
 import io
 import itertools
@@ -17,6 +15,7 @@ import tensorflow_text
 from sentencepiece import sentencepiece_model_pb2
 
 from macaron_tf.errors import UserError
+from macaron_tf.io.memory import return_freed_memory
 from macaron_tf.io.progress import Progress
 from macaron_tf.special_ids import BOS, EOS, PAD, UNK
 from macaron_tf.text.base import MAX_LINES, NO_TEXT, PieceVocabulary, too_large, too_small
@@ -269,9 +268,7 @@ def train_pieces(lines: Iterable[str], size: int, **options) -> bytes:
             raise UserError(NO_TEXT) from error
         raise UserError(f"the vocabulary could not be trained: {message.strip()}") from error
     finally:
-        # A million lines leave 0.6 GB behind, freed but kept by glibc.
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).malloc_trim(0)
+        return_freed_memory()
     return model.getvalue()
 
 

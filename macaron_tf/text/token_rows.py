@@ -77,7 +77,7 @@ class TokenRows:
 
 
 class JoinedRows:
-    """Rows of several parts, mapped from files, that are read as one; nothing of them is kept.
+    """Several parts read as one, such as those mapped from files, whose pages are not kept.
 
     Args:
         parts: one at least.
@@ -123,13 +123,12 @@ class JoinedRows:
 
 
 def _unmap(rows: TokenRows) -> None:
-    """Takes mapped pages out of the process's memory; they stay in the system's cache.
+    """Takes the pages of a mapped file out of the process's memory, not out of the system's cache.
 
     A page of 4 KB that is read maps the 15 around it, so that batches would map all of a corpus.
     """
-    for array in (rows.ids, rows.offsets):
-        if isinstance(array.base, mmap.mmap):
-            array.base.madvise(mmap.MADV_DONTNEED)
+    if isinstance(rows.ids.base, mmap.mmap):
+        rows.ids.base.madvise(mmap.MADV_DONTNEED)
 
 
 def _offsets(lengths: np.ndarray) -> np.ndarray:

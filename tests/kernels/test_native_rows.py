@@ -89,20 +89,24 @@ def test_cross_entropy_of_hard_rows():
     for label in (-1, 3):
         with pytest.raises(tf.errors.InvalidArgumentError, match=f"label {label} of row 1 is not"):
             native.cross_entropy(tf.zeros((2, 3)), [0, label])
+    with pytest.raises(ValueError, match="rank 1"):  # in a graph
+        tf.function(lambda label: native.cross_entropy(tf.zeros((1, 3)), label))(tf.constant(1))
 
 
 def test_the_gradient_of_cross_entropy_replaces_only_logits_that_nothing_else_reads():
     labels, kernel = [1, 2], tf.Variable(normal(4, 5))
 
     @tf.function(autograph=False)
-    def step(x):
+    def step(x, keep):
         with tf.GradientTape() as tape:
             logits = tf.matmul(x, kernel)
             loss = tf.reduce_sum(native.cross_entropy(logits, labels)[0])
-        return logits, tape.gradient(loss, [logits, kernel])
+        return logits if keep else None, tape.gradient(loss, [logits, kernel])
 
     x = tf.constant(normal(2, 4, seed=1))
-    logits, (dlogits, dkernel) = step(x)
+    _, replaced = step(x, False)
+    logits, (dlogits, dkernel) = step(x, True)
+    assert all(np.array_equal(*pair) for pair in zip(replaced, (dlogits, dkernel), strict=True))
     assert np.allclose(logits, x.numpy() @ kernel.numpy(), atol=1e-6)
     expected = tf.nn.softmax(logits).numpy() - np.eye(5)[labels]
     assert np.allclose(dlogits, expected, atol=1e-6)

@@ -14,6 +14,7 @@ from macaron_tf.objectives import (
     TaggingObjective,
     TripletObjective,
 )
+from macaron_tf.objectives.base import cross_entropy
 from macaron_tf.training.updates import metrics_from_sums
 from tests.harness import built, ids, normal, numpy_of, rejects
 from tests.objectives.toy import floats, nll_of
@@ -87,6 +88,27 @@ def test_spans_are_two_cross_entropies():
     sure[0, 0, 4] = sure[0, 1, 6] = sure[1, :, 1] = 9.0
     sums = SpanObjective()(answering(sure), batch, training=False)
     assert metrics_from_sums(floats(sums))["accuracy"] == 0.5
+
+
+def test_spans_of_batches_of_several_lengths():
+    """One graph for all: neither the number of rows nor that of positions is known."""
+    labels = np.array([[4, 6], [0, 0]], "int32")
+    batch = batch_of(labels, [1, 1])
+
+    @tf.function(input_signature=[tf.TensorSpec((None, 2, None))], autograph=False)
+    def loss(logits):
+        return SpanObjective()(answering(logits), batch, training=True)["loss_sum"]
+
+    for length in (12, 16):
+        logits = normal(2, 2, length)
+        expected = nll_of(logits, labels).sum() / 2
+        assert loss(logits).numpy() == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("labels", [(2, 1), (3, 2), (2,)])
+def test_labels_of_another_shape_than_the_logits(labels):
+    with pytest.raises(ValueError, match="incompatible"):
+        cross_entropy(tf.zeros(labels, tf.int32), tf.zeros((2, 3, 4)))
 
 
 def test_tags_count_once_a_word():

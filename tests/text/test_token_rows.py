@@ -1,10 +1,12 @@
 """Token rows, in one part and in several that are read as one."""
 
 import itertools
+import mmap
 
 import numpy as np
 import pytest
 
+from macaron_tf.data.token_shards import TokenizedPairs, load_tokens, save_tokens
 from macaron_tf.text.token_rows import JoinedRows, TokenRows, fingerprint
 
 ROWS = [[5, 6, 3], [3], [7, 8, 9, 10, 3]]
@@ -24,13 +26,10 @@ def joined(request, tmp_path):
     parts = [TokenRows.from_lists(part, 100) for part in (ROWS[:1], [], ROWS[1:2], ROWS[2:], [])]
     if request.param == "mapped":
         for number, part in enumerate(parts):
-            np.save(tmp_path / f"{number}-ids.npy", part.ids)
-            np.save(tmp_path / f"{number}-offsets.npy", part.offsets)
-        mapped = [
-            [np.load(tmp_path / f"{number}-{name}.npy", "r") for name in ("ids", "offsets")]
-            for number, part in enumerate(parts)
-        ]
-        parts = [TokenRows(*arrays) for arrays in mapped]
+            tokens = TokenizedPairs(part, part, [np.arange(len(part))], {})
+            save_tokens(tmp_path / f"{number}", tokens)
+        parts = [load_tokens(tmp_path / f"{number}").source for number in range(len(parts))]
+        assert all(isinstance(part.ids.base, mmap.mmap) for part in parts)
     return JoinedRows(parts)
 
 

@@ -21,8 +21,11 @@ REGISTER_OP("MacaronTf>CrossEntropy")
     .Attr("T: {float, bfloat16}")
     .Attr("smoothing: float")
     .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
-      for (int i = 0; i < 2; ++i) context->set_output(i, context->input(1));
-      context->set_output(2, context->Matrix(context->Dim(context->input(1), 0), 2));
+      tensorflow::shape_inference::ShapeHandle logits, labels;
+      TF_RETURN_IF_ERROR(context->WithRank(context->input(0), 2, &logits));
+      TF_RETURN_IF_ERROR(context->WithRank(context->input(1), 1, &labels));
+      for (int i = 0; i < 2; ++i) context->set_output(i, labels);
+      context->set_output(2, context->Matrix(context->Dim(labels, 0), 2));
       return absl::OkStatus();
     });
 
