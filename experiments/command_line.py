@@ -196,6 +196,15 @@ def yes_or_no(name: str, text: str) -> Part:
     return argument(name, text, action=argparse.BooleanOptionalAction, default=None)
 
 
+class Distinct(argparse.Action):
+    """Stores the values of a flag; refuses one that is given twice."""
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        if len(set(values)) < len(values):
+            raise UserError(f"{option_string} {' '.join(map(str, values))}: give each once")
+        setattr(namespace, self.dest, values)
+
+
 def count(form: str, text: str, default=None, least=1, below=None, **options) -> Part:
     """A flag that takes a number within a range; others are refused in a sentence.
 
@@ -283,7 +292,7 @@ def recipes(kind: str) -> Command:
 
 def settings_of(kind: str) -> Command:
     """The command `settings RECIPE [WORD ...]`, of the recipes of a class, `module:class`."""
-    start = argument("recipe", "as for `train`")
+    start = argument("recipe", "a recipe's name, which `recipes` lists, or a function of your own")
     run = "experiments.registry:run_settings"
     return settings_by(run, start, lambda parser: parser.set_defaults(kind=kind))
 
@@ -324,7 +333,7 @@ RECIPE = argument(
 DATA_DIR = argument("--data-dir DIR", "TensorFlow Datasets' folder; a run keeps it")
 STUDY = together(
     argument("out", "folder of runs and results"),
-    count("--seeds N", "default 1 2 3", [1, 2, 3], least=0, nargs="+"),
+    count("--seeds N", "default 1 2 3", [1, 2, 3], least=0, nargs="+", action=Distinct),
 )
 TFDS = together(
     DATA_DIR,

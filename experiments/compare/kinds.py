@@ -12,6 +12,7 @@ import keras
 import numpy as np
 
 from experiments import registry, studies
+from experiments.finetune.init import read_init
 from experiments.finetune.run import FinetuningRecipe, FinetuningRun, preset
 from experiments.pretrain.corpus import prepare_corpus
 from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
@@ -272,6 +273,11 @@ class Finetuning(Kind):
             raise UserError(f"{arm.name}: give the weights to start with, as in {start}")
         recipe = preset(places.pop("preset", "macaron"), get_task(arm.recipe, own=True))
         return override(recipe.changed(**places), settings)
+
+    def prepare(self, recipes: dict[str, Recipe], out: pathlib.Path) -> None:
+        """Refuses weights that cannot be read before minutes are spent."""
+        for init in dict.fromkeys(recipe.init for recipe in recipes.values()):
+            read_init(init, decoders=True)
 
     def check(self, arm: Arm, seed: int, run: pathlib.Path) -> None:
         """Left to `finetune grid`, which knows the number of updates."""

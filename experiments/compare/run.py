@@ -36,8 +36,6 @@ _TEXT = ("hypotheses", "references", "metric", "decoding", "precisions")
 def run(options: argparse.Namespace) -> None:
     """Trains missing runs, then writes the table and the figure."""
     refuse_given(options.set, {"training.seed": "--seeds"})
-    if len(set(options.seeds)) < len(options.seeds):
-        raise UserError(f"--seeds {' '.join(map(str, options.seeds))}: give each seed once")
     out, arms = pathlib.Path(options.out), _arms(options.arms or QUICK)
     kind = kind_of(arms[0])(options)
     recipes = {arm.name: kind.recipe(arm) for arm in arms}

@@ -6,7 +6,7 @@ import functools
 import hashlib
 import io
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated
 
 import numpy as np
@@ -27,6 +27,7 @@ from macaron_tf.models import Elmo, ElmoConfig
 from macaron_tf.objectives import BidirectionalLanguageObjective
 from macaron_tf.program import decoded
 from macaron_tf.settings import INT32, Count, Natural
+from macaron_tf.text.normalization import in_chunks
 from macaron_tf.text.words import (
     WordText,
     WordVocabulary,
@@ -40,7 +41,7 @@ from macaron_tf.text.words import (
 from macaron_tf.training import build_fit_model
 from macaron_tf.training.checkpoints import weights_record
 
-_TOGETHER = 32  # lines
+_TOGETHER = 2048  # words of the lines whose vectors are made together, padding included
 # The layers of a line's words, `(words, J, D)`, or one vector a word, `(words, D)`.
 _LAYERS = {
     "all": lambda layers: layers,
@@ -105,6 +106,7 @@ class Rows(ArrayBatches):
 
     Attributes:
         ids: `(rows, L)`, words by their index in `text.types`.
+        fingerprint: SHA-256 (hex) of the ids.
     """
 
     def __init__(self, text: WordText, recipe: ElmoRecipe):
@@ -117,6 +119,7 @@ class Rows(ArrayBatches):
             ids = self.ids[numbers]
             return {"characters": characters[ids], "words": text.targets(ids)}
 
+        self.fingerprint = hashlib.sha256(self.ids.tobytes()).hexdigest()
         shapes = {"characters": ("int32", (None, length, width))}
         shapes["words"] = ("int32", (None, length))
         super().__init__(count, recipe.batch_size, gather, shapes)
@@ -138,6 +141,11 @@ def held_out_words(
     ]
     held = found[:: recipe.held_out]
     del found[:: recipe.held_out]
+    if held and not found:
+        raise UserError(
+            "the sources hold 1 document, which is held out for validation: give more, or take "
+            "its paragraphs or lines for documents, by text-paragraphs: or text-lines:"
+        )
     return [list(itertools.chain.from_iterable(part)) for part in (found, held)]
 
 
@@ -174,7 +182,7 @@ def run(options: argparse.Namespace) -> None:
         ElmoRun(path, recipe, vocabulary, data_dir=options.data_dir),
         RunData(
             functools.partial(rows.dataset, recipe.training.seed),
-            hashlib.sha256(rows.ids.tobytes()).hexdigest(),
+            rows.fingerprint,
             {"rows": len(rows.ids)},
         ),
         lambda network: lambda model, step: measured(model, held_out.evaluation_dataset()),
@@ -190,7 +198,8 @@ def evaluate(options: argparse.Namespace) -> None:
     """Scores a checkpoint on the documents that its run held out; writes RUN/scores."""
     opened = ElmoRun.open(options.run)
     weights = opened.checkpoint(options.checkpoint)
-    _, held_out, _ = read_rows(opened.recipe, opened.vocabulary, options.tfds)
+    rows, held_out, _ = read_rows(opened.recipe, opened.vocabulary, options.tfds)
+    opened.check_data(rows.fingerprint)
     network = opened.load_network(weights)
     training = dataclasses.replace(opened.recipe.training, ema_decay=None)
     model = build_fit_model(network, opened.recipe.make_objective(), training)
@@ -219,6 +228,19 @@ def run_embed(options: argparse.Namespace) -> None:
     print(f"{len(lines)} lines, vectors of {width} in {options.output}: line_0, words_0, ...")
 
 
+def _batched(rows: Iterable[list[bytes]]) -> Iterator[list[list[bytes]]]:
+    """Lines of words in lists that are padded to `_TOGETHER` words at most, or of one line."""
+    batch, longest = [], 0
+    for row in rows:
+        longest = max(longest, len(row))
+        if batch and (len(batch) + 1) * longest > _TOGETHER:
+            yield batch
+            batch, longest = [], len(row)
+        batch.append(row)
+    if batch:
+        yield batch
+
+
 def embed(
     network: Elmo, lines: list[str], tokenized: bool = False
 ) -> Iterator[tuple[list[str], np.ndarray]]:
@@ -233,12 +255,13 @@ def embed(
         autograph=False,
         reduce_retracing=True,  # lines are of all lengths
     )
-    for first in range(0, len(lines), _TOGETHER):
-        texts = tf.constant(lines[first : first + _TOGETHER])
-        words = tf.strings.split(texts) if tokenized else split_words(texts)
+    cut = tf.strings.split if tokenized else split_words
+    words = (row for chunk in in_chunks(lines) for row in cut(tf.constant(chunk)).to_list())
+    for rows in _batched(words):
+        words = tf.ragged.constant(rows, tf.string, ragged_rank=1)
         padded = with_ends(words).to_tensor("")  # (B, L)
         found = layers(character_ids(padded, network.config.max_characters))
-        for row, mine in enumerate(words.to_list()):
+        for row, mine in enumerate(rows):
             # The first and last positions are the marks of the sentence's ends.
             vectors = tf.cast(found[row, 1 : 1 + len(mine)], tf.float32).numpy()
             yield [word.decode("utf-8", "replace") for word in mine], vectors

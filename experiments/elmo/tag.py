@@ -19,6 +19,7 @@ from macaron_tf.data.tasks.tags import TaggedSentences, read_tagged
 from macaron_tf.evaluation.reading import score_tags
 from macaron_tf.models import Elmo, WordTagger, WordTaggerConfig
 from macaron_tf.objectives import SequenceObjective
+from macaron_tf.text.token_rows import fingerprint
 from macaron_tf.text.words import character_ids, with_ends
 from macaron_tf.training import TrainingConfig, build_fit_model, train
 from macaron_tf.training.checkpoints import weights_record
@@ -52,6 +53,10 @@ class Sentences(ArrayBatches):
         lengths = np.diff(self.splits)  # words, the two marks included
         super().__init__(len(examples), _BATCH, self.padded, shapes, lengths)
 
+    def arrays(self) -> list[np.ndarray]:
+        """The words and their tags, whose bytes identify the sentences."""
+        return [self.characters, np.concatenate([*self.examples.labels])]
+
     def padded(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
         """`inputs (B, L, C)`, `targets (B, L)` and `weight (B, L)`, 0 at marks and padding."""
         tags = [self.examples.labels[number] for number in numbers]
@@ -76,7 +81,8 @@ def run(options: argparse.Namespace) -> None:
         for split in ("train", options.split)
     )
     settings = {f"--{name}": vars(options)[name] for name in ("epochs", "source", "split")}
-    settings["weights"] = str(weights)
+    settings["weights"] = fingerprint(elmo.get_weights())
+    settings["sentences"] = fingerprint([*learnt.arrays(), *judged.arrays()])
     rows = []
     for place in ("", *options.places):
         name = _ROWS[place]

@@ -158,13 +158,22 @@ def complete(options: argparse.Namespace) -> None:
 def score(options: argparse.Namespace) -> None:
     """Scores files, prints a line for each, and writes them where asked."""
     opened = open_model(options.run, options.checkpoint, causal=True)
+    longest = opened.longest
+    if options.window and longest is not None and options.window > longest:
+        raise UserError(
+            f"--window {options.window}: the model has {longest} positions; give {longest} or less"
+        )
     window = options.window or opened.window
-    if opened.longest is not None:
-        window = min(window, opened.longest)
+    if longest is not None:
+        window = min(window, longest)
     scorer = opened.scorer(window)
     records = []
-    for file in options.files:
-        text = "\n".join(lines_of(storage.as_path(file).expanduser()))
+    texts = {
+        file: "\n".join(lines_of(storage.as_path(file).expanduser())) for file in options.files
+    }
+    if empty := [file for file, text in texts.items() if not text.strip()]:
+        raise UserError(f"{empty[0]}: there is no text to score; give a file with some")
+    for file, text in texts.items():
         with Progress(f"scoring {file}"):
             found = scorer.score_text(text, options.stride)
         words, size = len(text.split()), len(text.encode())

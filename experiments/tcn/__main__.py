@@ -28,15 +28,21 @@ main = cli.program(
         "train the models of a task, or go on with interrupted runs",
         "experiments.tcn.train:run",
         cli.unless_resumed(
-            cli.argument("task", "one of those above, or a function of your own, FILE.py[:NAME]"),
+            cli.argument(
+                "task",
+                "adding, copy_memory, jsb, nottingham, ptb_words, ptb_characters, wikitext, "
+                "lambada, mnist or permuted_mnist; or a function of your own that makes a recipe, "
+                "FILE.py[:NAME]",
+            ),
             cli.argument("out", "folder of runs and results"),
             cli.argument(
                 "--models",
                 "default: all four",
                 nargs="+",
                 choices=("tcn", "lstm", "gru", "rnn"),
+                action=cli.Distinct,
             ),
-            cli.count("--seeds N", "default 1", least=0, nargs="+"),
+            cli.count("--seeds N", "default 1", least=0, nargs="+", action=cli.Distinct),
         ),
         cli.argument(
             "--data PATH",

@@ -3,7 +3,9 @@
 import argparse
 import collections
 import dataclasses
+import hashlib
 import itertools
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -20,6 +22,7 @@ from macaron_tf.data.batches import ArrayBatches, Batches
 from macaron_tf.data.sources.tfds import read_columns
 from macaron_tf.errors import UserError
 from macaron_tf.io.files import lines_of
+from macaron_tf.text.token_rows import fingerprint
 from macaron_tf.text.words import WordVocabulary, count_words, read_words
 
 ADDING_LENGTH = 600
@@ -52,6 +55,7 @@ class TaskData:
         test: scores the best checkpoint by `validation`; None = the data have no test split.
         summary: sizes, for people.
         vocab_size: of data that are ids.
+        fingerprint: SHA-256 (hex) of what is learnt from; "" where the task alone decides it.
     """
 
     train: Callable[[int], tf.data.Dataset]
@@ -59,6 +63,7 @@ class TaskData:
     test: tf.data.Dataset | None
     summary: str
     vocab_size: int | None = None
+    fingerprint: str = ""
 
 
 def task_data(seed: int, splits: Sequence[Batches | None], *more) -> TaskData:
@@ -172,7 +177,7 @@ def music(options: argparse.Namespace, recipe) -> TaskData:
         f"{len(test)} to test"
     )
     splits = batches(train, recipe.batch_size), *held_out
-    return task_data(recipe.training.seed, splits, summary)
+    return task_data(recipe.training.seed, splits, summary, None, fingerprint(train))
 
 
 def _pieces(path: str | None) -> tuple[list[np.ndarray], ...]:
@@ -183,7 +188,7 @@ def _pieces(path: str | None) -> tuple[list[np.ndarray], ...]:
         arrays = scipy.io.loadmat(path, appendmat=False)
     except FileNotFoundError as error:
         raise UserError(f"--data {path}: there is no such file; correct the path") from error
-    except (OSError, ValueError, NotImplementedError, MatReadError) as error:
+    except (OSError, ValueError, NotImplementedError, MatReadError, zlib.error) as error:
         raise UserError(f"--data {path} is no MATLAB file that can be read: {error}") from error
     splits = []
     for name in ("traindata", "validdata", "testdata"):
@@ -243,7 +248,12 @@ def text(
         *(batches(split, _STREAMS) for split in ("valid", "test")),
     )
     summary = f"{len(symbols['train']):,} {unit}, {len(symbols['valid']):,} to validate"
-    return task_data(0, splits, summary, len(vocabulary))
+    return task_data(0, splits, summary, len(vocabulary), _digest(symbols["train"]))
+
+
+def _digest(words: Iterable[str]) -> str:
+    """SHA-256 (hex) of words or characters in their order."""
+    return hashlib.sha256("\n".join(words).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _lines(folder: str | None, split: str) -> list[str]:
@@ -310,7 +320,7 @@ def articles(options: argparse.Namespace, recipe) -> TaskData:
         )
     splits = windows(train, recipe.batch_size, WORDS), windows(held, _STREAMS, WORDS), None
     summary = f"{len(train):,} words, {len(held):,} to validate"
-    return task_data(0, splits, summary, vocabulary.size)
+    return task_data(0, splits, summary, vocabulary.size, _digest(parts[0]))
 
 
 def _as_in_books(text: str) -> str:
@@ -325,12 +335,13 @@ def last_words(options: argparse.Namespace, recipe) -> TaskData:
 
     A passage counts where its last word is in the vocabulary.
     """
+    asked = {split: _lines(options.data, split) for split in ("dev", "test")}
     parts = held_out_words(recipe, options.tfds, _as_in_books)
     words = [*itertools.chain.from_iterable(parts)]  # the passages are held out
     vocabulary = count_words([words], recipe.vocabulary_size)
 
     def passages(split: str) -> ArrayBatches | None:
-        found = read_words(map(_as_in_books, _lines(options.data, split)))
+        found = read_words(map(_as_in_books, asked[split]))
         # Without the mark of the last sentence's end.
         rows = [
             row for row in (known_ids(words[:-1], vocabulary) for words in found) if any(row[-1:])
@@ -355,7 +366,7 @@ def last_words(options: argparse.Namespace, recipe) -> TaskData:
         )
     train = windows(known_ids(words, vocabulary), recipe.batch_size, WORDS)
     summary = f"{len(words):,} words, {dev.count:,} passages to validate"
-    return task_data(0, (train, dev, test), summary, vocabulary.size)
+    return task_data(0, (train, dev, test), summary, vocabulary.size, _digest(words))
 
 
 def images(permutation: np.ndarray, options: argparse.Namespace, recipe) -> TaskData:

@@ -8,6 +8,7 @@ import statistics
 import keras
 
 from experiments import registry, studies
+from experiments.recipe import refuse_given
 from experiments.run import write_json
 from experiments.tcn.run import SequenceRecipe, SequenceRun
 from experiments.tcn.tasks import MODELS, TASKS, Task, TaskData
@@ -22,12 +23,15 @@ def run(options: argparse.Namespace) -> None:
     """Trains the runs that are not complete, and writes OUT/TASK.md, .json and .png."""
     if options.resume:
         return _resume(options)
+    refuse_given(
+        options.set, {"training.seed": "--seeds", "task": "TASK", "model.mixer": "--models"}
+    )
     name = options.task
     prefix = "" if is_place(name) or name.startswith("tcn_") else "tcn_"
     base = registry.load(prefix + name, SequenceRecipe)
     task, out, models = TASKS[base.task], pathlib.Path(options.out), options.models or MODELS
     for mixer in models:  # refuses wrong settings before minutes are spent
-        base.of_mixer(mixer, options.set)
+        base.of_mixer(mixer, options.set).check_metric([task.metric])
     rows = []
     for seed in options.seeds or [1]:
         settings = [*options.set, f"training.seed={seed}"]
@@ -47,8 +51,10 @@ def run(options: argparse.Namespace) -> None:
 
 def _resume(options: argparse.Namespace) -> None:
     """Goes on with one run, by the recipe that it keeps, and prints its row of the table."""
+    refuse_given(options.set, dict.fromkeys(("task", "model.mixer"), "it to another run"))
     recipe = registry.load_given(options, SequenceRun)
     task = TASKS[recipe.task]
+    recipe.check_metric([task.metric])
     data = task.open(options, recipe)
     row = _train(recipe, task, data, pathlib.Path(options.run), options.data_dir)
     print("\n".join(table(task, [row])))
@@ -65,6 +71,8 @@ def _train(
     done = path / "result.json"
     run = SequenceRun(as_path(path), recipe, None, data.vocab_size, data_dir=data_dir)
     if (earlier := run.resume(run.path, recipe)) and done.exists() and earlier.recipe == recipe:
+        if data.fingerprint:
+            earlier.check_data(data.fingerprint)
         print(f"{path}: complete")
         return studies.read_json(done)
     keras.backend.clear_session()
@@ -73,7 +81,7 @@ def _train(
     print(f"{path}: {config.mixer} of {size}; {data.summary}", flush=True)
     result = train_run(
         run,
-        RunData(data.train),
+        RunData(data.train, data.fingerprint),
         lambda network: lambda model, step: _measured(model, data.validation),
         note=None,
     )

@@ -183,12 +183,14 @@ MESHES = {"1": "data=1", "8x1": "data=8", "4x2": "data=4,model=2", "2x4": "data=
 def test_systems_learn_the_same_on_every_mesh(system, tmp_path, number_text):
     """20 updates after 5 of TensorFlow's: JAX to 1e-5, meshes to 1e-6 of one device.
 
-    XLNet's weights differ by up to 2.5e-6 between meshes, where its scores by distance and segment
-    have small gradients; its losses do not.
+    XLNet's scores by distance and segment have gradients near rounding, which Adam would divide by
+    their own size: its epsilon is 1e-3.
 
     The exports of a mesh's run and of TensorFlow's answer alike.
     """
     small = flags([f"{name}={value}" for name, value in SMALL.items()])
+    if system == "xlnet_tiny":
+        small += ["--set", "training.epsilon=1e-3"]
     if system == "multi30k_macaron_tiny":
         program, main, data = "experiments.translate", translate, []
         settings = number_settings(number_text, 5)
@@ -228,9 +230,8 @@ def test_systems_learn_the_same_on_every_mesh(system, tmp_path, number_text):
         for path, expected in theirs.items():
             if path.startswith("model.weights"):
                 found, expected = (without_keys(path, array) for array in (ours[path], expected))
-                near = max(precision, 3e-6) if system == "xlnet_tiny" else precision
                 np.testing.assert_allclose(
-                    found, expected, rtol=near, atol=near, err_msg=f"{name} {path}"
+                    found, expected, rtol=precision, atol=precision, err_msg=f"{name} {path}"
                 )
     if not system.startswith(("gpt2", "t5", "multi30k")):  # only their tasks are exported
         return

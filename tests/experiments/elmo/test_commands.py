@@ -193,8 +193,10 @@ def test_bad_input_is_named(run, tmp_path, refused):
         (["train", "bert_tiny", new], "bert_tiny is a recipe of kind 'pretraining'"),
         (["train", "elmo_tiny", new, "--set", "model=bert_tiny"], "is no ELMo"),
         (["train", "elmo_tiny", new, "--set", "row_length=1"], "row_length=1 must be"),
-        # The one document is held out.
-        (["train", "elmo_tiny", new, "--set", f"sources=text:{tmp_path}/one.txt"], "hold no word"),
+        (
+            ["train", "elmo_tiny", new, "--set", f"sources=text:{tmp_path}/one.txt"],
+            "the sources hold 1 document, which is held out for validation",
+        ),
         (["evaluate", str(tmp_path)], "is not a run"),
         (["embed", run, "--input", "nowhere", "--output", "v.npz"], "--input nowhere"),
         (["tag", run, new, "--epochs", "0"], "--epochs 0"),
