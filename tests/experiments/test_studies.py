@@ -462,7 +462,8 @@ def test_arms_are_named_recipes_with_settings():
 
 
 @pytest.mark.parametrize("calls", ["pretended"], indirect=True)
-def test_fine_tunings_are_compared_by_the_grid(calls, tmp_path):
+def test_fine_tunings_are_compared_by_the_grid(calls, tmp_path, monkeypatch):
+    monkeypatch.setattr("experiments.compare.kinds.read_init", lambda place, decoders: None)
     arms = ["bert=sst2:init=runs/a", "swish=sst2:init=runs/b,training.learning_rate=1e-3,epochs=2"]
     arguments = [str(tmp_path), *arms, "--seeds", "1", "--set", "max_length=64", "--data-dir", "D"]
     assert compare([*arguments, "--set", "preset=bert"]) == 0
@@ -650,13 +651,14 @@ def test_bad_arms_are_one_sentence(corpus, tmp_path, refused):
         (["elmo_tiny", "b=elmo_tiny"], "elmo_tiny is a recipe of kind"),
         ([*pair, "--set", "model.block=rnn"], "block='rnn' must be one of"),
         ([*pair, "--set", "trainin.seed=1"], "there is no 'trainin' here"),
-        ([*pair, "--seeds", "1", "1"], "--seeds 1 1: give each seed once"),
+        ([*pair, "--seeds", "1", "1"], "--seeds 1 1: give each once"),
         (["bert_tiny", "b=bert_tiny:training.seed=2"], "b: leave out training.seed"),
         (["bert_tiny", "b=bert_tiny:init=runs/a"], "b: leave out init=runs/a"),
         (["bert_tiny", "b=bert_tiny:masking.rate=0.3"], "b has masking.rate=0.3, bert_tiny 0.15"),
         (["bert_tiny", "gpt_tiny"], "arms read equal text; give both the same, or --differ"),
         (["a=sst2", "b=sst2:init=runs/a"], "a: give the weights to start with, as in"),
         (["a=sst2:init=r", "b=rte:init=r"], "b has task='rte', a 'sst2'"),
+        (["a=sst2:init=r", "b=sst2:init=q"], "r is no run: it has no model.json"),
     ):
         refused(compare, [str(tmp_path / "out"), *words], message, tmp_path)
     refused(compare, [str(tmp_path / "out"), *pair, "--corpus", corpus], "length", tmp_path)

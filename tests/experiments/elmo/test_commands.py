@@ -1,12 +1,14 @@
 """ELMo from the command on: train, go on, evaluate, embed, tag, export."""
 
 import json
+import pathlib
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from experiments.elmo.__main__ import main
+from experiments.elmo.run import ElmoRun, embed
 from macaron_tf.training.progress import read_lines
 from tests.experiments.pretraining_toy import flags
 
@@ -63,6 +65,27 @@ def test_it_learns_what_follows_and_what_precedes(run, command, capsys):
     assert f"{last['perplexity']:.5f}"[:6] in capsys.readouterr().out
     assert main([*command, "--set", "model.clip=1.0"]) == 2
     assert "was trained with" in capsys.readouterr().err
+
+
+def test_another_text_is_not_scored_as_the_held_out_one(command, text, run, tmp_path, capsys):
+    file = pathlib.Path(text.removeprefix("text-lines:"))
+    before = file.read_text()
+    file.write_text("0 red .\n" + before)
+    assert main(["evaluate", run]) == 2
+    assert "the training text is not what" in capsys.readouterr().err
+    file.write_text(before)
+
+
+def test_lines_of_any_length_are_embedded_alike(run):
+    opened = ElmoRun.open(run)
+    network = opened.load_network(opened.checkpoint("last"))
+    lines = ["0 red and 1 blue", "2", "0 red " * 1500, "", "1"]
+    together = list(embed(network, lines))
+    assert [len(words) for words, _ in together] == [5, 1, 3000, 0, 1]
+    for line, (words, vectors) in zip(lines, together, strict=True):
+        [(alone, expected)] = embed(network, [line])
+        assert alone == words
+        np.testing.assert_allclose(vectors, expected, atol=1e-5)
 
 
 def test_words_are_embedded_by_command_and_by_what_is_exported(run, tmp_path):

@@ -50,12 +50,25 @@ def test_a_task_is_trained_resumed_and_shown(tunes, tmp_path, capsys):
     assert json.loads((tmp_path / "jsb.json").read_text())["rows"] == shown["rows"]
     assert main([*command, "--set", "training.learning_rate=0.1"]) == 2
     assert "training.learning_rate=0.02, not 0.1" in capsys.readouterr().err
+    # Other pieces of as many keys.
+    pieces = scipy.io.loadmat(tunes)
+    pieces["traindata"] = pieces["traindata"][:, ::-1]
+    scipy.io.savemat(tmp_path / "other.mat", {n: v for n, v in pieces.items() if n[0] != "_"})
+    command[3] = str(tmp_path / "other.mat")
+    for words in (command, ["--resume", str(tmp_path / "tcn-1"), "--data", command[3]]):
+        assert main(words) == 2
+        assert "the training text is not what" in capsys.readouterr().err
 
 
 def test_bad_input_is_named(tunes, tmp_path, refused):
     other = tmp_path / "other.mat"
     scipy.io.savemat(other, {"traindata": np.zeros((3, 88))})
     (tmp_path / "text.mat").write_text("no music")
+    flipped = tmp_path / "flipped.mat"
+    scipy.io.savemat(flipped, {"traindata": np.zeros((30, 88))}, do_compression=True)
+    raw = bytearray(flipped.read_bytes())
+    raw[-20] ^= 7
+    flipped.write_bytes(raw)
     (tmp_path / "ptb").mkdir()
     (tmp_path / "ptb" / "train.txt").write_text("a b\n")
     (tmp_path / "ptb" / "valid.txt").write_text("\n")
@@ -66,6 +79,15 @@ def test_bad_input_is_named(tunes, tmp_path, refused):
         (["jsb", "--data", str(other)], "'traindata' must hold pieces of 88 columns"),
         (["jsb", "--data", tunes, "--set", "model.widths=()"], "model: widths=() must be one"),
         (["jsb", "--data", tunes, "--set", "model=bert_tiny"], "is no model of sequences"),
+        (["jsb", "--data", tunes, "--seeds", "1", "1"], "--seeds 1 1: give each once"),
+        (["jsb", "--data", tunes, "--models", "tcn", "tcn"], "--models tcn tcn: give each once"),
+        (
+            ["jsb", "--data", tunes, "--set", "training.best_metric=perplexity"],
+            "training.best_metric is 'perplexity': give one of loss",
+        ),
+        (["jsb", "--data", tunes, "--set", "model.mixer=gru"], "give --models instead"),
+        (["jsb", "--data", str(flipped)], "is no MATLAB file"),
+        (["lambada"], "--data is missing: give the folder of dev.txt.gz"),
         (["ptb_words"], "--data is missing: give the folder"),
         (["ptb_words", "--data", str(tmp_path)], "there is no train.txt.gz in it"),
         (["ptb_words", "--data", str(tmp_path / "ptb")], "valid.txt holds no text"),
