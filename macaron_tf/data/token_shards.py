@@ -7,6 +7,7 @@ import json
 import mmap
 import os
 import pathlib
+import resource
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -20,6 +21,7 @@ from macaron_tf.text.token_rows import JoinedRows, TokenRows, fingerprint
 
 FORMAT = 3  # raise it when the files' layout or meaning changes
 SHARD_PAIRS = 1 << 15  # read for a shard; a part of the format, for a resumed corpus counts by it
+_OTHER_FILES = 256  # that a process opens besides the shards
 _INDEX = "index.json"  # written last: the number of shards, and the fingerprint of their rows
 
 Pairs = Sequence[tuple[str, str]]
@@ -173,9 +175,26 @@ def open_tokens(folder: pathlib.Path) -> TokenizedPairs | None:
 
 def _shards(folder: pathlib.Path, count: int) -> list[TokenizedPairs] | None:
     """The shards; None where one is missing or damaged."""
+    _allow_open_files(count, folder)
     with concurrent.futures.ThreadPoolExecutor() as threads:
         parts = list(threads.map(load_tokens, (_shard(folder, i) for i in range(count))))
     return None if any(part is None for part in parts) else parts
+
+
+def _allow_open_files(count: int, folder: pathlib.Path) -> None:
+    """Raises this process's limit of open files, where it can: each mapped file stays open.
+
+    The usual limit, 1,024, is reached by 30 million pairs.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + _OTHER_FILES
+    if 0 <= hard < wanted:
+        raise UserError(
+            f"{folder} has {count} files, and this process may open {hard}: raise `ulimit -Hn` to "
+            f"{wanted}"
+        )
+    if 0 <= soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def save_tokens(path: pathlib.Path, tokens: TokenizedPairs) -> None:

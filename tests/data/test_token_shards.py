@@ -1,11 +1,13 @@
 """Shards of tokens on disk: one that is damaged or half-written is never read."""
 
 import mmap
+import os
+import resource
 
 import numpy as np
 import pytest
 
-from macaron_tf.data.token_shards import TokenizedPairs, load_tokens, save_tokens
+from macaron_tf.data.token_shards import TokenizedPairs, load_tokens, open_tokens, save_tokens
 from macaron_tf.text.token_rows import TokenRows
 from tests.harness import refuses
 from tests.text.test_token_rows import ROWS, lists
@@ -60,3 +62,23 @@ def test_unwritable_place(tokens, tmp_path):
         tmp_path / "file" / "a",
         tokens,
     )
+
+
+@pytest.fixture
+def few_files():
+    """A limit of few open files more than there are."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    few = len(os.listdir("/proc/self/fd")) + 20
+    resource.setrlimit(resource.RLIMIT_NOFILE, (few, before[1]))
+    yield few
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_more_shards_than_files_may_be_open(tokens, tmp_path, few_files, monkeypatch):
+    for number in range(60):
+        save_tokens(tmp_path / f"shard-{number:05d}", tokens)
+    (tmp_path / "index.json").write_text('{"shards": 60, "fingerprint": "f"}')
+    opened = open_tokens(tmp_path)
+    assert len(opened.source) == 180 and opened.target.padded(np.array([179]), 5).any()
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (few_files, few_files))
+    refuses("has 60 files, and this process may open", open_tokens, tmp_path)
