@@ -246,7 +246,7 @@ def test_every_loop_is_vectorized():
         )
         if found and "@plt" not in name:
             loops[found[1]] = code
-    assert len(loops) == 46
+    assert len(loops) == 50
     for name, code in loops.items():
         assert re.search(r"\sv?(mul|fn?m(add|sub)\d+)ps\s", code), name
 
