@@ -16,6 +16,7 @@ from macaron_tf.data.processes import Processes
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import only_writer
+from macaron_tf.io.memory import return_freed_memory
 from macaron_tf.io.progress import Progress
 from macaron_tf.text.token_rows import JoinedRows, TokenRows, fingerprint
 
@@ -114,6 +115,7 @@ def prepare(
             _write(folder, chunks, tokenize, count(), processes or os.cpu_count() or 1)
             # Mapped again, a large corpus that was read for its fingerprint leaves the memory.
             tokens = open_tokens(folder)
+            return_freed_memory()
     if not tokens:
         raise UserError(
             f"{folder} is damaged as soon as it is written: set MACARON_TF_CACHE to another disk"
@@ -125,6 +127,7 @@ def _write(folder, chunks, tokenize, total: int | None, processes: int) -> None:
     """Writes the shards that are missing or damaged, then the index; see `prepare`."""
     for left in folder.glob(".tmp-*"):  # of a killed process
         storage.remove(os.fspath(left))
+    return_freed_memory()  # the lines that a vocabulary was trained on just before
     count = 0
     with Progress("tokenizing", "pairs", total) as progress:
 
