@@ -3,7 +3,6 @@
 import argparse
 import dataclasses
 import functools
-import hashlib
 import io
 import itertools
 from collections.abc import Callable, Iterable, Iterator
@@ -28,6 +27,7 @@ from macaron_tf.objectives import BidirectionalLanguageObjective
 from macaron_tf.program import decoded
 from macaron_tf.settings import INT32, Count, Natural
 from macaron_tf.text.normalization import in_chunks
+from macaron_tf.text.token_rows import fingerprint
 from macaron_tf.text.words import (
     WordText,
     WordVocabulary,
@@ -106,7 +106,6 @@ class Rows(ArrayBatches):
 
     Attributes:
         ids: `(rows, L)`, words by their index in `text.types`.
-        fingerprint: SHA-256 (hex) of the ids.
     """
 
     def __init__(self, text: WordText, recipe: ElmoRecipe):
@@ -119,10 +118,13 @@ class Rows(ArrayBatches):
             ids = self.ids[numbers]
             return {"characters": characters[ids], "words": text.targets(ids)}
 
-        self.fingerprint = hashlib.sha256(self.ids.tobytes()).hexdigest()
         shapes = {"characters": ("int32", (None, length, width))}
         shapes["words"] = ("int32", (None, length))
         super().__init__(count, recipe.batch_size, gather, shapes)
+
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) of the ids."""
+        return fingerprint([self.ids])
 
 
 def held_out_words(
@@ -141,12 +143,18 @@ def held_out_words(
     ]
     held = found[:: recipe.held_out]
     del found[:: recipe.held_out]
-    if held and not found:
+    return [list(itertools.chain.from_iterable(part)) for part in (found, held)]
+
+
+def count_learnt(parts: list[list[str]], size: int) -> WordVocabulary:
+    """The vocabulary of the words to learn from, the first part of `held_out_words`."""
+    learnt, held = parts
+    if held and not learnt:
         raise UserError(
             "the sources hold 1 document, which is held out for validation: give more, or take "
             "its paragraphs or lines for documents, by text-paragraphs: or text-lines:"
         )
-    return [list(itertools.chain.from_iterable(part)) for part in (found, held)]
+    return count_words([learnt], size)
 
 
 def read_rows(
@@ -158,7 +166,7 @@ def read_rows(
         vocabulary: of a run; None = counted here.
     """
     parts = held_out_words(recipe, tfds)
-    vocabulary = vocabulary or count_words([parts[0]], recipe.vocabulary_size)
+    vocabulary = vocabulary or count_learnt(parts, recipe.vocabulary_size)
     learnt, judged = (len(part) // recipe.row_length for part in parts)
     if learnt < recipe.batch_size or not judged:
         raise UserError(
@@ -182,7 +190,7 @@ def run(options: argparse.Namespace) -> None:
         ElmoRun(path, recipe, vocabulary, data_dir=options.data_dir),
         RunData(
             functools.partial(rows.dataset, recipe.training.seed),
-            rows.fingerprint,
+            rows.fingerprint(),
             {"rows": len(rows.ids)},
         ),
         lambda network: lambda model, step: measured(model, held_out.evaluation_dataset()),
@@ -199,7 +207,7 @@ def evaluate(options: argparse.Namespace) -> None:
     opened = ElmoRun.open(options.run)
     weights = opened.checkpoint(options.checkpoint)
     rows, held_out, _ = read_rows(opened.recipe, opened.vocabulary, options.tfds)
-    opened.check_data(rows.fingerprint)
+    opened.check_data(rows.fingerprint())
     network = opened.load_network(weights)
     training = dataclasses.replace(opened.recipe.training, ema_decay=None)
     model = build_fit_model(network, opened.recipe.make_objective(), training)

@@ -168,12 +168,11 @@ def score(options: argparse.Namespace) -> None:
         window = min(window, longest)
     scorer = opened.scorer(window)
     records = []
-    texts = {
-        file: "\n".join(lines_of(storage.as_path(file).expanduser())) for file in options.files
-    }
-    if empty := [file for file, text in texts.items() if not text.strip()]:
+    texts = ["\n".join(lines_of(storage.as_path(file).expanduser())) for file in options.files]
+    pairs = list(zip(options.files, texts, strict=True))
+    if empty := [file for file, text in pairs if not text.strip()]:
         raise UserError(f"{empty[0]}: there is no text to score; give a file with some")
-    for file, text in texts.items():
+    for file, text in pairs:
         with Progress(f"scoring {file}"):
             found = scorer.score_text(text, options.stride)
         words, size = len(text.split()), len(text.encode())

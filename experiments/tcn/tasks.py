@@ -17,7 +17,7 @@ import tensorflow as tf
 from etils import epath
 from scipy.io.matlab import MatReadError
 
-from experiments.elmo.run import held_out_words
+from experiments.elmo.run import count_learnt, held_out_words
 from macaron_tf.data.batches import ArrayBatches, Batches
 from macaron_tf.data.sources.tfds import read_columns
 from macaron_tf.errors import UserError
@@ -311,7 +311,7 @@ def known_ids(words: Iterable[str], vocabulary: WordVocabulary) -> np.ndarray:
 def articles(options: argparse.Namespace, recipe) -> TaskData:
     """The next word of the recipe's documents; a word outside the vocabulary is <UNK>."""
     parts = held_out_words(recipe, options.tfds)
-    vocabulary = count_words(parts[:1], recipe.vocabulary_size)
+    vocabulary = count_learnt(parts, recipe.vocabulary_size)
     train, held = (known_ids(part, vocabulary) for part in parts)
     if min(len(train), len(held)) <= WORDS[0]:
         raise UserError(

@@ -102,7 +102,7 @@ class JoinedRows:
         return lengths
 
     def arrays(self) -> Iterator[np.ndarray]:
-        """Those of `TokenRows.arrays`, of the same bytes, in pieces."""
+        """The bytes of `TokenRows.arrays`, the offsets and then the ids, in one array a part."""
         yield self.parts[0].offsets[:1]
         begin = 0
         for part in self.parts:

@@ -83,6 +83,7 @@ def test_score_says_how_likely_texts_are(language_run, tmp_path, ran):
     (tmp_path / "b.txt").write_text("d q c z .\nx d y d w .\n" * 9)
     files = [tmp_path / "a.txt", tmp_path / "b.txt", "--output", tmp_path / "scores.json"]
     assert ran(main, "score", language_run, *files).out.count(" a word; ") == 2
+    assert ran(main, "score", language_run, files[0], files[0]).out.count(" a word; ") == 2
     record = json.loads((tmp_path / "scores.json").read_text())
     usual, odd = record["files"]
     # Without the last line's end.

@@ -206,6 +206,9 @@ def test_lambada_asks_for_the_last_word_of_each_passage(tmp_path):
     np.testing.assert_array_equal(inputs[:, 1:], targets[:, :-1])
     assert len(set(asked)) == 2 and 0 not in asked
     assert inputs.shape == targets.shape == (2, max(weight.argmax(axis=1)) + 1)
+    # One book is learnt from whole.
+    book = opened("lambada", options, sources=(f"text:{tmp_path}/book.txt",))
+    assert book.summary == found.summary
     with pytest.raises(UserError, match="no passage of dev.txt ends"):
         (tmp_path / "dev.txt").write_text("a wolf\n")
         opened("lambada", options, sources=(f"text-lines:{tmp_path}/book.txt",))
