@@ -214,7 +214,7 @@ def count(form: str, text: str, default=None, least=1, below=None, **options) ->
     """
     kind, name = type(least), form.partition(" ")[0]
     if below is None:
-        span = f"{least:g} or more"
+        span = f"{least:g} or more, at most {'2147483647' if kind is int else '3.4e38'}"
     else:
         span = f"{least} to {below - 1}" if kind is int else f"{least:g} to below {below}"
     below = below or (2**31 if kind is int else 3.4e38)

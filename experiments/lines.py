@@ -59,12 +59,12 @@ def opened_input(name: str | None, flag: str = "--input") -> Iterator[BinaryIO]:
 
 
 @contextlib.contextmanager
-def opened_output(name: str | None) -> Iterator[BinaryIO]:
+def opened_output(name: str | None) -> Iterator[BinaryIO | storage.OutputFile]:
     """The file of `--output`, written aside and then renamed; stdout if `name` is None."""
     if name is None:
         yield sys.stdout.buffer
         return
-    with storage.renamed_aside(name) as aside, storage.as_path(aside).open("wb") as file:
+    with storage.open_aside(name) as file:
         yield file
 
 

@@ -161,7 +161,8 @@ def recipe_from_json(recipe_class: type[Recipe], text: str, where: str) -> Recip
         raise UserError(
             f"{where} is not a recipe that this version wrote: {error}; train it again"
         ) from error
-    raise UserError(f"{where} is the recipe of a {kind} run, not of a {recipe_class.kind} one")
+    kinds = (f"{'an' if kind[0] in 'ae' else 'a'} {kind}" for kind in (kind, recipe_class.kind))
+    raise UserError("{} is the recipe of {} run, not of {} one".format(where, *kinds))
 
 
 def override(

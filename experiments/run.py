@@ -154,8 +154,10 @@ class Run(abc.ABC):
         # Last: a folder with a recipe has all the other files.
         storage.write_aside(self.path / "recipe.json", self.recipe.to_json().encode())
 
-    def check_data(self, fingerprint: str) -> None:
-        """Refuses to continue the run on data of another fingerprint."""
+    def check_data(
+        self, fingerprint: str, mend: str = "restore the text, or start another run"
+    ) -> None:
+        """Refuses training data of another fingerprint than the run's."""
         record = self.data_record()
         if record["sha256"] != fingerprint:
             if self.vocabulary is not None and record.get(_HASH) != self.vocabulary.hash:
@@ -163,10 +165,7 @@ class Run(abc.ABC):
                     f"{self.path / 'vocabulary'} is not the vocabulary that the run was trained "
                     "with: restore it, or start another run"
                 )
-            raise UserError(
-                f"the training text is not what {self.path} was trained on: restore the text, "
-                "or start another run"
-            )
+            raise UserError(f"the training text is not what {self.path} was trained on: {mend}")
 
     def data_record(self) -> dict[str, typing.Any]:
         """The fingerprint of the training data, `sha256`, and the sizes and places beside it."""

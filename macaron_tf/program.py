@@ -276,7 +276,8 @@ def decoded(lines: Iterable[bytes]) -> Iterator[str]:
             raise UserError("the input is compressed: send it through `gunzip -c` first")
         if b"\0" in line:
             raise UserError(f"line {number} of the input holds a zero byte: give text in UTF-8")
-        text = line.decode("utf-8", errors="replace")
+        # A byte order mark is no text.
+        text = line.decode("utf-8-sig" if number == 1 else "utf-8", errors="replace")
         if "\N{REPLACEMENT CHARACTER}" in text and b"\xef\xbf\xbd" not in line:
             print(f"warning: line {number} is not UTF-8: bad bytes replaced", file=sys.stderr)
         yield text.rstrip("\r\n")

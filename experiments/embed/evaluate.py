@@ -75,10 +75,11 @@ def run(options: argparse.Namespace) -> None:
             f"{classes or 'none'}: give --task stsb, which is scored by the cosine"
         )
     learnt = opened.recipe.described.labels if opened and classes else ()
-    if learnt != task.labels and sorted(learnt) == sorted(task.labels):
+    if learnt and learnt != task.labels and not task.regression:
         raise UserError(
-            f"{name} has its classes in another order, {', '.join(task.labels)}, than "
-            f"{opened.recipe.task}: give --task {opened.recipe.task} --source with these examples"
+            f"{name} has the classes {', '.join(task.labels)} in this order, and "
+            f"{opened.recipe.task} {', '.join(learnt)}: give --task {opened.recipe.task}, with "
+            "--source of your examples of it"
         )
     own = opened.recipe.source if opened and name == opened.recipe.task else task.source
     source = options.source or own
@@ -227,12 +228,13 @@ def corpus_vectors(encoder: SentenceEncoder, texts: list[str], file: pathlib.Pat
     seconds = time.monotonic() - began
     print(
         f"{len(texts):,} sentences encoded in {seconds:.1f} s, {len(texts) / seconds:,.0f} a "
-        f"second; kept in {cache}",
+        "second",
         file=sys.stderr,
     )
     try:
         with storage.renamed_aside(cache) as aside, open(aside, "wb") as out:
             np.save(out, vectors)
+        print(f"kept in {cache}", file=sys.stderr)
     except UserError as error:
         print(f"warning: {error}: the next search encodes them again", file=sys.stderr)
     return vectors

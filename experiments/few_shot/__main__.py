@@ -37,7 +37,9 @@ main = cli.single_program(
     "experiments.few_shot.evaluate:run",
     cli.argument("runs RUN", "RUN, RUN@CHECKPOINT or hugging-face:DIR", nargs="+"),
     cli.argument("--task TASK", "see below", nargs="+", required=True),
-    cli.count("--shots K", "examples shown", [0, 1, 4, 16], least=0, nargs="+"),
+    cli.count(
+        "--shots K", "examples shown", [0, 1, 4, 16], least=0, nargs="+", action=cli.Distinct
+    ),
     cli.count(
         "--seeds N", "of which are shown", [1, 2, 3], least=0, nargs="+", action=cli.Distinct
     ),

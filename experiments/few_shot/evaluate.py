@@ -267,20 +267,22 @@ def run(options: argparse.Namespace) -> None:
         for task in tasks
     }
     record = {"settings": {**settings, **style}, "baselines": known, "runs": []}
+    out = storage.as_path(options.out)
+    with storage.clear_errors(f"--out {out} cannot be made a folder", "choose another place"):
+        storage.make_folders(out)
     for path in options.runs:
         opened = open_model(path, causal=True)
         if opened.name in {run["model"] for run in record["runs"]}:  # another checkpoint, or folder
             opened = dataclasses.replace(opened, name=str(path))
         record["runs"] += evaluate(opened, tasks, options.shots, options.seeds, **settings)
-    out = storage.as_path(options.out)
-    write_json(out / JSON, record)
     text = markdown(record)
+    print(text, end="", flush=True)
+    write_json(out / JSON, record)
     storage.write_aside(out / MARKDOWN, text.encode())
     mean_curves(_panels(record, "shots", "model"), out / FIGURE, "examples asked for, K", "score")
     if len({run["parameters"] for run in record["runs"]}) > 1:
         panels = _panels(record, "parameters", "shots", "K = ")
         mean_curves(panels, out / SIZES, "parameters", "score", log_x=True)
-    print(text, end="")
     print(f"written: {out}/{MARKDOWN}, {JSON}, {FIGURE}")
 
 

@@ -2,12 +2,14 @@
 
 import argparse
 import time
+from typing import Any
 
 from experiments.finetune.kinds import kind_of
 from experiments.finetune.run import FinetuningRun, by_split, measure, open_predictor
 from experiments.finetune.train import TRAIN, TaskData
 from experiments.lines import answer_lines
 from experiments.run import default_splits, metrics_line, write_json, write_scores
+from macaron_tf.data.batches import ExampleBatches
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.reading import read_examples
 from macaron_tf.errors import UserError
@@ -44,7 +46,11 @@ def evaluate(options: argparse.Namespace) -> None:
         opened.recipe.changed(language=language)  # refuses a language that the model has not read
     examples, spoken, given = {}, {}, (options.tfds, source)  # the sets, the language of each
     for language in languages or (None,):
-        if own:
+        if own and language is None and kind.names_of(splits, *given) is None:
+            found = kind.read_splits([*splits, TRAIN], *given, opened.recipe.table)
+            check_trained(opened, found[TRAIN])
+            found = {split: found[split] for split in splits}
+        elif own:
             found = kind.read_splits(splits, *given, opened.recipe.table, language)
         else:
             found = {split: kind.read(split, *given, language) for split in splits}
@@ -85,6 +91,19 @@ def evaluate(options: argparse.Namespace) -> None:
     identity = [manifest["files"], {split: vars(found) for split, found in examples.items()}]
     what, settings = "metrics and predictions", "-".join([checkpoint.name, *languages, ""])
     write_scores(folder, what, subject, settings, identity, record)
+
+
+def check_trained(opened: FinetuningRun, train: Any) -> None:
+    """Refuses what is left of a table beside its held-out part, where the run learnt from others.
+
+    Once a line is added or taken out another part is held out, much of which the run has seen.
+    """
+    recipe = opened.recipe
+    encoded = kind_of(opened.task).encoded(opened.vocabulary, train, recipe.limits)
+    opened.check_data(
+        ExampleBatches(encoded, recipe.batch_size).fingerprint(),
+        "restore the table, whose held-out part is scored, or give other examples by --source",
+    )
 
 
 def submit(options: argparse.Namespace) -> None:

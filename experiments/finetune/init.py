@@ -170,7 +170,7 @@ def init_of(given: str, source: Pretrained, decoders: bool = False) -> Init:
     reads = source.objective == "denoising" or isinstance(source.network, ReadingModel)
     if pair and not (decoders and reads):
         raise UserError(
-            f"--init {given} is an encoder-decoder: give a run of an encoder"
+            f"{given} is an encoder-decoder: give a run of an encoder"
             f"{', or a BART' if decoders else ''}, or fine-tune this one with "
             "experiments.text_to_text"
         )
@@ -178,12 +178,12 @@ def init_of(given: str, source: Pretrained, decoders: bool = False) -> Init:
         vocabulary = CharacterWords(source.config.max_characters)
         return Init(given, vocabulary, source.model, source.model_options, source)
     if not pair and not isinstance(source.config, EncoderConfig):
-        raise UserError(f"--init {given} is a {type(source.network).__name__}: give an encoder")
+        raise UserError(f"{given} is a {type(source.network).__name__}: give an encoder")
     if source.vocabulary is None and given.endswith(".keras"):
         raise needs_vocabulary(given)
     if source.vocabulary is None:
         raise UserError(
-            f"--init {given} has no tokenizer beside it that has a counterpart here, so no text "
+            f"{given} has no tokenizer beside it that has a counterpart here, so no text "
             "can be read for it: give a BERT, RoBERTa, XLM-R, ALBERT, ELECTRA, XLNet, GPT or GPT-2 "
             "with its tokenizer's files"
         )

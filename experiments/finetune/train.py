@@ -13,6 +13,7 @@ from etils import epath
 from experiments.epochs import example_batches, train_examples
 from experiments.finetune.init import Init, init_of_run, read_init
 from experiments.finetune.kinds import Limits, kind_of
+from experiments.finetune.kinds.classification import Classification
 from experiments.finetune.run import (
     RESULT,
     FinetuningRecipe,
@@ -79,6 +80,14 @@ class TaskData:
                 for split, examples in self.splits.items()
             }
             self._encoded = {key: encoded}
+            full = int(np.sum(encoded[TRAIN].rows.lengths >= limits.max_length))
+            if full and isinstance(self.kind, Classification):  # others read long ones by windows
+                print(
+                    f"warning: {full:,} of {len(encoded[TRAIN].rows.lengths):,} training rows have "
+                    f"{limits.max_length} tokens or were cut to as many: a greater max_length "
+                    "keeps more",
+                    file=sys.stderr,
+                )
         return self._encoded[key]
 
 

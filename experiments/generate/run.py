@@ -175,11 +175,13 @@ def score(options: argparse.Namespace) -> None:
     for file, text in pairs:
         with Progress(f"scoring {file}"):
             found = scorer.score_text(text, options.stride)
+            unknown = scorer.text_ids(text).count(scorer.vocabulary.unk_id)
         words, size = len(text.split()), len(text.encode())
-        log_prob = math.fsum(found.log_probs)
+        log_prob, tokens = math.fsum(found.log_probs), int(found.lengths.sum())
         record = {
             "file": file,
-            "tokens": int(found.lengths.sum()),
+            "tokens": tokens,
+            "unknown": unknown,
             "words": words,
             "bytes": size,
             "token_perplexity": perplexity(found.log_probs, found.lengths),
@@ -189,9 +191,15 @@ def score(options: argparse.Namespace) -> None:
         }
         records.append(record)
         print(
-            f"{file}: perplexity {record['token_perplexity']:.2f} a token, "
-            f"{record['word_perplexity']:.2f} a word; {record['bits_per_byte']:.3f} bits a byte"
+            f"{file}: perplexity {record['token_perplexity']:,.5g} a token, "
+            f"{record['word_perplexity']:,.5g} a word; {record['bits_per_byte']:.3f} bits a byte"
         )
+        if unknown:
+            print(
+                f"warning: {file}: {unknown:,} of {tokens:,} tokens are unknown to the "
+                "vocabulary, each of one piece or more: what is said of words and bytes is too low",
+                file=sys.stderr,
+            )
     if options.output:
         record = {
             "run": opened.name,

@@ -125,12 +125,7 @@ class TextScorer:
         Raises:
             UserError: no text, or a stride beyond the window.
         """
-        lines = cut_lines(text)
-        if not lines:
-            raise UserError("there is no text to score: give a file with some")
-        # A line's first word is encoded like any other, with a space before it.
-        spaced = [lines[0], *(f" {line}" for line in lines[1:])]
-        ids = [i for row in self.vocabulary.encode_lines(spaced) for i in row]
+        ids = self.text_ids(text)
         most, room = self.window - 1, self.window - len(self.prefix)
         stride = max(most // 2, 1) if stride is None else stride
         if not 1 <= stride <= most:
@@ -143,6 +138,15 @@ class TextScorer:
             starts.append(len(self.prefix) + done - begin)
             done, begin = begin + room, begin + stride
         return self._scored(rows, starts)
+
+    def text_ids(self, text: str) -> list[int]:
+        """The ids of a long text, see `score_text`."""
+        lines = cut_lines(text)
+        if not lines:
+            raise UserError("there is no text to score: give a file with some")
+        # A line's first word is encoded like any other, with a space before it.
+        spaced = [lines[0], *(f" {line}" for line in lines[1:])]
+        return [i for row in self.vocabulary.encode_lines(spaced) for i in row]
 
     def _scored(self, rows: list[list[int]], starts: list[int]) -> Scores:
         count = len(rows)

@@ -2,11 +2,12 @@
 
 import contextlib
 import fnmatch
+import functools
 import hashlib
 import os
 import pathlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 from etils import epath
@@ -101,19 +102,71 @@ def read_bytes(path: str | os.PathLike) -> bytes:
 def renamed_aside(path: str | os.PathLike, mend: str = "choose another place") -> Iterator[str]:
     """Yields a path beside a file's, to be written within the `with`; it then replaces the file.
 
-    The file's folder is made when absent. A place that cannot be written is a UserError.
+    The file's folder is made when absent. A link stays, and the file that it names is replaced. A
+    device or a pipe cannot be replaced: its own path is yielded. A file error within the `with` is
+    a UserError that calls the place unwritable.
     """
-    folder, name = os.fspath(as_path(path).parent), as_path(path).name
+    clear = functools.partial(clear_errors, f"cannot write {path}", mend)
+    with _renamed(path, clear) as aside, clear():
+        yield aside
+
+
+class OutputFile:
+    """A file that is written aside, whose failures are UserErrors; see `open_aside`."""
+
+    def __init__(self, path: str, clear: Callable[[], contextlib.AbstractContextManager]):
+        self._clear = clear
+        with clear():
+            self._file = as_path(path).open("wb")
+
+    def write(self, data: bytes) -> int:
+        with self._clear():
+            return self._file.write(data)
+
+    def flush(self) -> None:
+        with self._clear():
+            self._file.flush()
+
+    def close(self) -> None:
+        with self._clear():
+            self._file.close()
+
+
+@contextlib.contextmanager
+def open_aside(path: str | os.PathLike) -> Iterator[OutputFile]:
+    """Opens a file that replaces `path` at the end of the `with`; see `renamed_aside`.
+
+    Where the `with` computes what it writes, an error of TensorFlow's, such as memory that ran out,
+    stays what it is.
+    """
+    clear = functools.partial(clear_errors, f"cannot write {path}", "choose another place")
+    with _renamed(path, clear) as aside, contextlib.closing(OutputFile(aside, clear)) as file:
+        yield file
+
+
+@contextlib.contextmanager
+def _renamed(
+    path: str | os.PathLike, clear: Callable[[], contextlib.AbstractContextManager]
+) -> Iterator[str]:
+    """As `renamed_aside`, but that errors within the `with` stay what they are."""
+    remote, place = is_remote(path), os.fspath(path)
+    if not remote:
+        place = os.path.realpath(path)
+        if os.path.exists(place) and not (os.path.isfile(place) or os.path.isdir(place)):
+            yield place
+            return
+    folder, name = os.fspath(as_path(place).parent), as_path(place).name
     aside = join(folder, f".tmp-{name}-{os.getpid()}")
     try:
-        with clear_errors(f"cannot write {path}", mend):
+        with clear():
             make_folders(folder)
-            yield aside
-            if not is_remote(path):
+        yield aside
+        with clear():
+            if not remote:
                 # A rename may reach the disk before the content does; after a power cut: a hole.
                 sync(aside)
-            tf.io.gfile.rename(aside, os.fspath(path), overwrite=True)
-            if not is_remote(path):
+            tf.io.gfile.rename(aside, place, overwrite=True)
+            if not remote:
                 sync(folder)
     finally:
         with contextlib.suppress(tf.errors.OpError):

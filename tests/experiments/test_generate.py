@@ -25,7 +25,7 @@ from experiments.generate.run import open_model
 from experiments.pretrain.__main__ import main as pretrain
 from experiments.pretrain.run import PretrainingRecipe
 from macaron_tf.data.tasks.prompts import Prompt
-from macaron_tf.decoding import GenerationConfig
+from macaron_tf.decoding import GenerationConfig, TextScorer
 from macaron_tf.training.progress import read_lines
 from tests.experiments.pretraining_toy import LETTERS, flags, prepare, toy_settings
 from tests.harness import refuses
@@ -78,7 +78,7 @@ def test_a_stream_says_what_complete_says(language_run):
             assert 1 <= completion.length <= 8
 
 
-def test_score_says_how_likely_texts_are(language_run, tmp_path, ran):
+def test_score_says_how_likely_texts_are(language_run, tmp_path, ran, monkeypatch):
     (tmp_path / "a.txt").write_text("d d d d .\nd d d d d .\n" * 9)
     (tmp_path / "b.txt").write_text("d q c z .\nx d y d w .\n" * 9)
     files = [tmp_path / "a.txt", tmp_path / "b.txt", "--output", tmp_path / "scores.json"]
@@ -89,6 +89,9 @@ def test_score_says_how_likely_texts_are(language_run, tmp_path, ran):
     # Without the last line's end.
     assert usual["words"] == 9 * 11 and usual["bytes"] == 9 * 22 - 1
     assert 1 < usual["token_perplexity"] < odd["token_perplexity"]
+    monkeypatch.setattr(TextScorer, "text_ids", lambda self, _: [self.vocabulary.unk_id, 9])
+    said = ran(main, "score", language_run, *files[:1]).err
+    assert "a.txt: 1 of 2 tokens are unknown to the vocabulary" in said
 
 
 def test_a_text_that_cannot_go_on_is_refused_in_a_sentence(language_run, tmp_path, refused):
@@ -168,7 +171,7 @@ def test_shots_are_drawn_by_seed_and_go_on():
     assert draw_shots(task, 8, 1) != draw_shots(task, 8, 2)
 
 
-def test_files_of_ones_own_become_a_table_and_figures(language_run, tmp_path, ran):
+def test_files_of_ones_own_become_a_table_and_figures(language_run, tmp_path, ran, refused):
     passages = [" ".join(letter * 6) for letter in LETTERS for _ in range(2)]
     (tmp_path / "words.txt").write_text("\n".join(passages))
     rows = [f"{letter} {letter}\t{letter}\t{'x'}\t1" for letter in LETTERS]
@@ -187,6 +190,11 @@ def test_files_of_ones_own_become_a_table_and_figures(language_run, tmp_path, ra
     assert last_word["score"] > 0.8 and last_word["perplexity"] < 5
     assert (out / "few_shot.png").read_bytes().startswith(b"\x89PNG")
     assert not (out / "sizes.png").exists()
+    ask = [language_run, "--task", *files[:1], "--out", tmp_path / "words.txt"]
+    refused(few_shot, ask, "--out", tmp_path)  # a file in the way, before the models are asked
+    ask = [language_run, "--task", "sst2", "--template", "{first}", "--out", out]
+    refused(few_shot, [*ask, "--words", "good", "good"], "must differ, and none be empty")
+    refused(few_shot, [*ask, "--shots", "1", "1"], "--shots 1 1: give each once")
 
 
 class Reader:

@@ -73,6 +73,11 @@ def test_a_changed_table_is_refused(own, tmp_path, ran, refused, capsys):
         refused(main, again, "line 1: no column named 'review'", folder)
         (folder / "own.tsv").write_text(text.replace("1 star", "2 stars"))
         refused(main, again, "'2 stars' in column 'stars' is not one of the classes", folder)
+        # With lines more another part would be held out, most of it learnt from.
+        (folder / "own.tsv").write_text(text + "".join(text.splitlines(keepends=True)[1:21]))
+        assert main(["evaluate", str(folder / "run")]) == 2
+        assert "restore the table, whose held-out part" in capsys.readouterr().err
+        (folder / "own.tsv").write_text(text.replace("1 star", "2 stars"))
         changed = ["train", "classify", folder / "run", *flags]
         assert main([str(word) for word in changed]) == 2
         said = capsys.readouterr().err.splitlines()[-1]

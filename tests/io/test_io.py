@@ -53,6 +53,30 @@ def test_a_file_is_replaced_as_a_whole(disk_or_bucket):
         storage.read_bytes(path.with_name("nothing"))
 
 
+def test_a_link_stays_and_a_pipe_is_written(tmp_path):
+    (tmp_path / "link").symlink_to("target")
+    storage.write_aside(tmp_path / "link", b"content")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "target").read_bytes() == b"content"
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    storage.write_aside(tmp_path / "pipe", b"content")
+    assert os.read(reader, 100) == b"content"
+    os.close(reader)
+    assert (tmp_path / "pipe").is_fifo()
+    assert len([*tmp_path.iterdir()]) == 3
+
+
+def test_work_that_fails_is_not_called_a_file_that_cannot_be_written(tmp_path):
+    error = tf.errors.ResourceExhaustedError(None, None, "no memory")
+    with pytest.raises(tf.errors.ResourceExhaustedError), storage.open_aside(tmp_path / "x"):
+        raise error
+    assert not [*tmp_path.iterdir()]
+    full = pytest.raises(UserError, match="cannot write /dev/full: No space left")
+    with full, storage.open_aside("/dev/full") as file:
+        file.write(bytes(100_000))
+
+
 def test_a_local_name_without_a_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     storage.write_aside("file", b"content")

@@ -99,21 +99,13 @@ class TaskKind(abc.ABC):
     ) -> dict[str, Any]:
         """The examples of splits, by split; see `read`.
 
-        The development set of a file without {split} is the part that `table` holds out, and its
-        "train" the rest; so it is of a user's set of TensorFlow Datasets without a split named
-        validation, dev or valid.
+        Where `names_of` gives no name for it, the development set is the part that `table` holds
+        out, and "train" the rest.
         """
-        named = source or self.task.source
-        parsed = Source.of(named or "")
-        has_splits, alike = parsed.has_splits, None
-        if parsed.kind == "tfds" and self.task.own and {*splits} <= {"train", "validation"}:
-            there = open_set(parsed.place, "train", tfds).builder.info.splits
-            alike = next((name for name in ("validation", "dev", "valid") if name in there), None)
-            has_splits = alike is not None
-        if has_splits or not {*splits} - {"all"}:
-            names = {"validation": alike} if alike else {}
+        if (names := self.names_of(splits, tfds, source)) is not None:
             given = tfds, source, language
             return {split: self.read(names.get(split, split), *given) for split in splits}
+        named = source or self.task.source
         known = ("train", *self.task.validation_splits)
         if other := sorted({*splits} - {*known, "all"}):
             raise UserError(
@@ -125,6 +117,21 @@ class TaskKind(abc.ABC):
         return {
             split: examples.take(np.flatnonzero(held != (split == "train"))) for split in splits
         }
+
+    def names_of(
+        self, splits: Sequence[str], tfds: Tfds | None, source: str | None
+    ) -> dict[str, str] | None:
+        """A source's names of splits, where they differ; None where all are parts of its "train".
+
+        They are parts in a file without {split}, and in a user's set of TensorFlow Datasets that
+        has no split named validation, dev or valid.
+        """
+        parsed = Source.of(source or self.task.source or "")
+        if parsed.kind == "tfds" and self.task.own and {*splits} <= {"train", "validation"}:
+            there = open_set(parsed.place, "train", tfds).builder.info.splits
+            alike = next((name for name in ("validation", "dev", "valid") if name in there), None)
+            return {"validation": alike} if alike else None
+        return {} if parsed.has_splits or not {*splits} - {"all"} else None
 
     @abc.abstractmethod
     def of_texts(self, *columns: Sequence[str]) -> Any:

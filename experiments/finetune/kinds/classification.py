@@ -57,7 +57,9 @@ class Classification(TaskKind):
         return AuxiliaryLanguageObjective(self.task.num_classes, language_weight)
 
     def outputs(self, logits, encoded, examples, limits, tuned) -> np.ndarray:
-        return logits * self.task.deviation + self.task.mean if self.task.regression else logits
+        if not self.task.regression:
+            return logits
+        return logits.astype(float) * self.task.deviation + self.task.mean  # any range of scores
 
     def decide(self, outputs: np.ndarray) -> np.ndarray:
         return decide(self.task, outputs)
@@ -72,7 +74,7 @@ class Classification(TaskKind):
         """A line an example: the label and each class's probability, or the score."""
         decided = self.decide(outputs)
         if self.task.regression:
-            return "".join(f"{score:.4f}\n" for score in decided)
+            return "".join(f"{score:.6g}\n" for score in decided)
         return "".join(
             "\t".join([self.task.labels[label], *(f"{part:.4f}" for part in row)]) + "\n"
             for label, row in zip(decided, probabilities(outputs), strict=True)

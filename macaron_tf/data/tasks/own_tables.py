@@ -4,7 +4,6 @@ TableSettings().filled(get_task("classify", own=True), "tsv:mine.tsv")
 """
 
 import dataclasses
-import re
 import sys
 from collections.abc import Sequence
 from typing import Annotated, ClassVar
@@ -31,7 +30,6 @@ _TEXTS = {
 _WORDS = dict.fromkeys(("tokens", "words", *_TEXTS), "")
 # Of a choice: names of the context's column, beside which the question is `question`.
 _CONTEXTS = dict.fromkeys(("context", "text", "article", "passage", "premise"), "question")
-_CHOICE = re.compile(r"choice\d+")
 _LABELS = ("label", "tags")
 _MANY = 20  # classes; more of them are suspected where few lines share one
 
@@ -142,7 +140,7 @@ class TableSettings(Settings):
                 )
         if self.classes:
             return found
-        return _replaced(found, str(source), names or _classes(known, Table(parsed, "train", tfds)))
+        return _replaced(found, str(source), names or _classes(known, table))
 
     def _with_columns(self, task: Task, table: Table) -> "TableSettings":
         """These settings with the columns that a table's header names."""
@@ -155,7 +153,7 @@ class TableSettings(Settings):
         label = self.label or next((name for name in labels if name in header), labels[0])
         text, text_b, choices = self.text, self.text_b, self.choices
         if task.kind == "choice":
-            choices = choices or tuple(filter(_CHOICE.fullmatch, header))
+            choices = choices or table.choices
             if len(choices) < 2:
                 raise UserError(
                     f"{table.path}: {len(choices) or 'no'} column of a choice among "
@@ -180,13 +178,19 @@ class TableSettings(Settings):
         return dataclasses.replace(self, **found)
 
     def held(self, labels: Sequence | np.ndarray, source: str) -> np.ndarray:
-        """A mask (N,) of the examples held out: a like share of each class and score."""
+        """A mask (N,) of the examples held out: a like share of each class and score.
+
+        Of 1 / `held_out` examples of neighbouring labels one is drawn, and examples of equal labels
+        are in a drawn order.
+        """
         total = len(labels)
-        draws = np.random.default_rng(self.seed).random(total)
+        draws, among = np.random.default_rng(self.seed).random((2, total))
         flat = labels if isinstance(labels, np.ndarray) else np.zeros(total)
-        steps = np.floor(np.arange(total + 1) * self.held_out)
+        order = np.lexsort((draws, flat))
+        parts = np.floor(np.arange(total) * self.held_out).astype(int)  # of the examples in order
+        starts = np.unique(parts, return_index=True)[1][: int(total * self.held_out)]
         found = np.zeros(total, bool)
-        found[np.lexsort((draws, flat))] = np.diff(steps) > 0
+        found[order[np.lexsort((among, parts))[starts]]] = True
         if not found.any() or found.all():
             raise UserError(
                 f"{source} has {total} examples, of which table.held_out={self.held_out:g} leaves "

@@ -1,7 +1,6 @@
 """Prompts: examples of tasks as questions in words, for a language model that is not fine-tuned."""
 
 import dataclasses
-import re
 from collections.abc import Sequence
 
 from macaron_tf.data.sources.names import Source
@@ -64,6 +63,8 @@ class Template:
             ) from error
         if "\0" not in filled:
             raise UserError(f"the template {self.text!r} does not say {{first}}")
+        if not all(map(str.strip, self.words)) or len(set(self.words)) < len(self.words):
+            raise UserError(f"the classes' words {self.words!r} must differ, and none be empty")
 
     def query(self, first: str, second: str | None = None) -> str:
         return self.text.format(first=first, second="" if second is None else second).rstrip()
@@ -148,9 +149,6 @@ def _whole(pairs: Sequence[tuple[str, str]]) -> list[list[str]]:
     return [pair for pair in lines if all(pair)]
 
 
-_CHOICE = re.compile(r"choice\d+")
-
-
 def read_last_words(source: Source, split: str) -> list[Prompt]:
     """Passages, a line each, whose last words are to be found: LAMBADA (Paperno et al. 2016).
 
@@ -179,7 +177,7 @@ def read_table(source: Source, split: str, style: str = "plain") -> list[Prompt]
     number of the right one.
     """
     table = Table(source, split)
-    choices = [column for column in table.header if _CHOICE.fullmatch(column)]
+    choices = table.choices
     if len(choices) == 1:
         raise UserError(
             f"{table.path}, line 1: one choice alone, {choices[0]!r}; give choice1, choice2 and so "

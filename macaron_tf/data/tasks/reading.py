@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -69,7 +70,12 @@ class Table:
         self._head = f"{self.path}, line 1"
         lines = enumerate(lines_of(self.path), start=1)
         self.header = next(lines, (1, ""))[1].split("\t")
-        self._rows = ((f"{self.path}, line {n}", line.split("\t")) for n, line in lines)
+        self._rows = [(f"{self.path}, line {n}", line.split("\t")) for n, line in lines]
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The columns `choice1`, `choice2` and so on."""
+        return tuple(name for name in self.header if re.fullmatch(r"choice\d+", name))
 
     def rows(
         self, columns: Sequence[str], may_be_empty: Sequence[str] = ()
@@ -118,7 +124,7 @@ class Table:
         return f"give one of each of {', '.join(columns)}, with tabs between"
 
 
-def _own_rows(source: Source, split: str) -> tuple[list[str], Iterator[tuple[str, list[str]]]]:
+def _own_rows(source: Source, split: str) -> tuple[list[str], list[tuple[str, list[str]]]]:
     """The columns of a user's function, and the place and the texts of each of its examples."""
     function = find(source.place)
     found = called(source.place, lambda: [*map(dict, function(split))])
@@ -132,7 +138,7 @@ def _own_rows(source: Source, split: str) -> tuple[list[str], Iterator[tuple[str
             if not isinstance(value, str | int | float):
                 raise UserError(f"{where}: {column!r} is {value!r:.40}: give text or a number")
         rows.append((where, [str(record[column]) for column in header]))
-    return header, iter(rows)
+    return header, rows
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -142,8 +148,9 @@ class Examples:
     Attributes:
         texts: lists of N texts: one or two; contexts and then each choice; or anchors, positives
             and negatives of triplets. A choice that is "" is not there: examples may have fewer.
-        labels: (N,) int32 classes or right choices, or float32 scores; None where the answers are
-            kept secret, or the order of a triplet says all.
+        labels: (N,) int32 classes or right choices, or float32 scores (float64 of the user's own,
+            which may be of any range); None where the answers are kept secret, or the order of a
+            triplet says all.
         indices: (N,) int64, the benchmark's number of each, which its server asks for.
         groups: (N, 2) int64, the paragraph and the question of each, for a task whose examples are
             judged together by question.
@@ -350,7 +357,8 @@ def _of_table(task: Task, table: Table) -> _Columns:
         paragraphs, questions = texts[task.first[0]], texts[task.second[0]]
         pairs = list(zip(paragraphs, questions, strict=True))
         groups = np.stack([_numbers(paragraphs), _numbers(pairs)], axis=1)
-    labels = np.array(labels, np.float32 if task.regression else np.int32) if labelled else None
+    scores = np.float64 if task.own else np.float32
+    labels = np.array(labels, scores if task.regression else np.int32) if labelled else None
     return texts, labels, np.arange(len(rows), dtype=np.int64), groups
 
 

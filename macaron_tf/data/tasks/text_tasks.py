@@ -103,13 +103,17 @@ def read_answer(task: Task, text: str) -> int | float | None:
 def read_answers(task: Task, texts: Sequence[str], labels: np.ndarray) -> np.ndarray:
     """The classes or scores `(N,)` that texts name, for metrics.
 
-    A text that names no class counts as a wrong class, one that is no number as the least score.
+    A text that names no class counts as a wrong class; of Matthews' correlation as a class of its
+    own, -1, as in T5's released code, for a wrong one would say as much as a right one. A text that
+    is no number counts as the least score.
     """
     found = [read_answer(task, text) for text in texts]
     if task.regression:
         low, high = task.score_range or (-np.inf, np.inf)
         least = low if np.isfinite(low) else 0.0
         return np.clip([least if one is None else one for one in found], low, high)
+    if "matthews" in task.metrics:
+        return np.array([-1 if one is None else one for one in found])
     wrong = (np.asarray(labels) + 1) % task.num_classes
     return np.array([wrong[i] if one is None else one for i, one in enumerate(found)])
 

@@ -145,3 +145,21 @@ def test_a_like_share_of_every_class_is_held_out_by_the_seed(capsys):
     np.testing.assert_array_equal(held, TableSettings(held_out=0.2).held(labels, ""))
     assert (held != TableSettings(held_out=0.2, seed=2).held(labels, "")).any()
     refuses("has 3 examples, of which table.held_out=0.1", TableSettings().held, labels[:3], "x")
+
+
+def test_scores_of_every_size_are_held_out_by_the_seed():
+    scores = np.random.default_rng(0).normal(size=100)
+    held = [TableSettings(held_out=0.2, seed=seed).held(scores, "x") for seed in range(1, 21)]
+    ranks = np.argsort(np.argsort(scores))
+    for mask in held:  # one of each five neighbours
+        np.testing.assert_array_equal(np.sort(ranks[mask]) // 5, np.arange(20))
+    times = np.sum(held, axis=0)
+    assert times.max() < 12 and (times == 0).sum() < 10  # each example now and then
+
+
+def test_scores_of_any_range_are_told_apart(tmp_path):
+    lines = "".join(f"{n}\t{1_700_000_000 + n}\n" for n in range(40))
+    _, task = filled(REGRESS, tmp_path, f"text\tlabel\n{lines}")
+    found = read_examples(task, "train", source=f"tsv:{tmp_path}/own.tsv").labels
+    np.testing.assert_array_equal(np.diff(found), 1)
+    assert task.deviation == pytest.approx(np.std(np.arange(40)))

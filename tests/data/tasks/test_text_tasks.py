@@ -86,6 +86,8 @@ def test_answers_come_back():
     task = get_task("mnli")
     found = read_answers(task, ["neutral", "what", "", "entailment"], np.array([1, 2, 0, 0]))
     np.testing.assert_array_equal(found, [1, 0, 1, 0])
+    found = read_answers(get_task("cola"), ["acceptable", "what"], np.array([1, 1]))
+    np.testing.assert_array_equal(found, [1, -1])
     found = read_answers(get_task("stsb"), ["7.0", "no", "2.4"], np.zeros(3))
     np.testing.assert_allclose(found, [5.0, 0.0, 2.4])
 
