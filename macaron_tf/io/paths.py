@@ -116,12 +116,12 @@ class OutputFile:
 
     def __init__(self, path: str, clear: Callable[[], contextlib.AbstractContextManager]):
         self._clear = clear
-        with clear():
-            self._file = as_path(path).open("wb")
+        self._file = tf.io.gfile.GFile(path, "wb")
+        self.write(b"")  # a GFile is opened by its first write
 
-    def write(self, data: bytes) -> int:
+    def write(self, data: bytes) -> None:
         with self._clear():
-            return self._file.write(data)
+            self._file.write(data)
 
     def flush(self) -> None:
         with self._clear():
