@@ -73,23 +73,30 @@ def test_a_scheme_is_kept_with_a_model(make, inputs, options, scheme, tmp_path):
 
 
 @pytest.mark.parametrize("scheme", [pytest.param(SCHEMES[1], marks=pytest.mark.slow), SCHEMES[2]])
-def test_an_export_and_cached_decoding_answer_as_the_model(scheme, tmp_path):
-    for make, inputs, options in SYSTEMS[:1] + [(language_model, TEXT, {}), SYSTEMS[2]]:
-        model = make(scheme=scheme, **options)
-        expected = numpy_of(model(inputs))
-        model.export(tmp_path / model.name, verbose=False)
-        exported = tf.saved_model.load(tmp_path / model.name)
-        np.testing.assert_allclose(exported.serve(inputs), expected, atol=1e-5)
-        if make is encoder:
-            continue
-        tokens = inputs.get("target", inputs["token_ids"] if make is language_model else None)
-        start = [inputs["source"]] if make is translator else [len(tokens)]
-        for room in (None, tokens.shape[1]):
-            context, cache = model.init_decode(*start, 1, room)
-            for index in range(tokens.shape[1]):
-                step = tokens[:, index : index + 1], keras.ops.convert_to_tensor(index)
-                logits, cache = model.decode_step(*step, context, cache)
-                np.testing.assert_allclose(numpy_of(logits)[:, 0], expected[:, index], atol=1e-4)
+@pytest.mark.parametrize(
+    ("make", "inputs", "options"),
+    [
+        pytest.param(*SYSTEMS[0], marks=pytest.mark.slow),
+        pytest.param(language_model, TEXT, {}, marks=pytest.mark.slow),
+        SYSTEMS[2],
+    ],
+)
+def test_an_export_and_cached_decoding_answer_as_the_model(make, inputs, options, scheme, tmp_path):
+    model = make(scheme=scheme, **options)
+    expected = numpy_of(model(inputs))
+    model.export(tmp_path / model.name, verbose=False)
+    exported = tf.saved_model.load(tmp_path / model.name)
+    np.testing.assert_allclose(exported.serve(inputs), expected, atol=1e-5)
+    if make is encoder:
+        return
+    tokens = inputs.get("target", inputs["token_ids"] if make is language_model else None)
+    start = [inputs["source"]] if make is translator else [len(tokens)]
+    for room in (None, tokens.shape[1]):
+        context, cache = model.init_decode(*start, 1, room)
+        for index in range(tokens.shape[1]):
+            step = tokens[:, index : index + 1], keras.ops.convert_to_tensor(index)
+            logits, cache = model.decode_step(*step, context, cache)
+            np.testing.assert_allclose(numpy_of(logits)[:, 0], expected[:, index], atol=1e-4)
 
 
 def test_a_scheme_in_other_words_is_the_same():
