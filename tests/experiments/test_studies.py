@@ -425,7 +425,8 @@ def test_a_comparison_makes_its_corpus_and_says_who_learnt_little(calls, toy, tm
 
 
 def test_a_failed_command_s_last_words_are_in_the_error(tmp_path):
-    with pytest.raises(UserError, match="failed: --jobs 0: give .*; see .*1.log"):
+    words = "failed: --jobs 0: give .* or more, at most 2147483647; see .*1.log"
+    with pytest.raises(UserError, match=words):
         studies.command("compare", "OUT", "--jobs", "0", log=tmp_path / "logs" / "1.log")
 
 

@@ -415,13 +415,15 @@ def test_an_interrupted_check_goes_on(pretended, monkeypatch, tmp_path):
             raise ZeroDivisionError
         return GOOD
 
-    def trace(self, model, shape, traced={}, trace=step.Step.trace):
+    traced, trace = {}, step.Step.trace
+
+    def trace_once(self, model, shape):
         """Each shape once: a trace takes seconds."""
         if shape not in traced:
             traced[shape] = trace(self, model, shape)
         return traced[shape]
 
-    monkeypatch.setattr(step.Step, "trace", trace)
+    monkeypatch.setattr(step.Step, "trace", trace_once)
     monkeypatch.setattr(compiler, "compile_step", compile_step)
     both = ["v4:2x2x1", "v5e:2x2"]
     monkeypatch.setattr(studies, "commit", lambda: "abc1234")
