@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from experiments.recipe import Recipe
@@ -168,6 +169,16 @@ def measured(model: TrainedModel, dataset: tf.data.Dataset) -> dict[str, float]:
     """The metrics that the model's objective names, on a dataset."""
     metrics = model.evaluate(dataset, verbose=0, return_dict=True)
     return {name: metrics[name] for name in model.objective.metric_names}
+
+
+def warn_full(lengths: np.ndarray, most: int, setting: str) -> None:
+    """Warns on stderr of texts `lengths (N,)` that reach the greatest length: they may be cut."""
+    if full := int((lengths >= most).sum()):
+        print(
+            f"warning: {full:,} of {len(lengths):,} texts have {most} tokens or were cut to as "
+            f"many: a greater {setting} keeps more",
+            file=sys.stderr,
+        )
 
 
 def report(

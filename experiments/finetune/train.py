@@ -13,7 +13,6 @@ from etils import epath
 from experiments.epochs import example_batches, train_examples
 from experiments.finetune.init import Init, init_of_run, read_init
 from experiments.finetune.kinds import Limits, kind_of
-from experiments.finetune.kinds.classification import Classification
 from experiments.finetune.run import (
     RESULT,
     FinetuningRecipe,
@@ -25,7 +24,7 @@ from experiments.finetune.run import (
 )
 from experiments.recipe import override
 from experiments.run import metrics_line, write_json
-from experiments.train_run import report
+from experiments.train_run import report, warn_full
 from macaron_tf.data.batches import EncodedExamples
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import Task, get_task
@@ -80,14 +79,8 @@ class TaskData:
                 for split, examples in self.splits.items()
             }
             self._encoded = {key: encoded}
-            full = int(np.sum(encoded[TRAIN].rows.lengths >= limits.max_length))
-            if full and isinstance(self.kind, Classification):  # others read long ones by windows
-                print(
-                    f"warning: {full:,} of {len(encoded[TRAIN].rows.lengths):,} training rows have "
-                    f"{limits.max_length} tokens or were cut to as many: a greater max_length "
-                    "keeps more",
-                    file=sys.stderr,
-                )
+            if self.kind.cuts:
+                warn_full(encoded[TRAIN].rows.lengths, limits.max_length, "max_length")
         return self._encoded[key]
 
 

@@ -174,8 +174,9 @@ def score(options: argparse.Namespace) -> None:
         raise UserError(f"{empty[0]}: there is no text to score; give a file with some")
     for file, text in pairs:
         with Progress(f"scoring {file}"):
-            found = scorer.score_text(text, options.stride)
-            unknown = scorer.text_ids(text).count(scorer.vocabulary.unk_id)
+            ids = scorer.text_ids(text)
+            found = scorer.score_text(ids, options.stride)
+        unknown = ids.count(scorer.vocabulary.unk_id)
         words, size = len(text.split()), len(text.encode())
         log_prob, tokens = math.fsum(found.log_probs), int(found.lengths.sum())
         record = {

@@ -2,7 +2,6 @@
 
 import argparse
 import itertools
-import sys
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,7 +11,7 @@ from experiments.pretrain.run import CORRUPTING
 from experiments.recipe import override
 from experiments.text_to_text.evaluate import TextPairs, check_answers
 from experiments.text_to_text.run import PREFIXES, TextRecipe, TextRun, recipe_for
-from experiments.train_run import report, train_pairs
+from experiments.train_run import report, train_pairs, warn_full
 from macaron_tf.data.batches import Draw
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.translation import CleaningConfig, TranslationData
@@ -83,16 +82,8 @@ def run(options: argparse.Namespace) -> None:
         for several, mixed in ((learnt, draws if len(learnt) > 1 else None), (held_out, None))
     )
     print(f"{recipe.task}: {data.summary()}", flush=True)
-    for name, most, rows in (
-        ("max_source", recipe.max_source, data.tokens.source),
-        ("max_target", recipe.max_target, data.tokens.target),
-    ):
-        if full := int((rows.lengths >= most).sum()):
-            print(
-                f"warning: {full:,} of {len(data):,} texts have {most} tokens or were cut to as "
-                f"many: a greater {name} keeps more",
-                file=sys.stderr,
-            )
+    warn_full(data.tokens.source.lengths, recipe.max_source, "max_source")
+    warn_full(data.tokens.target.lengths, recipe.max_target, "max_target")
     answered = [one.first(recipe.validation_examples) for one in held_out]
 
     def score(answers: Sequence[str]) -> dict[str, float]:

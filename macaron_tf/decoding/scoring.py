@@ -110,13 +110,23 @@ class TextScorer:
             rows.append([*row, *continuation])
         return self._scored(rows, starts)
 
-    def score_text(self, text: str, stride: int | None = None) -> Scores:
+    def text_ids(self, text: str) -> list[int]:
+        """The ids of a long text. Line ends are read as spaces, as in the rows of a corpus."""
+        lines = cut_lines(text)
+        if not lines:
+            raise UserError("there is no text to score: give a file with some")
+        # A line's first word is encoded like any other, with a space before it.
+        spaced = [lines[0], *(f" {line}" for line in lines[1:])]
+        return [i for row in self.vocabulary.encode_lines(spaced) for i in row]
+
+    def score_text(self, ids: Sequence[int], stride: int | None = None) -> Scores:
         """Scores each token of a long text once, in windows that overlap.
 
         Every window but the first repeats `window - 1 - stride` tokens or more that were scored
-        before. Line ends are read as spaces, as in the rows of a corpus.
+        before.
 
         Args:
+            ids: of the text, see `text_ids`.
             stride: tokens from one window to the next; half a window by default.
 
         Returns:
@@ -125,7 +135,6 @@ class TextScorer:
         Raises:
             UserError: no text, or a stride beyond the window.
         """
-        ids = self.text_ids(text)
         most, room = self.window - 1, self.window - len(self.prefix)
         stride = max(most // 2, 1) if stride is None else stride
         if not 1 <= stride <= most:
@@ -138,15 +147,6 @@ class TextScorer:
             starts.append(len(self.prefix) + done - begin)
             done, begin = begin + room, begin + stride
         return self._scored(rows, starts)
-
-    def text_ids(self, text: str) -> list[int]:
-        """The ids of a long text, see `score_text`."""
-        lines = cut_lines(text)
-        if not lines:
-            raise UserError("there is no text to score: give a file with some")
-        # A line's first word is encoded like any other, with a space before it.
-        spaced = [lines[0], *(f" {line}" for line in lines[1:])]
-        return [i for row in self.vocabulary.encode_lines(spaced) for i in row]
 
     def _scored(self, rows: list[list[int]], starts: list[int]) -> Scores:
         count = len(rows)

@@ -48,7 +48,8 @@ def test_every_token_of_a_text_is_scored_once_behind_what_its_window_shows(
     network, vocabulary, stride
 ):
     ids = vocabulary.encode_lines([TEXT.replace("\n", " ")])[0]
-    found = TextScorer(network, vocabulary, window=12).score_text(TEXT, stride)
+    scorer = TextScorer(network, vocabulary, window=12)
+    found = scorer.score_text(scorer.text_ids(TEXT), stride)
     assert found.lengths.sum() == len(ids)
     step, expected, done, begin = stride or 5, 0.0, 0, 0
     while done < len(ids):
@@ -64,6 +65,6 @@ def test_what_cannot_be_scored_is_refused(network, vocabulary):
     scorer = TextScorer(network, vocabulary, window=6)
     for pairs, words in (([([5], [])], "0 tokens"), ([([], [5] * 6)], "6 tokens")):
         refuses(words, scorer.score, pairs)
-    refuses("no text", scorer.score_text, " \n")
-    refuses("stride of 6", scorer.score_text, TEXT, 6)
+    refuses("no text", scorer.text_ids, " \n")
+    refuses("stride of 6", scorer.score_text, scorer.text_ids(TEXT), 6)
     refuses("CLS", TextScorer, network, vocabulary, window=1)

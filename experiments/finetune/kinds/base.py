@@ -65,11 +65,13 @@ class TaskKind(abc.ABC):
     Attributes:
         reader: reads examples: task, split, tfds and source, see `read_examples`.
         row_shape: (R,) where an example has R rows at once; () where it has one.
+        cuts: whether rows that are too long are cut; other kinds read them through windows.
         answer: the answer to be predicted, in a few words.
     """
 
     reader: ClassVar[Callable]
     row_shape: tuple[int, ...] = ()
+    cuts: ClassVar[bool] = False
     answer: str
 
     def __init__(self, task: Task):

@@ -24,6 +24,7 @@ class Classification(TaskKind):
     """Tasks of GLUE and SuperGLUE. Outputs are logits `(N, C)`, or scores `(N, 1)`."""
 
     reader = staticmethod(read_examples)
+    cuts = True
 
     @property
     def answer(self) -> str:

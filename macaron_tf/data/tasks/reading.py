@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -64,13 +65,18 @@ class Table:
             return
         if source.kind == "python":
             self.path = self._head = str(source)
-            self.header, self._rows = _own_rows(source, split)
+            self.header, found = _own_rows(source, split)
+            self._read = lambda: found
             return
         self.path = source.path(split)
         self._head = f"{self.path}, line 1"
-        lines = enumerate(lines_of(self.path), start=1)
-        self.header = next(lines, (1, ""))[1].split("\t")
-        self._rows = [(f"{self.path}, line {n}", line.split("\t")) for n, line in lines]
+        self.header = next(iter(lines_of(self.path)), "").split("\t")
+        self._read = self._lines
+
+    def _lines(self) -> Iterator[tuple[str, list[str]]]:
+        """The place and the cells of each line of a file behind the header."""
+        lines = itertools.islice(enumerate(lines_of(self.path), start=1), 1, None)
+        return ((f"{self.path}, line {n}", line.split("\t")) for n, line in lines)
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -99,7 +105,7 @@ class Table:
             return
         positions = [self.header.index(column) for column in columns]
         where = None
-        for where, cells in self._rows:
+        for where, cells in self._read():
             if len(cells) != len(self.header):
                 raise UserError(
                     f"{where}: {len(cells)} columns, not the header's {len(self.header)}; "
