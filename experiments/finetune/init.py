@@ -13,7 +13,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.interop.arrays import assign
 from macaron_tf.io import paths as storage
 from macaron_tf.models import Elmo, ElmoConfig, EncoderConfig, EncoderDecoderConfig, catalog
-from macaron_tf.models.config import DROPOUTS, differing_fields
+from macaron_tf.models.config import FREE, differing_fields
 from macaron_tf.models.pretrained import Pretrained
 from macaron_tf.models.tasks import ReadingModel
 from macaron_tf.pretrained import load, needs_vocabulary
@@ -79,7 +79,7 @@ class Init:
         if self.source is None:
             return
         for name, theirs in differing_fields(self.config, wanted).items():
-            if name not in DROPOUTS:
+            if name not in FREE:
                 raise UserError(
                     f"the weights of {self.given} were trained with model.{name}={theirs!r}, not "
                     f"{getattr(wanted, name)!r}: leave that setting, or give --init none"

@@ -30,7 +30,9 @@ from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import Task, get_task
 from macaron_tf.data.tasks.own_tables import TableSettings
 from macaron_tf.distribution import Workers
+from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path
+from macaron_tf.models import ElmoConfig
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.words import CharacterWords
 from macaron_tf.training import Diverged, FitModel, TrainingResult
@@ -126,7 +128,21 @@ def configure(
 def check_recipe(recipe: FinetuningRecipe, init: Init) -> None:
     """Refuses settings that cannot be trained with, before minutes are spent on data."""
     init.check(recipe)
-    task = recipe.described
+    task, config = recipe.described, recipe.model_config()
+    causal = config.causal and task.kind in ("classification", "choice")
+    # What reads a setting, and whether it is here.
+    readers = {
+        "spans": ("a task of questions", task.kind == "spans"),
+        "words": ("a model over an ELMo's vectors", isinstance(config, ElmoConfig)),
+        "language_weight": ("a causal classifier", causal),
+    }
+    for field in dataclasses.fields(recipe):
+        reader, here = readers.get(field.name, ("", True))
+        if not here and getattr(recipe, field.name) != field.default:
+            raise UserError(
+                f"{field.name} has settings of {reader}, which {recipe.model} for {task.name} is "
+                "not: leave them out, and --preset where it makes them"
+            )
     recipe.check_metric(("score", *task.metrics, *task.more_metrics, "loss"))
 
 

@@ -15,7 +15,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.interop.arrays import assign
 from macaron_tf.io.progress import Progress
 from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig, catalog
-from macaron_tf.models.config import DROPOUTS, differing_fields
+from macaron_tf.models.config import FREE, differing_fields
 from macaron_tf.models.encoder_decoder import PARTS, config_from_encoder, copy_embeddings
 from macaron_tf.models.pretrained import Pretrained
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
@@ -31,7 +31,7 @@ from macaron_tf.text.base import SAMPLE, drawn
 from macaron_tf.text.sentencepiece import interleave, normalized_text
 
 # Fields of the model that no pre-trained weight depends on.
-_FREE = (*DROPOUTS, "initializer_range", "vocab_size")
+_FREE = (*FREE, "initializer_range", "vocab_size")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -220,7 +220,7 @@ class SequenceStart(Start):
         theirs, base = self.source, recipe.model_config()
         # The paper's new encoder has 6 layers, as many as the encoder of BART's base size.
         depth = base.num_source_layers or theirs.config.num_encoder_layers
-        options = {**base.options(*DROPOUTS), "num_source_layers": depth}
+        options = {**base.options(*FREE), "num_source_layers": depth}
         rows = SENTINEL_ROWS if theirs.objective == "span_corruption" else 0
         recipe = recipe.changed(init=self.given, model=theirs.model, sentinel_rows=rows)
         return _with_model(recipe, dataclasses.replace(theirs.config, **options))

@@ -17,8 +17,11 @@ def recomputed(mixer: Mixer, x, context: Context, state=None):
     weights, others = mixer.trainable_variables, mixer.non_trainable_variables
     length = ops.shape(x)[1]
     bias = context.bias and context.bias(query_length=length, key_length=length)
-    # Gradients flow to these, so they are arguments; all else is seen from within.
+    # Gradients flow to these, so they are arguments; all else is seen from within. XLNet's queries
+    # attend the content's keys, which are their state.
+    leaves = keras.tree.flatten(state)
     given = {"x": x, "memory": context.memory, "bias": bias}
+    given |= {number: leaf for number, leaf in enumerate(leaves) if _is_float(leaf)}
     names = [name for name, value in given.items() if value is not None]
     held = [ops.copy(variable) for variable in others]  # a reading, before the later ones
     structure = []
@@ -29,15 +32,24 @@ def recomputed(mixer: Mixer, x, context: Context, state=None):
             memory=inputs.get("memory"), bias=None if bias is None else lambda **_: inputs["bias"]
         )
         values = [*arrays[len(names) :], *held]
+        before = [inputs.get(number, leaf) for number, leaf in enumerate(leaves)]
+        before = keras.tree.pack_sequence_as(state, before)
         with keras.StatelessScope(zip(weights + others, values, strict=True)) as scope:
-            y, after = mixer.mix(inputs["x"], own, state)
+            y, after = mixer.mix(inputs["x"], own, before)
             later = [scope.get_current_value(variable) for variable in others]
         structure[:] = [after]
-        return y, *keras.tree.flatten(after), *later
+        present = [leaf for leaf in keras.tree.flatten(after) if leaf is not None]
+        return y, *present, *later
 
     arrays = [given[name] for name in names] + [ops.copy(weight) for weight in weights]
     y, *rest = keras.remat(run)(*arrays)
-    kept, later = rest[: len(rest) - len(others)], rest[len(rest) - len(others) :]
+    kept, later = iter(rest[: len(rest) - len(others)]), rest[len(rest) - len(others) :]
     for variable, value in zip(others, later, strict=True):
         variable.assign(value)
-    return y, keras.tree.pack_sequence_as(structure[0], kept)
+    after = keras.tree.flatten(structure[0])
+    after = [leaf if leaf is None else next(kept) for leaf in after]
+    return y, keras.tree.pack_sequence_as(structure[0], after)
+
+
+def _is_float(leaf) -> bool:
+    return leaf is not None and keras.backend.is_float_dtype(leaf.dtype)

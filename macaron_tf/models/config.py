@@ -127,8 +127,9 @@ class StackConfig(BlockConfig, Sizes):
             )
 
 
-# Fields that no weight depends on.
 DROPOUTS = tuple(name for name in hints_of(StackConfig) if name.endswith("dropout"))
+# Fields that no weight depends on.
+FREE = (*DROPOUTS, "remat")
 
 
 def shape_of(config: StackConfig) -> dict[str, Any]:

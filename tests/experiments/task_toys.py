@@ -52,6 +52,11 @@ READING = {
     "training.learning_rate": 0.005,
     "head_dropout": 0.0,
     "model.num_layers": 2,
+}
+ASKED = {
+    **READING,
+    "training.max_steps": 200,
+    "training.validate_every": 100,
     "spans.max_question": 4,
     "spans.doc_stride": 6,
 }
@@ -73,8 +78,7 @@ def toy_flags(
     elif task == "conll2003":
         own, changes = f"conll:{folder}/{{split}}.txt", READING
     elif task in ("squad", "squad2"):
-        own = f"squad:{folder}/{{split}}.json"
-        changes = READING | {"training.max_steps": 200, "training.validate_every": 100}
+        own, changes = f"squad:{folder}/{{split}}.json", ASKED
     else:
         own = f"tsv:{folder}/{{split}}.tsv"
         changes = {"training.learning_rate": 0.01, "head_dropout": 0.0}

@@ -271,7 +271,7 @@ def test_a_pre_training_run_gives_encoder_pooler_and_vocabulary(toy, tmp_path, c
         init.check(override(recipe, ["model.norm=post"]))
     with pytest.raises(UserError, match="were trained with model.scheme=None, not 'tokens/2'"):
         init.check(override(recipe, ["model.scheme=tokens/2"]))
-    init.check(override(recipe, ["model.dropout=0.3"]))
+    init.check(override(recipe, ["model.dropout=0.3", "model.remat=True"]))
     with pytest.raises(UserError, match="vocabulary"):
         WordPieceVocabulary((*SPECIAL_PIECES, *FILLERS)).save(tmp_path / "other")
         read_init(f"{tmp_path}/bert", vocabulary=tmp_path / "other")
@@ -331,6 +331,9 @@ MISTAKES = [
     ("train sst2 OUT OWN --init none", "needs --model NAME"),
     ("train sst2 OUT OWN --init RUN --model bert_tiny", "brings its own model"),
     ("train sst2 OUT OWN --init RUN --vocabulary OTHER", "vocabulary mismatch"),
+    ("TRAIN --set spans.max_answer=3", "spans has settings of a task of questions"),
+    ("TRAIN --set words.lstm_dim=7", "words has settings of a model over an ELMo's"),
+    ("TRAIN --set language_weight=0.9", "language_weight has settings of a causal classifier"),
     (
         "train sst2 OUT OWN --init RUN --set model.hidden_dim=16",
         "were trained with model.hidden_dim=32, not 16",

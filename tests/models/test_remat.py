@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from macaron_tf.models import EncoderConfig, EncoderDecoder, EncoderDecoderConfig, LanguageModel
-from macaron_tf.models.memory import SegmentLanguageModel
+from macaron_tf.models.memory import SegmentLanguageModel, TwoStreamModel
 
 SHAPE = (16, 8, 24, 2)
 DROPOUTS = {"dropout": 0.2, "attention_dropout": 0.1, "activation_dropout": 0.1}
@@ -36,6 +36,22 @@ def segments(**options):
     return network, hidden
 
 
+def two_streams(**options):
+    """Gradients flow from the queries to the content's keys; without segments."""
+    config = EncoderConfig(*SHAPE, 2, positions="transformer_xl", **DROPOUTS, **options)
+    network = TwoStreamModel(config, memory_length=3)
+    inputs = {
+        "token_ids": IDS,
+        "order": np.array([[3, 1, 0, 4, 2], [0, 2, 1, 3, 4]], np.int32),
+        "masked_positions": np.array([[0, 3], [1, 2]], np.int32),
+    }
+
+    def hidden(net):
+        return net.two_streams(inputs, net.init_memory(2), training=True)[1]
+
+    return network, hidden
+
+
 def two_steps(make, remat: bool, jit_compile: bool) -> list[np.ndarray]:
     """The gradients of two steps, each with dropout of its own, and the random states after."""
     keras.utils.set_random_seed(1)
@@ -59,7 +75,13 @@ def swish_rnn(**options):
 
 @pytest.mark.parametrize(
     ("make", "jit_compile"),
-    [(language_model, False), (swish_rnn, True), (encoder_decoder, False), (segments, False)],
+    [
+        (language_model, False),
+        (swish_rnn, True),
+        (encoder_decoder, False),
+        (segments, False),
+        (two_streams, False),
+    ],
 )
 def test_gradients_are_the_same(make, jit_compile):
     ours, theirs = (two_steps(make, remat, jit_compile) for remat in (True, False))

@@ -55,10 +55,14 @@ class Spans(TaskKind):
 
     def parse(self, lines: list[str], first: int) -> Questions:
         """Lines of a question and a context: a tab between, or a JSON object of both."""
-        if not any(line.startswith("{") for line in lines):
-            return super().parse(lines, first)
         columns: list[list[str]] = [[], []]
         for number, line in enumerate(lines, first):
+            # JSON writes a tab within a text as \t.
+            if "\t" in line or not line.startswith("{"):
+                pair = super().parse([line], number)
+                columns[0] += pair.questions
+                columns[1] += pair.contexts
+                continue
             try:
                 record = json.loads(line)
                 for column, name in zip(columns, ("question", "context"), strict=True):
@@ -66,7 +70,7 @@ class Spans(TaskKind):
             except (ValueError, TypeError, KeyError, AttributeError) as error:
                 raise UserError(
                     f'line {number} is no JSON object of a "question" and a "context", both of '
-                    "text: correct it, or separate the two by one tab in all lines"
+                    "text: correct it, or separate the two by one tab"
                 ) from error
         return self.of_texts(*columns)
 

@@ -1,5 +1,6 @@
 """Questions, their contexts and the answers that stand in them: from TFDS or SQuAD's files."""
 
+import collections
 import dataclasses
 import json
 from collections.abc import Iterator
@@ -86,6 +87,12 @@ def read_questions(
     secret = may_be_unlabelled(split) and all(row.answers is None for row in rows)
     for row in [] if secret else rows:
         _check_answers(task, row, where)
+    counts = collections.Counter(row.id for row in rows)
+    if repeated := [name for name, count in counts.items() if count > 1]:
+        raise UserError(
+            f"{where}: {len(repeated)} ids of questions stand more than once, {repeated[0][:40]!r} "
+            "among them, so that answers would replace each other: give each question its own"
+        )
     ids, questions, contexts, answers = map(list, zip(*rows, strict=True))
     return Questions(ids, questions, contexts, None if secret else [*map(tuple, answers)])
 
@@ -107,7 +114,7 @@ def _check_answers(task: Task, row: _Row, where: str) -> None:
             "out, or the task squad2"
         )
     for text, start in row.answers:
-        if not text or row.context[start : start + len(text)] != text or start < 0:
+        if not text.strip() or row.context[start : start + len(text)] != text or start < 0:
             raise UserError(
                 f"{where}: the answer {text[:40]!r} does not stand at character {start} of the "
                 "context; correct 'answer_start', which counts characters from 0"

@@ -80,8 +80,19 @@ class Table:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The columns `choice1`, `choice2` and so on."""
-        return tuple(name for name in self.header if re.fullmatch(r"choice\d+", name))
+        """The columns `choice1`, `choice2` and so on, by their numbers.
+
+        Raises:
+            UserError: a number is missing, or there twice.
+        """
+        found = [name for name in self.header if re.fullmatch(r"choice\d+", name)]
+        found.sort(key=lambda name: int(name[6:]))
+        if found != [f"choice{n}" for n in range(1, len(found) + 1)]:
+            raise UserError(
+                f"{self._head}: the columns {', '.join(found)} are not choice1 to "
+                f"choice{len(found)}: number them from 1, each number once"
+            )
+        return tuple(found)
 
     def rows(
         self, columns: Sequence[str], may_be_empty: Sequence[str] = ()

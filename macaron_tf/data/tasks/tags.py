@@ -96,9 +96,8 @@ def sentences_of(
     if source.kind == "conll":
         path, found = source.path(split), []
         for sentence in _of_lines(path):
-            for where, _, tag in sentence:
-                _check_tag(task, where, tag, known)
-            _, words, tags = zip(*sentence, strict=True)
+            where, words, tags = zip(*sentence, strict=True)
+            _check_tags(task, where, tags, known)
             found.append((words, tags))
         if not found:
             raise UserError(f"{path} holds no sentence: give a word and its tag a line")
@@ -111,8 +110,7 @@ def sentences_of(
                 f"{where}: {len(words)} words, and {len(tags)} tags in column {task.label!r}; give "
                 "a tag for each word, with spaces between"
             )
-        for tag in tags:
-            _check_tag(task, where, tag, known)
+        _check_tags(task, [where] * len(tags), tags, known)
         found.append((words, tags))
     return found
 
@@ -122,12 +120,16 @@ def at_spaces(text: str) -> list[str]:
     return [word.decode() for word in text.encode().split()]
 
 
-def _check_tag(task: Task, where: str, tag: str, known: Sequence[str] | None) -> None:
-    if known is not None and tag not in known:
-        raise UserError(
-            f"{where}: the tag {tag[:40]!r} is none of the task {task.name!r}, which has "
-            f"{', '.join(known)}; correct it"
-        )
+def _check_tags(
+    task: Task, where: Sequence[str], tags: Sequence[str], known: Sequence[str] | None
+) -> None:
+    for place, tag, meant in zip(where, tags, as_iob2(tags), strict=True):
+        if known is not None and meant not in known:
+            begins = "" if meant == tag else f", which begins an entity here as {meant[:40]!r},"
+            raise UserError(
+                f"{place}: the tag {tag[:40]!r}{begins} is none of the task {task.name!r}, which "
+                f"has {', '.join(known)}; correct it"
+            )
 
 
 def as_iob2(tags: Sequence[str]) -> list[str]:

@@ -67,6 +67,7 @@ def test_columns_and_classes_are_those_of_the_table(text, settings, first, secon
         (TAG, "words\ttags\na b\tX X\n", "all labels are 'X'"),
         (CHOOSE, "context\tchoice1\tlabel\na\tb\t1\n", "1 column of a choice among 'context', 'c"),
         (CHOOSE, "context\ta\tb\tlabel\na\tb\tc\t1\n", "no column of a choice among"),
+        (CHOOSE, "t\tchoice1\tchoice3\tlabel\n", "choice1, choice3 are not choice1 to choice2"),
         (CHOOSE, "x\ty\tchoice1\tchoice2\tlabel\n", "which column of 'x', 'y', 'choice1'"),
     ],
 )
@@ -82,6 +83,12 @@ def test_choices_are_numbered_columns(tmp_path):
     assert examples.texts == (["a", "f"], ["c", "h"], ["d", "i"], ["e", ""])
     assert examples.questions == ["b", "g"] and examples.labels.tolist() == [2, 0]
     assert table.filled(CHOOSE, f"tsv:{tmp_path}/own.tsv") == table
+    numbers = range(12, 0, -1)  # by their numbers, in whichever order they stand
+    header, cells = (map(name.format, numbers) for name in ("choice{}", "c{}"))
+    text = "\t".join([*header, "context", "label\n"]) + "\t".join([*cells, "a", "10\n"])
+    _, task = filled(CHOOSE, tmp_path, text)
+    examples = read_examples(task, "train", source=f"tsv:{tmp_path}/own.tsv")
+    assert examples.texts[1 + examples.labels[0]] == ["c10"]
     named = {"choices": ("x", "y"), "classes": ("yes", "no"), "label": "right"}
     _, task = filled(CHOOSE, tmp_path, "t\ty\tx\tright\na\tb\tc\tno\n", **named)
     assert (task.first, task.question, task.second) == (("t",), (), ("x", "y"))

@@ -46,6 +46,10 @@ def test_places_count_characters(tmp_path):
         source = write(tmp_path / "a.json", question("q1", ("Rome", start)))
         message = f"a.json, question 'q1': the answer 'Rome'.* {start} of"
         refuses(message, read_questions, SQUAD, "train", source=source)
+    source = write(tmp_path / "a.json", question("q1", (" ", 1)))
+    refuses("the answer ' ' does not", read_questions, SQUAD, "train", source=source)
+    source = write(tmp_path / "a.json", question("q1", *answers), question("q1", *answers))
+    refuses("1 ids .* more than once, 'q1'", read_questions, SQUAD, "train", source=source)
     # Half a character keeps the others' places.
     source = write(tmp_path / "a.json", question("q1", ("Rome", 4)), context="x\ud83d, Rome")
     assert read_questions(SQUAD, "train", source=source).contexts == ["x?, Rome"]

@@ -1,6 +1,7 @@
 """Tagged sentences: read in any IOB, cut into windows with no word lost."""
 
 import copy
+import dataclasses
 
 import numpy as np
 import pytest
@@ -45,6 +46,13 @@ def test_conll_files(tmp_path):
         assert " ".join(as_iob2(given.split())) == "O B-PER I-PER O B-LOC B-LOC B-ORG"
     assert as_iob2(["I-PER", "I-LOC", "B-LOC", "I-LOC"]) == ["B-PER", "B-LOC", "B-LOC", "I-LOC"]
     assert as_iob2([]) == []
+
+
+def test_a_tag_that_only_iob2_has_is_refused(tmp_path):
+    task = dataclasses.replace(get_task("tag", own=True), labels=("O", "I-XYZ"))
+    (tmp_path / "own.txt").write_text("a O\nb I-XYZ\n")
+    message = "line 2: the tag 'I-XYZ', which begins an entity here as 'B-XYZ', is none"
+    refuses(message, read_tagged, task, "train", source=f"conll:{tmp_path}/own.txt")
 
 
 def test_tfds(tfds):
