@@ -30,7 +30,7 @@ SET of `sts`: pairs and their scores from 0 to 5
 ENCODER and FROM:
   RUN[@CHECKPOINT]   a run of `train`, or of pre-training or fine-tuning, whose vectors are averaged
   hugging-face:DIR   a sentence-transformers directory, or config.json, weights and tokenizer of a
-                     BERT, RoBERTa, XLM-R, ALBERT or ELECTRA
+                     BERT, RoBERTa, XLM, XLM-R, ALBERT or ELECTRA
   keras-hub:DIR      a preset's folder: BERT, DistilBERT, ELECTRA, RoBERTa
   model-garden:DIR   bert_config.json, vocab.txt and checkpoint of a BERT
   hub:OWNER/NAME     any of these on Hugging Face's hub

@@ -31,7 +31,7 @@ FROM, what to start with:
                      save_pretrained wrote; of experiments.elmo an LSTM over its frozen vectors
                      is trained, --set words.elmo_place=none without them
   hugging-face:DIR   a sentence-transformers directory, or config.json, weights and tokenizer of a
-                     BERT, RoBERTa, XLM-R, ALBERT, ELECTRA, XLNet, BART, GPT or GPT-2
+                     BERT, RoBERTa, XLM, XLM-R, ALBERT, ELECTRA, XLNet, BART, GPT or GPT-2
   keras-hub:DIR      a preset's folder: BERT, DistilBERT, ELECTRA, RoBERTa or GPT-2
   model-garden:DIR   bert_config.json, vocab.txt and checkpoint of a BERT
   hub:OWNER/NAME     any of these on Hugging Face's hub
@@ -147,6 +147,7 @@ main = cli.program(
         "answer lines, in order",
         "experiments.finetune.evaluate:predict",
         cli.TRAINED,
+        cli.argument("--language CODE", "of the lines, of a model that knows several (XLM)"),
         cli.argument("--input FILE", "lines, as below; stdin by default"),
         cli.argument(
             "--output FILE",

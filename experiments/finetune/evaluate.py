@@ -1,6 +1,7 @@
 """`finetune predict`, `evaluate`, `submit` and `baseline`: answers and scores."""
 
 import argparse
+import itertools
 import time
 from typing import Any
 
@@ -21,11 +22,12 @@ from macaron_tf.training.checkpoints import read_manifest, weights_record
 def predict(options: argparse.Namespace) -> None:
     """Answers the lines of a file or stdin, in order."""
     predictor = open_predictor(options.run, options.checkpoint)
-    kind = predictor.kind
+    kind, language = predictor.kind, options.language
+    predictor.recipe.changed(language=language or predictor.recipe.language)  # refuses an unknown
 
     def answer(lines: list[str], first: int) -> str:
         examples = kind.parse(lines, first)
-        return kind.lines(predictor.of_examples(examples), examples)
+        return kind.lines(predictor.of_examples(examples, language), examples)
 
     answer_lines(options.input, options.output, answer)
 
@@ -57,6 +59,12 @@ def evaluate(options: argparse.Namespace) -> None:
         for split, part in found.items():
             name = (language if len(splits) == 1 else f"{language}_{split}") if language else split
             examples[name], spoken[name] = part, language
+    for (one, first), (other, second) in itertools.combinations(examples.items(), 2):
+        if spoken[one] != spoken[other] and first.texts == second.texts:
+            raise UserError(
+                f"{source} has the same texts for {spoken[one]} and {spoken[other]}: give "
+                "--languages the one that they are in"
+            )
     checkpoint = opened.checkpoint(options.checkpoint)
     manifest = read_manifest(checkpoint)
     with options.devices.scope():

@@ -54,6 +54,12 @@ class Init:
         return self.source.trained_length if self.source and self.config.longest else None
 
     @property
+    def languages(self) -> tuple[str, ...]:
+        """The languages that the model knows by name, in the order of its embeddings."""
+        named = self.source.languages if self.source else ()
+        return named or self.vocabulary.languages
+
+    @property
     def label(self) -> str:
         """A short name for tables: the folder's, or the model's."""
         if self.given == NOTHING:
@@ -85,8 +91,19 @@ class Init:
                     f"{getattr(wanted, name)!r}: leave that setting, or give --init none"
                 )
 
-    def warn(self, recipe: EpochRecipe) -> None:
-        """Says on stderr where a recipe asks more of the weights than they have learnt."""
+    def warn(self, recipe: EpochRecipe, language: str | None = None) -> None:
+        """Says on stderr where a recipe asks more of the weights than they have learnt.
+
+        Args:
+            language: of the texts, where it is named.
+        """
+        if len(self.languages) > 1 and not language:
+            first, *others = self.languages
+            print(
+                f"warning: texts are read as {first}, the first language of {self.given}; of "
+                f"{', '.join(others)} a classification's are by --set language=CODE",
+                file=sys.stderr,
+            )
         if self.trained_length is not None and recipe.max_length > self.trained_length:
             print(
                 f"warning: {self.given} never saw rows of more than {self.trained_length} tokens: "
@@ -184,8 +201,8 @@ def init_of(given: str, source: Pretrained, decoders: bool = False) -> Init:
     if source.vocabulary is None:
         raise UserError(
             f"{given} has no tokenizer beside it that has a counterpart here, so no text "
-            "can be read for it: give a BERT, RoBERTa, XLM-R, ALBERT, ELECTRA, XLNet, GPT or GPT-2 "
-            "with its tokenizer's files"
+            "can be read for it: give a BERT, RoBERTa, XLM, XLM-R, ALBERT, ELECTRA, XLNet, GPT or "
+            "GPT-2 with its tokenizer's files"
         )
     source.require_floats()
     return Init(given, source.vocabulary, source.model, source.model_options, source)

@@ -33,7 +33,7 @@ from macaron_tf.distribution import Workers
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path
 from macaron_tf.models import ElmoConfig
-from macaron_tf.text import PieceVocabulary
+from macaron_tf.text import MosesPairVocabulary, PieceVocabulary
 from macaron_tf.text.words import CharacterWords
 from macaron_tf.training import Diverged, FitModel, TrainingResult
 from macaron_tf.training.checkpoints import CheckpointDirectory, read_manifest
@@ -109,7 +109,7 @@ def run(options: argparse.Namespace) -> None:
     steps = ["{me} evaluate {run}{data}", "{me} predict {run} --input FILE"]
     if task.submissions:
         steps.append("{me} submit {run} OUT{data}")
-    if not isinstance(init.vocabulary, CharacterWords):
+    if not isinstance(init.vocabulary, (CharacterWords, MosesPairVocabulary)):
         steps.append(f"python -m export.saved_model {{run}} served/{task.name}")
     best = "best on the development set at step {step:,}: "
     best += metrics_line(result_of(path, result).metrics)
@@ -120,8 +120,7 @@ def configure(
     recipe: FinetuningRecipe, init: Init, source: str | None, settings: list[str]
 ) -> FinetuningRecipe:
     """A preset's recipe for this start, with settings replaced."""
-    languages = init.source.languages if init.source else ()
-    own = {"source": source or recipe.source, "languages": languages or init.vocabulary.languages}
+    own = {"source": source or recipe.source, "languages": init.languages}
     return override(init.apply(recipe).changed(**own), settings)
 
 
@@ -161,7 +160,7 @@ def train_recipe(
     vocabulary = init.vocabulary
     recipe = data.fit(recipe)
     check_recipe(recipe, init)
-    init.warn(recipe)
+    init.warn(recipe, recipe.language)
     FinetuningRun.resume(path, recipe)  # refused before minutes of tokenizing
     run = FinetuningRun(path, recipe, vocabulary, data_dir=data.tfds and data.tfds.data_dir)
     encoded = data.encoded(vocabulary, recipe.limits)

@@ -117,6 +117,12 @@ def run(options: argparse.Namespace) -> None:
         options.source_language or data.source_language,
         options.target_language or data.target_language,
     ]
+    if data.languages[0] != data.languages[1] and languages == [*data.languages[::-1]]:
+        mend = "give --backward" if opened.recipe.unsupervised else "train another run"
+        raise UserError(
+            f"{options.run} translates {data.source_language} to {data.target_language}: {mend} "
+            "for the other direction"
+        )
     split = options.split or default_splits(source, [data.validation_split])[0]
     pairs = read_pairs(source, split, *languages, options.tfds)
     if options.backward:

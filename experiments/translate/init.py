@@ -56,6 +56,11 @@ class Start:
                 "unsupervised translation begins with a model that has read both languages: give "
                 "--init a run of xlm_tiny or of another encoder or language model"
             )
+        if recipe.unsupervised and recipe.data.source_language == recipe.data.target_language:
+            raise UserError(
+                f"both languages are {recipe.data.source_language}: set data.source_language and "
+                "data.target_language to different ones"
+            )
         if not self.given:
             if wanted.num_source_layers:
                 raise UserError(

@@ -357,7 +357,8 @@ def _languages(config: ForeignConfig) -> tuple[str, ...]:
     """The languages of an XLM in the order of their ids; none where it names none."""
     numbers = config.get("lang2id") or {}
     count = config.number("n_langs", 1)
-    if not isinstance(numbers, dict) or sorted(numbers.values()) != [*range(len(numbers))]:
+    given = sorted(map(str, numbers.values())) if isinstance(numbers, dict) else None
+    if given != sorted(map(str, range(len(numbers)))):
         raise UserError(
             f"{config.where} has lang2id={numbers!r:.60}: it must number languages from 0."
         )

@@ -67,7 +67,8 @@ class MergedPieceVocabulary(PieceVocabulary):
 
     def __init__(self, units: Sequence[str], merges: Sequence[str]):
         self.units = tuple(units)
-        self.merges = tuple(merges)
+        # A merge that stands twice has the later rank, as in Hugging Face's tokenizers.
+        self.merges = tuple(dict.fromkeys(reversed(merges)))[::-1]
         self.numbers = {unit: number for number, unit in enumerate(self.units, SPECIAL)}
         check_distinct(self.units)
         rows = []
@@ -418,7 +419,14 @@ class MosesPairVocabulary(CharacterPairVocabulary):
         lower_case: bool = True,
     ):
         super().__init__(units, merges)
-        self.languages = tuple(languages)
+        longer = [unit for unit in self.units if len(unit.removesuffix(WORD_END)) > 1]
+        made = {merge.replace(" ", "") for merge in self.merges}
+        if 2 * len(made.intersection(longer)) < len(longer):  # <special0> and its like stand beside
+            raise UserError(
+                f"{len(made.intersection(longer))} of the vocabulary's {len(longer)} longer pieces "
+                "are made by a merge: the merges are another vocabulary's"
+            )
+        self.languages = (languages,) if isinstance(languages, str) else tuple(languages)
         self.lower_case = lower_case
 
     @classmethod
@@ -454,6 +462,7 @@ class MosesPairVocabulary(CharacterPairVocabulary):
 
 def _columns(path: str | os.PathLike, count: int) -> Iterable[list[str]]:
     """The first `count` columns, and a number behind them, of each line of a file of fastBPE's."""
+    number = 0
     for number, line in enumerate(lines_of(as_path(path)), start=1):
         columns = line.split(" ")
         if len(columns) != count + 1 or not columns[-1].isdecimal():
@@ -462,3 +471,5 @@ def _columns(path: str | os.PathLike, count: int) -> Iterable[list[str]]:
                 "the codes and the vocabulary of XLM's release"
             )
         yield columns[:-1]
+    if not number:
+        raise UserError(f"{os.fspath(path)} is empty: give the codes and the vocabulary of XLM's")

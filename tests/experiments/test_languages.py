@@ -124,9 +124,17 @@ def test_the_language_of_a_run_goes_with_its_folder_and_its_export(tmp_path, ran
     (tmp_path / "other.tsv").write_bytes(table.read_bytes())
     for source, split in (([], "validation"), (["--source", f"tsv:{tmp_path}/other.tsv"], "all")):
         scores = tmp_path / split
-        ran(main, "evaluate", run, *source, "--languages", "en", "de", "--output", scores)
+        score = ["evaluate", run, *source, "--output", scores, "--languages"]
+        ran(main, *score, "en")
         record = scores_in(scores)
-        assert record["splits"] == [split] and [*record["metrics"]] == ["en", "de"]
+        assert record["splits"] == [split] and [*record["metrics"]] == ["en"]
+    refused(main, [*score, "en", "de"], "has the same texts for en and de", tmp_path)
+    lines = ["predict", run, "--input", tmp_path / "lines.txt", "--language"]
+    (tmp_path / "lines.txt").write_text("\n".join(texts), encoding="utf-8")
+    for code, outputs in (("de", expected), ("en", english)):
+        answers = [line.split("\t")[1] for line in ran(main, *lines, code).out.splitlines()]
+        np.testing.assert_allclose(np.array(answers, float), outputs[:, 0], atol=1e-4)
+    refused(main, [*lines, "fr"], "language='fr' is none of the model's", tmp_path)
     refused(main, ["evaluate", run, "--split", "test"], "is one file and has no split", tmp_path)
     tags = ["train", "conll2003", tmp_path / "tags", *given]
     refused(main, tags, "language='de' is of classifications, and conll2003 is none", tmp_path)

@@ -275,7 +275,20 @@ def test_a_corpus_is_refused(release, tmp_path):
     assert not (tmp_path / "corpus").exists()
 
 
+def test_a_merge_that_stands_twice_has_its_later_rank():
+    units = ["a", "b", "c</w>", "ab", "bc</w>"]
+    xlm = MosesPairVocabulary(units, ["a b", "b c</w>", "a b"])
+    assert xlm.merges == ("b c</w>", "a b") and xlm.encode_lines(["abc"]) == [[5, 9]]
+
+
 def test_other_files_are_no_release(release):
+    read, codes = MosesPairVocabulary.from_fastbpe, release["codes"].read_text()
+    release["codes"].write_text("".join(f"{a} {a} 1\n" for a in "abc"))
+    refuses("0 of the vocabulary's 4 longer pieces are made by a merge", read, **release)
+    release["codes"].write_text("")
+    refuses("codes is empty", read, **release)
+    release["codes"].write_text(codes)
+    assert read(**release, languages="en").languages == ("en",)
     release["codes"].write_text("#version: 0.2\nh e\n")
     refuses("codes, line 1: '#version: 0.2' is not 2 and a count", MosesPairVocabulary.from_fastbpe,
             **release)  # fmt: skip
