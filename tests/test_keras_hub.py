@@ -208,7 +208,7 @@ def test_a_long_prompt_is_read_in_chunks_as_token_by_token():
     ("kind", "quantized"),
     [
         ("classifier", False),
-        ("masked", True),
+        pytest.param("masked", True, marks=pytest.mark.slow),
         ("language_model", False),
         pytest.param("classifier", True, marks=pytest.mark.slow),
         pytest.param("masked", False, marks=pytest.mark.slow),
@@ -271,6 +271,7 @@ def test_samplers(sampler):
     assert [text[:1] for text in texts] == ["a", "b"]
 
 
+@pytest.mark.slow
 def test_beams_find_a_row_no_less_probable_than_greedy_choice():
     network = language_model()
     task, scores = task_of(Pretrained(network)), []

@@ -53,7 +53,9 @@ def test_large_beam_finds_the_best_of_all(name, alpha):
     check(toy, sources, found, expected, penalty)
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
+@pytest.mark.parametrize(
+    "alpha", [0.6, *(pytest.param(one, marks=pytest.mark.slow) for one in (0.0, 1.0))]
+)
 def test_exact_stopping_changes_nothing(alpha):
     """Against the same search in numpy, which always goes on to the limit."""
     limit = 30

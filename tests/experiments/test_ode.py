@@ -16,7 +16,7 @@ def network(folder, norm):
     return str(folder)
 
 
-@pytest.mark.parametrize("trained", [False, True])
+@pytest.mark.parametrize("trained", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_strang_splitting_needs_sub_steps_of_second_order(tmp_path, monkeypatch, trained):
     tokens_first, splitting, *_ = ode.SPLITTINGS
     kept = {name: ode.SPLITTINGS[name] for name in (tokens_first, splitting)}

@@ -101,6 +101,7 @@ def test_from_pre_training_to_answers(t5_run, tables, tmp_path, answered, refuse
     refuses("answers sst2: leave --task rte out", open_run, str(run), task="rte")
 
 
+@pytest.mark.slow
 def test_a_task_is_judged_on_its_own_validation_split(t5_run, tmp_path, monkeypatch):
     told = Task("mnli", ("a",), labels=("a", "b"), source=f"tsv:{tmp_path}/{{split}}.tsv",
                 validation_splits=("validation_matched", "validation_mismatched"))  # fmt: skip

@@ -415,7 +415,8 @@ def test_in_bfloat16_the_answers_are_near_and_only_matrices_are_stored_so(
     inputs = {key: tf.constant(texts) for key, texts in INPUTS[name][0].items()}
     found = model.signatures["serving_default"](**inputs)[output].numpy()
     expected = np.array(answers[name][0][output])
-    assert 1e-5 < np.abs(found - expected).max() < 0.05 * np.abs(expected).max()
+    # On average: the worst of a few lines depends on the order in which a CPU rounds.
+    assert 1e-5 < np.abs(found - expected).mean() < 0.015 * np.abs(expected).max()
 
 
 def test_a_quantized_network_is_not_exported_in_bfloat16(folder, tmp_path, refused):

@@ -162,7 +162,7 @@ def runge_kutta(f, x, h):
 EULER, MIDPOINT = (lambda f, x, h: x + h * f(x)), (lambda f, x, h: x + h * f(x + h / 2 * f(x)))
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("norm", ["pre", pytest.param("post", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("scheme", "steps"),
     [

@@ -132,7 +132,9 @@ def test_the_original_counts_93_6_million_parameters_but_for_the_words_it_scores
     assert tiny.count_params() == own
 
 
-@pytest.mark.parametrize("place", ["input", "output", "both"])
+@pytest.mark.parametrize(
+    "place", [*(pytest.param(one, marks=pytest.mark.slow) for one in ("input", "output")), "both"]
+)
 def test_a_tagger_has_the_vectors_where_it_is_said(place, tmp_path):
     """The mixtures, beside the LSTM's input and output, in NumPy in between two of its layers."""
     config = dataclasses.replace(TAGGER, elmo_place=place)

@@ -34,6 +34,7 @@ MORE = {
     "split_swish": {"scheme": "channels/2 by heun, tokens, channels/2", "block": "swish_rnn"},
 }
 FAST = ("swish_rnn", "banded")  # a cache with a state of each kind
+COMBINED = ("split_albert", "split_xl", "split_swish", "biased", "languages", "narrow")
 CACHED = {name: options for name, options in (BLOCKS | MORE).items() if "mlp" not in name}
 
 
@@ -64,7 +65,11 @@ def test_no_later_token_changes_an_output(kind):
 @pytest.mark.parametrize(
     ("kind", "max_length"),
     [
-        *((kind, None) for kind in CACHED),
+        # Of more than one split layer the rest, and what a cache does not see, is slow.
+        *(
+            pytest.param(kind, None, marks=pytest.mark.slow if kind in COMBINED else ())
+            for kind in CACHED
+        ),
         # A cache of fixed size; of most kinds it is slow.
         *(pytest.param(kind, 9, marks=() if kind in FAST else pytest.mark.slow) for kind in CACHED),
     ],

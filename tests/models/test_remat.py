@@ -77,7 +77,8 @@ def swish_rnn(**options):
     ("make", "jit_compile"),
     [
         (language_model, False),
-        (swish_rnn, True),
+        pytest.param(swish_rnn, True, marks=pytest.mark.slow),
+        (swish_rnn, False),
         (encoder_decoder, False),
         (segments, False),
         (two_streams, False),

@@ -244,6 +244,7 @@ def test_each_direction_answers_for_its_neighbour():
     assert sums["weight"] == 26 and sums["correct_sum"] == correct
 
 
+@pytest.mark.slow
 def test_a_sampled_update_compiles_too_and_a_batch_decides_its_draws():
     objective, network = BidirectionalLanguageObjective(6), elmo(num_layers=1)
     compiled = tf.function(

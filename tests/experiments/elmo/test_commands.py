@@ -109,6 +109,7 @@ def test_words_are_embedded_by_command_and_by_what_is_exported(run, tmp_path):
         serve(text=tf.constant([b"\xff"]))
 
 
+@pytest.mark.slow
 def test_a_tagger_with_and_one_without(run, tmp_path, capsys):
     def sentences(count: int, seed: int) -> str:
         rng = np.random.default_rng(seed)
