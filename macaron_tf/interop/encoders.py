@@ -357,8 +357,9 @@ def _languages(config: ForeignConfig) -> tuple[str, ...]:
     """The languages of an XLM in the order of their ids; none where it names none."""
     numbers = config.get("lang2id") or {}
     count = config.number("n_langs", 1)
-    given = sorted(map(str, numbers.values())) if isinstance(numbers, dict) else None
-    if given != sorted(map(str, range(len(numbers)))):
+    # By their spelling: values of other types have no order.
+    found = {*map(repr, numbers.values())} if isinstance(numbers, dict) else None
+    if found is None or found != {*map(repr, range(len(numbers)))}:
         raise UserError(
             f"{config.where} has lang2id={numbers!r:.60}: it must number languages from 0."
         )

@@ -245,6 +245,8 @@ def test_the_tokenizer_that_is_saved_today_is_read(lower_case, tmp_path):
         ("xlm", {"lang2id": {"en": 0}}, "n_langs=3 and 1 languages in lang2id"),
         ("xlm", {"lang2id": {"en": 1}}, "lang2id={'en': 1}: it must number languages from 0"),
         ("xlm", {"lang2id": {"en": 0, "de": "1", "fr": None}}, "must number languages from 0"),
+        ("xlm", {"lang2id": {"en": 0, "de": "1", "fr": 2}}, "must number languages from 0"),
+        ("xlm", {"lang2id": 3}, "must number languages from 0"),
         ("roberta", {"pad_token_id": 0}, "pad_token_id=0 and its vocabulary pads with 1"),
     ],
 )
