@@ -114,17 +114,21 @@ class RelativeAttention(MultiHeadAttention):
         if clamp_length is not None:
             check_count("clamp_length", clamp_length)
         self.content_bias = self.distance_bias = None  # u and v
+        self._biases = None
 
     def share_biases(self, other: "RelativeAttention") -> None:
-        """Takes another, built layer's u and v instead of its own, before `build`."""
-        self.content_bias, self.distance_bias = other.content_bias, other.distance_bias
+        """Takes the u and v of another layer, which is built first, instead of its own."""
+        # A function: the other layer is no part of this one.
+        self._biases = lambda: (other.content_bias, other.distance_bias)
 
     def build_projections(self, x_shape, memory_shape, width):
         self.query = self._projection("query", x_shape, width)
         self.key_value = self._projection("key_value", x_shape, 2 * width)
         self.distance = self._projection("distance", x_shape, width, use_bias=False)
         self.output_projection = self._output(x_shape, width)
-        if self.content_bias is None:
+        if self._biases:
+            self.content_bias, self.distance_bias = self._biases()
+        else:
             self.content_bias = self._vectors("content_bias")
             self.distance_bias = self._vectors("distance_bias")
         if self.segments:

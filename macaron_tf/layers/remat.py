@@ -35,20 +35,22 @@ def recomputed(mixer: Mixer, x, context: Context, state=None):
         before = [inputs.get(number, leaf) for number, leaf in enumerate(leaves)]
         before = keras.tree.pack_sequence_as(state, before)
         with keras.StatelessScope(zip(weights + others, values, strict=True)) as scope:
+            old = [scope.get_current_value(variable) for variable in others]
             y, after = mixer.mix(inputs["x"], own, before)
-            later = [scope.get_current_value(variable) for variable in others]
-        structure[:] = [after]
+            new = [scope.get_current_value(variable) for variable in others]
+        # A frozen weight is not written: what was read of it has the policy's dtype.
+        written = [n for n, pair in enumerate(zip(old, new, strict=True)) if pair[0] is not pair[1]]
+        structure[:] = [after, written]
         present = [leaf for leaf in keras.tree.flatten(after) if leaf is not None]
-        return y, *present, *later
+        return y, *present, *(new[n] for n in written)
 
     arrays = [given[name] for name in names] + [ops.copy(weight) for weight in weights]
     y, *rest = keras.remat(run)(*arrays)
-    kept, later = iter(rest[: len(rest) - len(others)]), rest[len(rest) - len(others) :]
-    for variable, value in zip(others, later, strict=True):
-        variable.assign(value)
-    after = keras.tree.flatten(structure[0])
-    after = [leaf if leaf is None else next(kept) for leaf in after]
-    return y, keras.tree.pack_sequence_as(structure[0], after)
+    (after, written), rest = structure, iter(rest)
+    flat = [leaf if leaf is None else next(rest) for leaf in keras.tree.flatten(after)]
+    for number, value in zip(written, rest, strict=True):
+        others[number].assign(value)
+    return y, keras.tree.pack_sequence_as(after, flat)
 
 
 def _is_float(leaf) -> bool:

@@ -32,7 +32,8 @@ class TrainingConfig(Settings):
         beta_2: Adam's decay of the second moment.
         epsilon: added by Adam to the root of the second moment.
         weight_decay: decoupled, times the learning rate; 0 = none.
-        decay_vectors: whether biases and normalization weights decay too, as fairseq's.
+        decay_vectors: whether biases and normalization weights decay too, as fairseq's; and
+            a gMLP's kernel by distances, a vector too.
         clip_norm: greatest global norm of an update's gradient; None = no clipping.
         accumulation_steps: micro-batches in one update.
         steps_per_call: greatest number of updates in one call of the graph, see `FitModel`.

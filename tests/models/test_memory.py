@@ -120,6 +120,13 @@ def test_no_token_leaks_backwards_through_the_memory(block):
         assert np.abs(other[:, t] - found[:, t]).max() > 1e-4
 
 
+def test_all_attentions_of_split_layers_share_one_pair_of_biases():
+    options = {"positions": "transformer_xl", "scheme": "2 x (tokens/2, channels/2)"}
+    config = tiny(causal=True, num_layers=2, shared_position_biases=True, **options)
+    model = built(SegmentLanguageModel, config, memory_length=3)
+    assert sum("content_bias" in weight.path for weight in model.weights) == 1
+
+
 def test_memories_are_no_weights():
     model = language_model()
     before = len(model.variables)

@@ -88,3 +88,22 @@ def test_gradients_are_the_same(make, jit_compile):
     ours, theirs = (two_steps(make, remat, jit_compile) for remat in (True, False))
     for found, expected in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6 * np.abs(expected).max())
+
+
+def test_frozen_weights_stay_to_the_bit_under_mixed_precision():
+    config = EncoderConfig(*SHAPE, 2, causal=True, remat=True, **DROPOUTS)
+    network = LanguageModel(config, dtype="mixed_bfloat16")
+    network.build()
+    [attention] = network.encoder.stack.blocks[0].mixers("tokens")
+    attention.trainable = False
+    before = attention.get_weights()
+
+    @tf.function(autograph=False)
+    def step():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(network.hidden_states({"token_ids": IDS}, training=True))
+        return tape.gradient(loss, [variable.value for variable in network.trainable_variables])
+
+    assert all(gradient is not None for gradient in step()[:-1])
+    for found, expected in zip(attention.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(found, expected)
