@@ -5,6 +5,7 @@ import functools
 import itertools
 import json
 import os
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
@@ -419,12 +420,13 @@ class MosesPairVocabulary(CharacterPairVocabulary):
         lower_case: bool = True,
     ):
         super().__init__(units, merges)
-        longer = [unit for unit in self.units if len(unit.removesuffix(WORD_END)) > 1]
-        made = {merge.replace(" ", "") for merge in self.merges}
-        if 2 * len(made.intersection(longer)) < len(longer):  # <special0> and its like stand beside
+        longer = {unit for unit in self.units if len(unit.removesuffix(WORD_END)) > 1}
+        longer = {unit for unit in longer if not re.fullmatch(r"<special\d+>", unit)}
+        made = longer.intersection(merge.replace(" ", "") for merge in self.merges)
+        if 2 * len(made) < len(longer):
             raise UserError(
-                f"{len(made.intersection(longer))} of the vocabulary's {len(longer)} longer pieces "
-                "are made by a merge: the merges are another vocabulary's"
+                f"{len(made)} of the vocabulary's {len(longer)} longer pieces are made by a merge: "
+                "the merges are another vocabulary's"
             )
         self.languages = (languages,) if isinstance(languages, str) else tuple(languages)
         self.lower_case = lower_case
