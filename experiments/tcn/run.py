@@ -38,6 +38,12 @@ class SequenceRecipe(Recipe):
     vocabulary_size: Annotated[int, Ge(4), INT32] = 10_000
     held_out: Annotated[int, Ge(2), INT32] = 50
 
+    def check(self) -> None:
+        of_documents = ("sources", "vocabulary_size", "held_out")
+        given = [name for name in of_documents if getattr(self, name) != getattr(type(self), name)]
+        if given and self.task not in ("wikitext", "lambada"):
+            raise self.error(f"{given[0]} is of wikitext and lambada: leave it out of {self.task}")
+
     def model_config(self, vocab_size: int | None = None) -> TemporalConfig:
         options = dict(self.model_options)
         if vocab_size:

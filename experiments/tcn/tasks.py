@@ -55,7 +55,8 @@ class TaskData:
         test: scores the best checkpoint by `validation`; None = the data have no test split.
         summary: sizes, for people.
         vocab_size: of data that are ids.
-        fingerprint: SHA-256 (hex) of what is learnt from; "" where the task alone decides it.
+        fingerprint: SHA-256 (hex) of what is learnt from and what the validation reads; "" where
+            the task alone decides them.
     """
 
     train: Callable[[int], tf.data.Dataset]
@@ -86,6 +87,7 @@ class Task:
         unit: of the metric, for tables.
         loss: of `SequenceObjective`.
         metric: chooses a validation's best, and is shown in the tables, accuracy in percent.
+        takes_data: whether it reads the command's `data`.
     """
 
     title: str
@@ -95,6 +97,7 @@ class Task:
     unit: str
     loss: str = "classes"
     metric: str = "loss"
+    takes_data: bool = False
 
 
 def adding_batch(size: int, seed: tf.Tensor, length: int = ADDING_LENGTH) -> dict[str, tf.Tensor]:
@@ -177,7 +180,8 @@ def music(options: argparse.Namespace, recipe) -> TaskData:
         f"{len(test)} to test"
     )
     splits = batches(train, recipe.batch_size), *held_out
-    return task_data(recipe.training.seed, splits, summary, None, fingerprint(train))
+    read = fingerprint([*train, *validation])
+    return task_data(recipe.training.seed, splits, summary, None, read)
 
 
 def _pieces(path: str | None) -> tuple[list[np.ndarray], ...]:
@@ -194,11 +198,16 @@ def _pieces(path: str | None) -> tuple[list[np.ndarray], ...]:
     for name in ("traindata", "validdata", "testdata"):
         pieces = list(np.ravel(arrays.get(name, [])))
         right = all(np.ndim(piece) == 2 and piece.shape[1] == KEYS for piece in pieces)
-        if not right or (not pieces and name != "testdata"):
+        if not right or not all(np.isin(piece, (0, 1)).all() for piece in pieces):
             raise UserError(
-                f"--data {path}: {name!r} must hold pieces of {KEYS} columns; give another file"
+                f"--data {path}: {name!r} must hold pieces of {KEYS} columns, 1 where a key is "
+                "pressed and 0 elsewhere; give another file"
             )
         splits.append([np.asarray(piece, "float32") for piece in pieces if len(piece) > 1])
+        if not splits[-1] and name != "testdata":
+            raise UserError(
+                f"--data {path}: {name!r} has no piece of two frames or more; give another file"
+            )
     return tuple(splits)
 
 
@@ -248,7 +257,8 @@ def text(
         *(batches(split, _STREAMS) for split in ("valid", "test")),
     )
     summary = f"{len(symbols['train']):,} {unit}, {len(symbols['valid']):,} to validate"
-    return task_data(0, splits, summary, len(vocabulary), _digest(symbols["train"]))
+    read = _digest([*symbols["train"], *symbols["valid"]])
+    return task_data(0, splits, summary, len(vocabulary), read)
 
 
 def _digest(words: Iterable[str]) -> str:
@@ -257,15 +267,17 @@ def _digest(words: Iterable[str]) -> str:
 
 
 def _lines(folder: str | None, split: str) -> list[str]:
-    """The lines of FOLDER/SPLIT.txt, compressed or not; none of an absent test."""
+    """The lines of FOLDER/SPLIT.txt, compressed or not; none of an absent or empty test."""
     if not folder:
         raise UserError(f"--data is missing: give the folder of {split}.txt.gz")
     for end in (".gz", ""):
         if (path := epath.Path(folder) / f"{split}.txt{end}").is_file():
             lines = list(lines_of(path))
-            if split != "test" and not any(map(str.strip, lines)):
+            if any(map(str.strip, lines)):
+                return lines
+            if split != "test":
                 raise UserError(f"--data {folder}: {path.name} holds no text; give another")
-            return lines
+            return []
     if split != "test":
         raise UserError(f"--data {folder}: there is no {split}.txt.gz in it")
     return []
@@ -320,7 +332,7 @@ def articles(options: argparse.Namespace, recipe) -> TaskData:
         )
     splits = windows(train, recipe.batch_size, WORDS), windows(held, _STREAMS, WORDS), None
     summary = f"{len(train):,} words, {len(held):,} to validate"
-    return task_data(0, splits, summary, vocabulary.size, _digest(parts[0]))
+    return task_data(0, splits, summary, vocabulary.size, _digest(itertools.chain(*parts)))
 
 
 def _as_in_books(text: str) -> str:
@@ -366,7 +378,8 @@ def last_words(options: argparse.Namespace, recipe) -> TaskData:
         )
     train = windows(known_ids(words, vocabulary), recipe.batch_size, WORDS)
     summary = f"{len(words):,} words, {dev.count:,} passages to validate"
-    return task_data(0, (train, dev, test), summary, vocabulary.size, _digest(words))
+    read = _digest([*words, *asked["dev"]])
+    return task_data(0, (train, dev, test), summary, vocabulary.size, read)
 
 
 def images(permutation: np.ndarray, options: argparse.Namespace, recipe) -> TaskData:
@@ -393,11 +406,17 @@ def images(permutation: np.ndarray, options: argparse.Namespace, recipe) -> Task
     train = batches(pixels[~held], digits[~held], recipe.batch_size)
     splits = train, batches(pixels[held], digits[held]), batches(*test)
     summary = f"{(~held).sum():,} images, {held.sum():,} to validate, {len(test[1]):,} to test"
-    return task_data(recipe.training.seed, splits, summary)
+    read = fingerprint([pixels, digits])
+    return task_data(recipe.training.seed, splits, summary, None, read)
 
 
 MODELS = ("tcn", "lstm", "gru", "rnn")
-_MUSIC = dict(open=music, unit="negative log-likelihood, nats a frame", loss="bernoulli")
+_MUSIC = dict(
+    open=music,
+    unit="negative log-likelihood, nats a frame",
+    loss="bernoulli",
+    takes_data=True,
+)
 _DIGITS = dict(length=PIXELS, unit="accuracy, percent", metric="accuracy")
 _WORDS = dict(unit="perplexity", metric="perplexity")
 _ROWS = np.arange(PIXELS)
@@ -426,6 +445,7 @@ TASKS = {
         (88.68, 78.93, 92.48, 114.50),
         WORDS[0],
         partial(text, str.split, WORDS, "words"),
+        takes_data=True,
         **_WORDS,
     ),
     "ptb_characters": Task(
@@ -436,10 +456,16 @@ TASKS = {
         partial(text, lambda line: list(" ".join(line.split())), CHARACTERS, "chars"),
         "bits a character",
         metric="bits",
+        takes_data=True,
     ),
     "wikitext": Task("Wikipedia's words", (45.19, 48.4, None, None), WORDS[0], articles, **_WORDS),
     "lambada": Task(
-        "LAMBADA, the last word", (1279, 4186, None, 14_725), WORDS[0], last_words, **_WORDS
+        "LAMBADA, the last word",
+        (1279, 4186, None, 14_725),
+        WORDS[0],
+        last_words,
+        takes_data=True,
+        **_WORDS,
     ),
     "mnist": Task(
         "Sequential MNIST", (99.0, 87.2, 96.2, 21.5), open=partial(images, _ROWS), **_DIGITS

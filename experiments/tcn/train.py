@@ -6,6 +6,7 @@ import pathlib
 import statistics
 
 import keras
+import tensorflow as tf
 
 from experiments import registry, studies
 from experiments.recipe import refuse_given
@@ -16,6 +17,7 @@ from experiments.train_run import RunData, measured, train_run
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path
 from macaron_tf.plug_ins import is_place
+from macaron_tf.text.token_rows import fingerprint
 from macaron_tf.training import FitModel, build_fit_model
 
 
@@ -29,7 +31,7 @@ def run(options: argparse.Namespace) -> None:
     name = options.task
     prefix = "" if is_place(name) or name.startswith("tcn_") else "tcn_"
     base = registry.load(prefix + name, SequenceRecipe)
-    task, out, models = TASKS[base.task], pathlib.Path(options.out), options.models or MODELS
+    task, out, models = _task(base, options), pathlib.Path(options.out), options.models or MODELS
     for mixer in models:  # refuses wrong settings before minutes are spent
         base.of_mixer(mixer, options.set).check_metric([task.metric])
     rows = []
@@ -49,11 +51,22 @@ def run(options: argparse.Namespace) -> None:
     studies.mean_curves({task.title: curves}, figure, "updates", f"validation: {task.unit}")
 
 
+def _task(recipe: SequenceRecipe, options: argparse.Namespace) -> Task:
+    """The recipe's task, which takes the command's --data."""
+    task = TASKS[recipe.task]
+    if options.data and not task.takes_data:
+        raise UserError(
+            f"--data {options.data}: the task {recipe.task} reads no file; leave it out"
+            + (", and name your texts in --set sources" if recipe.sources else "")
+        )
+    return task
+
+
 def _resume(options: argparse.Namespace) -> None:
     """Goes on with one run, by the recipe that it keeps, and prints its row of the table."""
     refuse_given(options.set, dict.fromkeys(("task", "model.mixer"), "it to another run"))
     recipe = registry.load_given(options, SequenceRun)
-    task = TASKS[recipe.task]
+    task = _task(recipe, options)
     recipe.check_metric([task.metric])
     data = task.open(options, recipe)
     row = _train(recipe, task, data, pathlib.Path(options.run), options.data_dir)
@@ -73,8 +86,12 @@ def _train(
     if (earlier := run.resume(run.path, recipe)) and done.exists() and earlier.recipe == recipe:
         if data.fingerprint:
             earlier.check_data(data.fingerprint)
-        print(f"{path}: complete")
-        return studies.read_json(done)
+        row = studies.read_json(done)
+        if data.test is None or row.get("test_data") == _contents(data.test):
+            print(f"{path}: complete")
+            return row
+        print(f"{path}: complete; its best checkpoint is scored on a test split that it had not")
+        return _tested(run, task, data, row)
     keras.backend.clear_session()
     config = recipe.model_config(data.vocab_size)
     size = f"{config.parameters:,} parameters, widths {config.widths}"
@@ -90,11 +107,6 @@ def _train(
             f"{path} stopped before its first validation: raise training.max_minutes or "
             "lower training.validate_every"
         )
-    test = None
-    if data.test is not None:
-        network = run.load_network(result.best_checkpoint)
-        model = build_fit_model(network, recipe.make_objective(), recipe.training)
-        test = _measured(model, data.test)[task.metric]
     row = {
         "model": config.mixer,
         "seed": recipe.training.seed,
@@ -102,14 +114,32 @@ def _train(
         "widths": list(config.widths),
         "validation": result.best_score,
         "best_step": result.best_step,
-        "test": test,
         "updates": result.step,
         "minutes": result.elapsed_seconds / 60,
         "reason": result.reason,
         "run": str(path),
     }
-    write_json(done, row)
+    return _tested(run, task, data, row)
+
+
+def _tested(run: SequenceRun, task: Task, data: TaskData, row: dict) -> dict:
+    """Scores the best checkpoint on the test split, where there is one, and keeps the row."""
+    test = None
+    if data.test is not None:
+        network = run.load_network("best")
+        model = build_fit_model(network, run.recipe.make_objective(), run.recipe.training)
+        test = _measured(model, data.test)[task.metric]
+    row |= {"test": test, "test_data": _contents(data.test)}
+    write_json(run.path / "result.json", row)
     return row
+
+
+def _contents(dataset: tf.data.Dataset | None) -> str:
+    """SHA-256 (hex) of all batches; "" of none."""
+    if dataset is None:
+        return ""
+    batches = dataset.as_numpy_iterator()
+    return fingerprint(batch[name] for batch in batches for name in sorted(batch))
 
 
 def _measured(model: FitModel, dataset) -> dict[str, float]:

@@ -30,6 +30,13 @@ def opened(name: str, options=None, size: int = 2, seed: int = 1, **changes) -> 
     return TASKS[name].open(options, recipe)
 
 
+def write_pieces(path, tunes: str, **changes) -> None:
+    """The pieces of a MATLAB file with some splits changed."""
+    pieces = scipy.io.loadmat(tunes)
+    pieces |= {split: change(pieces[split]) for split, change in changes.items()}
+    scipy.io.savemat(path, {name: split for name, split in pieces.items() if name[0] != "_"})
+
+
 def test_a_task_is_trained_resumed_and_shown(tunes, tmp_path, capsys):
     command = ["jsb", str(tmp_path), "--data", tunes, "--models", "tcn", "gru", "--seeds", "1", "2"]
     command += flags(SMALL)
@@ -51,19 +58,31 @@ def test_a_task_is_trained_resumed_and_shown(tunes, tmp_path, capsys):
     assert main([*command, "--set", "training.learning_rate=0.1"]) == 2
     assert "training.learning_rate=0.02, not 0.1" in capsys.readouterr().err
     # Other pieces of as many keys.
-    pieces = scipy.io.loadmat(tunes)
-    pieces["traindata"] = pieces["traindata"][:, ::-1]
-    scipy.io.savemat(tmp_path / "other.mat", {n: v for n, v in pieces.items() if n[0] != "_"})
     command[3] = str(tmp_path / "other.mat")
-    for words in (command, ["--resume", str(tmp_path / "tcn-1"), "--data", command[3]]):
-        assert main(words) == 2
-        assert "the training text is not what" in capsys.readouterr().err
+    for split in ("traindata", "validdata"):
+        write_pieces(command[3], tunes, **{split: lambda pieces: pieces[:, ::-1]})
+        for words in (command, ["--resume", str(tmp_path / "tcn-1"), "--data", command[3]]):
+            assert main(words) == 2
+            assert "the training text is not what" in capsys.readouterr().err
+    # A complete run is scored on another test split, and keeps its score without one.
+    write_pieces(command[3], tunes, testdata=lambda pieces: pieces[:, :1])
+    assert main(command) == 0
+    assert capsys.readouterr().out.count("scored on a test split that it had not") == 4
+    again = json.loads((tmp_path / "jsb.json").read_text())["rows"]
+    assert [row["validation"] for row in again] == [row["validation"] for row in shown["rows"]]
+    assert all(one["test"] != two["test"] for one, two in zip(again, shown["rows"], strict=True))
+    write_pieces(command[3], tunes, testdata=lambda pieces: pieces[:, :0])
+    assert main(command) == 0
+    assert json.loads((tmp_path / "jsb.json").read_text())["rows"] == again
 
 
 def test_bad_input_is_named(tunes, tmp_path, refused):
     other = tmp_path / "other.mat"
     scipy.io.savemat(other, {"traindata": np.zeros((3, 88))})
     (tmp_path / "text.mat").write_text("no music")
+    loud, short = tmp_path / "loud.mat", tmp_path / "short.mat"
+    write_pieces(loud, tunes, validdata=lambda pieces: pieces * 60)
+    write_pieces(short, tunes, validdata=np.frompyfunc(lambda piece: piece[:1], 1, 1))
     flipped = tmp_path / "flipped.mat"
     scipy.io.savemat(flipped, {"traindata": np.zeros((30, 88))}, do_compression=True)
     raw = bytearray(flipped.read_bytes())
@@ -87,6 +106,14 @@ def test_bad_input_is_named(tunes, tmp_path, refused):
         ),
         (["jsb", "--data", tunes, "--set", "model.mixer=gru"], "give --models instead"),
         (["jsb", "--data", str(flipped)], "is no MATLAB file"),
+        (["jsb", "--data", str(loud)], "1 where a key is pressed and 0 elsewhere"),
+        (["jsb", "--data", str(short)], "'validdata' has no piece of two frames or more"),
+        (["adding", "--data", tunes], "the task adding reads no file; leave it out"),
+        (["wikitext", "--data", tunes], "leave it out, and name your texts in --set sources"),
+        (
+            ["jsb", "--data", tunes, "--set", "vocabulary_size=100"],
+            "vocabulary_size is of wikitext and lambada: leave it out of jsb",
+        ),
         (["lambada"], "--data is missing: give the folder of dev.txt.gz"),
         (["ptb_words"], "--data is missing: give the folder"),
         (["ptb_words", "--data", str(tmp_path)], "there is no train.txt.gz in it"),
@@ -171,6 +198,7 @@ def test_penn_treebank_cuts_words_and_characters(tmp_path):
     for split, text in (("train", " a bb \n bb <unk> \n" * 60), ("valid", " bb a \n" * 60)):
         (tmp_path / f"{split}.txt.gz").write_bytes(gzip.compress(text.encode()))
     options = SimpleNamespace(data=str(tmp_path))
+    (tmp_path / "test.txt").write_text("\n\n")
     found = opened("ptb_words", options)
     assert found.vocab_size == 4 and found.test is None  # <eos>, bb, a, <unk>
     assert opened("ptb_characters", options).vocab_size == 9
