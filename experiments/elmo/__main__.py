@@ -67,7 +67,9 @@ main = cli.program(
         cli.TRAINED,
         cli.argument("out", "folder of runs and results"),
         cli.argument("--source", "tfds:NAME or conll:FILE; conll2003_ner by default"),
-        cli.argument("--split", "the split to score on (default dev)", default="dev"),
+        cli.argument(
+            "--split", "the split to score on (default dev, which chooses the epoch)", default="dev"
+        ),
         cli.argument(
             "--places",
             "where a tagger has the vectors: beside its LSTM's input (default), its output, or "

@@ -16,6 +16,7 @@ from experiments.run import write_json
 from macaron_tf.data.batches import ArrayBatches, in_parts
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.tags import TaggedSentences, read_tagged
+from macaron_tf.errors import UserError
 from macaron_tf.evaluation.reading import score_tags
 from macaron_tf.models import Elmo, WordTagger, WordTaggerConfig
 from macaron_tf.objectives import SequenceObjective
@@ -26,6 +27,7 @@ from macaron_tf.training.checkpoints import weights_record
 from macaron_tf.training.state import load_network
 
 _TASK = get_task("conll2003")
+_CHOOSING = "dev"
 _BATCH = 32
 # Where a tagger has the vectors, see `WordTaggerConfig`; "" = nowhere.
 _ROWS = {
@@ -74,26 +76,32 @@ def run(options: argparse.Namespace) -> None:
     weights = opened.checkpoint(options.checkpoint)
     elmo = opened.load_network(weights)
     out = pathlib.Path(options.out)
-    learnt, judged = (
+    if options.split.startswith(("train", "all")):
+        raise UserError(
+            f"--split {options.split}: taggers learn from the split 'train'; give {_CHOOSING} or "
+            "another one to score on"
+        )
+    sets = [
         Sentences(
             read_tagged(_TASK, split, options.tfds, options.source), elmo.config.max_characters
         )
-        for split in ("train", options.split)
-    )
+        for split in ("train", _CHOOSING, options.split)
+    ]
     settings = {f"--{name}": vars(options)[name] for name in ("epochs", "source", "split")}
     settings["weights"] = fingerprint(elmo.get_weights())
-    settings["sentences"] = fingerprint([*learnt.arrays(), *judged.arrays()])
+    settings["sentences"] = fingerprint(array for sentences in sets for array in sentences.arrays())
     rows = []
     for place in ("", *options.places):
         name = _ROWS[place]
         for seed in options.seeds:
             path = out / f"{name.replace(' ', '-')}-{seed}"
             studies.kept(path / "settings.json", settings, dict)
-            found = _tagger(elmo, place, learnt, judged, options.epochs, seed, path)
+            found = _tagger(elmo, place, *sets, options.epochs, seed, path)
             rows.append({"name": name, "seed": seed, **found})
     record = {"elmo": str(opened.path), **weights_record(weights), "rows": rows}
     title = f"{_TASK.name}: entities found, F1 on {options.split}"
-    studies.write(out, "tagging", "elmo", options, title, _table(rows), figure=False, **record)
+    lines = [*_table(rows), f"The best of the epochs is chosen by the F1 on {_CHOOSING}."]
+    studies.write(out, "tagging", "elmo", options, title, lines, figure=False, **record)
 
 
 def _table(rows: list[dict]) -> list[str]:
@@ -126,12 +134,18 @@ def _tagger(
     elmo: Elmo,
     place: str,
     learnt: Sentences,
+    chosen: Sentences,
     judged: Sentences,
     epochs: int,
     seed: int,
     path: pathlib.Path,
 ) -> dict:
-    """Trains one tagger, unless it is complete; its F1, weights of ELMo's layers and size."""
+    """Trains one tagger, unless it is complete; its F1, weights of ELMo's layers and size.
+
+    Args:
+        chosen: the sentences by whose F1 the best epoch is chosen.
+        judged: the sentences whose F1 is reported.
+    """
     done = path / "result.json"
     if done.exists():
         print(f"{path}: complete")
@@ -152,7 +166,7 @@ def _tagger(
     network = WordTagger(
         WordTaggerConfig(
             elmo.config,
-            max_characters=judged.characters.shape[1],
+            max_characters=learnt.characters.shape[1],
             elmo_place=place or "none",
             num_tags=len(_TASK.labels),
         )
@@ -169,7 +183,7 @@ def _tagger(
         build_fit_model(network, SequenceObjective("classes"), config),
         functools.partial(learnt.dataset, seed),
         path,
-        validate=lambda model, step: _entities(tags, judged),
+        validate=lambda model, step: _entities(tags, chosen),
     )
     load_network(result.best_checkpoint, network, "")
     weights = {
@@ -177,7 +191,7 @@ def _tagger(
         for at, mixture in network.mixtures.items()
     }
     row = {
-        "f1": result.best_score,
+        "f1": _entities(tags, judged)["f1"],
         "layers": weights.get("input", []),
         "output_layers": weights.get("output", []),
         "parameters": sum(int(np.prod(w.shape)) for w in network.trainable_variables),

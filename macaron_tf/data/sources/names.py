@@ -73,7 +73,7 @@ class Source:
         if not self.has_splits and split not in _WHOLE:
             raise UserError(
                 f"the source '{self}' has no split {split!r}: put {{split}} in the file's name, "
-                f"where {split!r} shall stand, or ask for the split 'all'"
+                f"where {split!r} shall stand; without it the file is the split 'all' alone"
             )
         return as_path(self.place.replace("{split}", split)).expanduser()
 

@@ -135,6 +135,18 @@ def test_a_tagger_with_and_one_without(run, tmp_path, capsys):
     assert capsys.readouterr().out.count("complete") == 3
     assert main([*words, "--epochs", "4"]) == 2
     assert "was made with --epochs 5, not 4: give another folder" in capsys.readouterr().err
+    # Another split is scored by the epoch that dev chose; here its sentences have other tags.
+    (tmp_path / "test.conll").write_text(sentences(20, 20).replace("B-PER", "B-MISC"))
+    words[2] = str(tmp_path / "test")
+    assert main([*words[:-3], "--epochs", "5", "--split", "test"]) == 0
+    (row, _) = json.loads((tmp_path / "test" / "tagging.json").read_text())["rows"]
+    steps = [
+        json.loads(line) for line in (tmp_path / "test" / "without-ELMo-1" / "metrics.jsonl").open()
+    ]
+    judged = [line["f1"] for line in steps if line["kind"] == "validation"]
+    assert max(judged) == pytest.approx(without["f1"]) and row["f1"] < 0.8
+    assert main([*words, "--split", "train"]) == 2
+    assert "taggers learn from the split 'train'; give dev" in capsys.readouterr().err
 
 
 def test_neighbours_by_letters_and_by_context(run, text, capsys):
