@@ -129,6 +129,12 @@ def run_sets(options: argparse.Namespace) -> None:
         if twice := sets.keys() & found:
             raise UserError(f"two sets are called {min(twice)!r}: give one of them another name")
         sets |= found
+    for name, examples in sets.items():
+        if len(np.unique(examples.labels)) < 2:
+            raise UserError(
+                f"{name} has no two different scores, so that no correlation is defined: leave it "
+                "out, or give its scores"
+            )
     encoder, opened = encoder_of(options)
     metrics = {}
     for name, examples in sets.items():

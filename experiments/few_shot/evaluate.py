@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.generate.run import OpenedModel, open_model
+from experiments.generate.run import OpenedModel, find_kind, open_model
 from experiments.run import write_json
 from experiments.studies import grouped, mean_curves, mean_of, table, values
 from experiments.text_to_text.run import own_examples
@@ -47,6 +47,7 @@ from macaron_tf.text.words import split_sentences
 
 JSON, MARKDOWN, FIGURE, SIZES = "few_shot.json", "few_shot.md", "few_shot.png", "sizes.png"
 _KNOWN = ("chance", "majority")
+_DEFAULTS = {"normalization": "token", "calibrate": False}
 _POOL = 10_000  # examples that shots are drawn from: the first ones
 Ids = list[int]
 
@@ -170,7 +171,7 @@ def read_task(
         if not asked[0].choices:
             return PromptTask(title, "free", asked, pool, "f1", between=between)
         free = tuple(QUESTIONS[style].format(text).strip() for text in CONTENT_FREE)
-        return PromptTask(title, "choice", asked, pool, content_free=free)
+        return PromptTask(title, "choice", asked, pool, content_free=free, between=between)
     task = get_task(name)
     splits = (task.validation_splits[0], "train")
     if task.kind == "spans":
@@ -227,14 +228,21 @@ def _read_pairs(source: Source, tfds: Tfds | None, style: str, between: str) -> 
 def _parted(source: Source, read: Callable) -> tuple[list[Prompt], list[Prompt]]:
     """The prompts that are asked, and the prompts to show before them."""
     if source.has_splits:
-        return read(source, "validation"), read(source, "train")
-    prompts = read(source, "all")
-    asked = [prompt for number, prompt in enumerate(prompts) if number % 4]
-    if not asked:
+        asked, pool = read(source, "validation"), read(source, "train")
+    else:
+        prompts = read(source, "all")
+        asked, pool = [prompts[n] for n in range(len(prompts)) if n % 4], prompts[::4]
+    if not asked or not pool:
         raise UserError(
-            f"{source.place} holds one example, and some are shown while others are asked"
+            f"{source} has {len(asked)} examples to ask and {len(pool)} to show before them, each "
+            "with text on both sides: both need one at least; give more"
         )
-    return asked, prompts[::4]
+    if len({len(prompt.choices) for prompt in (asked[0], pool[0])}) > 1:
+        raise UserError(
+            f"{source}: the split validation has {len(asked[0].choices)} choices and train has "
+            f"{len(pool[0].choices)}; give both the same columns"
+        )
+    return asked, pool
 
 
 def run(options: argparse.Namespace) -> None:
@@ -256,6 +264,13 @@ def run(options: argparse.Namespace) -> None:
             f"--task: two tasks would be called {twice!r} in the table: ask one at a time"
         )
     settings = {"normalization": options.normalization, "calibrate": options.calibrate}
+    if settings != _DEFAULTS and all(task.form != "choice" for task in tasks):
+        raise UserError(
+            "--normalization and --calibrate are of choices, which no --task here has: leave them "
+            "out"
+        )
+    for path in options.runs:  # refuses wrong ones before minutes are spent
+        find_kind(path, causal=True)
     style = {} if options.prompts == "plain" else {"prompts": options.prompts}
     known = {
         task.name: {
@@ -373,7 +388,7 @@ class Asker:
         elif task.form == "last_word":
             found = self._last_words(contexts, choices)
         else:
-            found = self._choices(task, contexts, choices, examples)
+            found = self._choices(task, contexts, choices, examples, lines)
         return {
             **found,
             "shown": float(np.mean([context.shown for context in filled])),
@@ -395,12 +410,17 @@ class Asker:
         return self.opened.vocabulary.encode_lines(texts)
 
     def _choices(
-        self, task: PromptTask, contexts: list[Ids], choices: list[list[Ids]], examples: list[Ids]
+        self,
+        task: PromptTask,
+        contexts: list[Ids],
+        choices: list[list[Ids]],
+        examples: list[Ids],
+        lines: bool,
     ) -> dict[str, Any]:
         scores = self._choice_scores(contexts, choices)  # (N, C)
         if self.calibrate:
             # By the scores of the same choices behind queries about nothing.
-            queries = self._ids(task.content_free, first=not examples)
+            queries = self._ids(task.content_free, not examples, lines)
             of_sets: dict[str, np.ndarray] = {}
             for row, options in enumerate(choices):
                 if (name := repr(options)) not in of_sets:
@@ -465,7 +485,10 @@ def evaluate(
     records = []
     chunks = ((1, one) for one in plan)
     for task, k, seed in track(chunks, len(plan), f"asking {opened.name}", "evaluations"):
-        found = asker.ask(task, draw_shots(task, k, seed) if k else [])
+        try:
+            found = asker.ask(task, draw_shots(task, k, seed) if k else [])
+        except UserError as error:
+            raise UserError(f"--task {task.name}: {error}") from error
         records.append({**model, "task": task.name, "shots": k, "seed": seed, **found})
     return records
 
@@ -502,13 +525,15 @@ def markdown(record: dict[str, Any]) -> str:
                 rows.append([*asked, f"{shown:.1f}", f"{100 * cut:.0f}%", score, *known])
     head = ["task", "metric", "questions", "model", "K", "shown", "cut", "score", *_KNOWN]
     calibrated = ", calibrated by queries about nothing" if settings["calibrate"] else ""
+    chosen = f" Choices by log-likelihood ({settings['normalization']}{calibrated})."
+    if all(task["form"] != "choice" for task in record["baselines"].values()):
+        chosen = ""
     lines = [
         "# Zero- and few-shot scores",
         "",
-        "Scores in percent, mean ± standard deviation over seeds of the examples; answers by "
-        f"log-likelihood ({settings['normalization']}{calibrated}). `shown`: examples that fitted "
-        "into the model's rows, a query; `cut`: queries that did not. A score that does not leave "
-        "chance and majority behind says nothing of a model.",
+        "Scores in percent, mean ± standard deviation over seeds of the examples." + chosen,
+        "`shown`: examples that fitted into the model's rows, a query; `cut`: queries that did",
+        "not. A score that does not leave chance and majority behind says nothing of a model.",
         "",
         *table(head, rows),
     ]

@@ -19,6 +19,7 @@ from macaron_tf.io.progress import Progress
 from macaron_tf.models.pretrained import Pretrained
 from macaron_tf.pretrained import load, locate
 from macaron_tf.program import decoded
+from macaron_tf.text.words import cut_lines
 
 _WINDOW = 512  # tokens that T5, which has no greatest length, was trained on
 # The commands for runs of other kinds.
@@ -82,14 +83,9 @@ def open_model(
         checkpoint: which weights, see `find_checkpoint`.
         causal: take a language model only, which says how likely any text is.
     """
-    given = os.fspath(path)
-    location = locate(given)
-    library = location.without_recipe
-    kind = "" if library else read_kind(location.folder)
-    if kind not in (("", "pretraining") if causal else ("", "pretraining", "text_to_text")):
-        raise _no_writer(given, kind)
+    given, kind = os.fspath(path), find_kind(path, causal)
     opened = OpenedModel(**vars(load(f"{given}@{checkpoint}" if checkpoint else given)))
-    if library and causal and opened.objective in CORRUPTING:
+    if not kind and causal and opened.objective in CORRUPTING:
         raise UserError(
             f"{given} answers texts and does not say how likely one is: give a GPT or "
             f"GPT-2, or `python -m experiments.generate complete {given}`"
@@ -101,6 +97,19 @@ def open_model(
         named = "GPT" if opened.objective in CAUSAL else "model"
         raise UserError(f"{given} is a {named} without a tokenizer: put its files there")
     return opened
+
+
+def find_kind(path: str | os.PathLike, causal: bool = False) -> str:
+    """The kind of a run, "" of other libraries' models; a wrong one is refused without opening it.
+
+    Args:
+        causal: see `open_model`.
+    """
+    location = locate(os.fspath(path))
+    kind = "" if location.without_recipe else read_kind(location.folder)
+    if kind not in (("", "pretraining") if causal else ("", "pretraining", "text_to_text")):
+        raise _no_writer(os.fspath(path), kind)
+    return kind
 
 
 def _no_writer(given: str, kind: str, objective: str | None = None) -> UserError:
@@ -177,7 +186,8 @@ def score(options: argparse.Namespace) -> None:
             ids = scorer.text_ids(text)
             found = scorer.score_text(ids, options.stride)
         unknown = ids.count(scorer.vocabulary.unk_id)
-        words, size = len(text.split()), len(text.encode())
+        # Of what the model reads, which has neither indentation nor empty lines.
+        words, size = len(text.split()), len(" ".join(cut_lines(text)).encode())
         log_prob, tokens = math.fsum(found.log_probs), int(found.lengths.sum())
         record = {
             "file": file,

@@ -191,6 +191,7 @@ def test_search_finds_what_brute_force_finds(run, encoder, tmp_path, ran, monkey
         ("sts RUN senteval:FOLDER", "give the folder data/downstream of SentEval"),
         ("sts RUN STS12", "'STS12': give senteval:DIR, or NAME=SOURCE"),
         ("sts RUN own=tsv:FOLDER/unscored", "has no labels to score against"),
+        ("sts RUN own=tsv:FOLDER/alike", "own has no two different scores"),
         ("sts RUN one=tsv:PAIRS one=tsv:PAIRS", "two sets are called 'one'"),
         ("encode RUN --input /none --output x.npy", "/none cannot be read"),
         ("search RUN --corpus /none", "--corpus /none cannot be read"),
@@ -201,6 +202,7 @@ def test_search_finds_what_brute_force_finds(run, encoder, tmp_path, ran, monkey
 def test_bad_input_is_one_sentence(command, error, toy, run, tmp_path, refused):
     (tmp_path / "empty").write_text("\n \n")
     task_toys.write_table(tmp_path / "unscored", [("a", "b")], "sentence1\tsentence2")
+    task_toys.write_table(tmp_path / "alike", [("a", "b", "1")] * 2, "sentence1\tsentence2\tlabel")
     command = command.replace("TOY", " ".join(task_toys.toy_flags(toy, "stsb")))
     places = {"RUN": run, "OUT": tmp_path / "out", "FOLDER": tmp_path}
     places["PAIRS"] = f"{toy}/stsb-train.tsv"

@@ -79,14 +79,14 @@ def test_a_stream_says_what_complete_says(language_run):
 
 
 def test_score_says_how_likely_texts_are(language_run, tmp_path, ran, monkeypatch):
-    (tmp_path / "a.txt").write_text("d d d d .\nd d d d d .\n" * 9)
+    (tmp_path / "a.txt").write_text("d d d d .\n\n  d d d d d .\n" * 9)
     (tmp_path / "b.txt").write_text("d q c z .\nx d y d w .\n" * 9)
     files = [tmp_path / "a.txt", tmp_path / "b.txt", "--output", tmp_path / "scores.json"]
     assert ran(main, "score", language_run, *files).out.count(" a word; ") == 2
     assert ran(main, "score", language_run, files[0], files[0]).out.count(" a word; ") == 2
     record = json.loads((tmp_path / "scores.json").read_text())
     usual, odd = record["files"]
-    # Without the last line's end.
+    # Of what is read: neither indentation, empty lines nor the last line's end.
     assert usual["words"] == 9 * 11 and usual["bytes"] == 9 * 22 - 1
     assert 1 < usual["token_perplexity"] < odd["token_perplexity"]
     monkeypatch.setattr(TextScorer, "text_ids", lambda self, _: [self.vocabulary.unk_id, 9])
@@ -171,7 +171,27 @@ def test_shots_are_drawn_by_seed_and_go_on():
     assert draw_shots(task, 8, 1) != draw_shots(task, 8, 2)
 
 
-def test_files_of_ones_own_become_a_table_and_figures(language_run, tmp_path, ran, refused):
+def rows_of_choices(*choices: str) -> str:
+    """A table of two questions with choices."""
+    names = [f"choice{n}" for n in range(1, len(choices) + 1)]
+    lines = (["question", "answer", *names], *2 * [["o o", "1", *choices]])
+    return "".join("\t".join(line) + "\n" for line in lines)
+
+
+def test_tables_that_cannot_be_asked_are_refused(tmp_path):
+    for asked, shown, words in (
+        (rows_of_choices("o", "x"), "question\tanswer\no\to\n", "has 2 choices and train has 0"),
+        (rows_of_choices("o", "x"), rows_of_choices("o", "x", "i"), "train has 3"),
+    ):
+        (tmp_path / "t-validation.tsv").write_text(asked)
+        (tmp_path / "t-train.tsv").write_text(shown)
+        refuses(words, read_task, f"tsv:{tmp_path}/t-{{split}}.tsv")
+    for pairs in ("a\t\n\tb\n", "a\tb\nc\t\n"):
+        (tmp_path / "pairs.tsv").write_text(pairs)
+        refuses("0 examples to ask", read_task, f"translation:en-fr:tsv:{tmp_path}/pairs.tsv")
+
+
+def test_files_of_ones_own_become_a_table_and_figures(language_run, tmp_path, ran, refused, capsys):
     passages = [" ".join(letter * 6) for letter in LETTERS for _ in range(2)]
     (tmp_path / "words.txt").write_text("\n".join(passages))
     rows = [f"{letter} {letter}\t{letter}\t{'x'}\t1" for letter in LETTERS]
@@ -195,6 +215,14 @@ def test_files_of_ones_own_become_a_table_and_figures(language_run, tmp_path, ra
     ask = [language_run, "--task", "sst2", "--template", "{first}", "--out", out]
     refused(few_shot, [*ask, "--words", "good", "good"], "must differ, and none be empty")
     refused(few_shot, [*ask, "--shots", "1", "1"], "--shots 1 1: give each once")
+    # A second model that is none is refused before the first one is asked, and OUT made.
+    ask = [language_run, "--out", tmp_path / "other", "--task"]
+    refused(few_shot, [tmp_path / "nowhere", *ask, *files], "nowhere is not a run", tmp_path)
+    refused(few_shot, [*ask, *files[::2], "--calibrate"], "are of choices, which no", tmp_path)
+    (tmp_path / "long.tsv").write_text(rows_of_choices("x", "o " * 99))
+    ask += [f"tsv:{tmp_path}/long.tsv", "--shots", "0"]
+    assert few_shot([str(word) for word in ask]) == 2
+    assert "error: --task long.tsv: an answer of " in capsys.readouterr().err
 
 
 class Reader:
@@ -203,10 +231,15 @@ class Reader:
     window, trained_length, prefix = 500, None, ()
 
     def __init__(self, says):
-        self.says, self.rows, self.vocabulary = says, [], self
+        self.says, self.rows, self.scored, self.vocabulary = says, [], [], self
 
     def scorer(self, window):
-        return None
+        return self
+
+    def score(self, pairs):
+        self.scored += [bytes(ids).decode() for ids, _ in pairs]
+        ones = np.ones(len(pairs))
+        return types.SimpleNamespace(log_probs=-ones, lengths=ones)
 
     def generator(self):
         return self
@@ -241,6 +274,11 @@ def test_published_prompts_to_the_letter(tmp_path):
     task = read_task(f"tsv:{tmp_path}/q.tsv", style="gpt2")
     Asker(reader).ask(task, task.pool)
     assert reader.rows == ["Q: Who?\nA: I\nQ: What?\nA:"]
+    (tmp_path / "q.tsv").write_text(rows_of_choices("o", "x"))
+    task = read_task(f"tsv:{tmp_path}/q.tsv", style="gpt3")
+    Asker(reader, calibrate=True).ask(task, task.pool)
+    assert reader.scored[0] == "Q: o o\nA: o\n\nQ: o o\nA:"
+    assert reader.scored[2] == "Q: o o\nA: o\n\nQ: N/A\nA:"
     task = read_task(name.replace("translation:", "summarization:"))
     assert task.free.answers(["\n\nA b. C d! E? F."]) == ["A b. C d! E?"]
     Asker(reader).ask(task, [])
