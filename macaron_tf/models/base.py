@@ -56,9 +56,12 @@ class Model(Recording, keras.Model):
     def __call__(self, inputs, *args, **kwargs):
         alone = not isinstance(inputs, Mapping)
         inputs = self._named(inputs)
-        if self.input_names and not self._first_inputs:
+        if not self._first_inputs:
             self._first_alone = alone
-            self._first_inputs = tuple((name, len(x.shape)) for name, x in inputs.items())
+            first = {"inputs": inputs} if self.input_names is None and alone else inputs
+            self._first_inputs = tuple(
+                self._described(name, x) for name, x in first.items() if x is not None
+            )
         return super().__call__(inputs, *args, **kwargs)
 
     def build(self, input_shape=None):
@@ -79,7 +82,7 @@ class Model(Recording, keras.Model):
         self, filepath, format="tf_saved_model", verbose=None, input_signature=None, **kwargs
     ):
         """Keras's `export`, by default of the inputs of the first call, of any batch and length."""
-        if input_signature is None and self.input_names:
+        if input_signature is None and (self.input_names or self._first_inputs):
             input_signature = [
                 self._signature(lambda s, dtype, name: keras.InputSpec(dtype, s, name=name))
             ]
@@ -88,17 +91,25 @@ class Model(Recording, keras.Model):
     @property
     def _default_save_signature(self):
         # What `tf.saved_model.save` asks a Keras model for; Keras's own takes ids for floats.
-        if not self.input_names:
+        if not self.input_names and not self._first_inputs:
             return super()._default_save_signature
         import tensorflow as tf
 
         return tf.function(self, input_signature=[self._signature(tf.TensorSpec)], autograph=False)
 
     def _signature(self, spec) -> Any:
-        needed = [*self.input_names][: self.required]
-        inputs = self._first_inputs or [(name, 2) for name in needed]
-        specs = {name: spec((None,) * rank, "int32", name) for name, rank in inputs}
+        inputs = self._first_inputs
+        if not inputs:
+            needed = [*self.input_names][: self.required]
+            inputs = [(name, (None, None), "int32") for name in needed]
+        specs = {name: spec(shape, dtype, name) for name, shape, dtype in inputs}
         return next(iter(specs.values())) if self._first_alone else specs
+
+    def _described(self, name: str, x) -> tuple[str, tuple, str]:
+        """The name, shape and dtype of an input in a signature, of any batch and length."""
+        if self.input_names:
+            return name, (None,) * len(x.shape), "int32"
+        return name, (None, None, *x.shape[2:]), keras.backend.standardize_dtype(x.dtype)
 
     def _named(self, inputs):
         """The inputs by this library's names."""

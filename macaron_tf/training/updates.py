@@ -246,10 +246,15 @@ class Updates:
             return index + 1, sums, gradients
 
         if self.config.accumulation_steps > 1:
+            # The loop reads only after the first micro-step, for its counter depends on a sum: no
+            # number is NaN and infinite. Grappler drops the control edge from the first read, since
+            # the sums lead to the loop too; but a lowered loop does not wait for all its inputs.
+            one = self._first(sums)[0]
+            never = tf.math.is_nan(one) & tf.math.is_inf(one)
             _, sums, gradients = tf.while_loop(
                 lambda index, *_: index < self.config.accumulation_steps,
                 body,
-                (tf.constant(1), sums, gradients),
+                (1 + tf.cast(never, tf.int32), sums, gradients),
                 parallel_iterations=1,
             )
         return sums, gradients

@@ -6,6 +6,8 @@ import pytest
 import tensorflow as tf
 
 from macaron_tf.errors import UserError
+from macaron_tf.models import EncoderClassifier, EncoderConfig
+from macaron_tf.objectives import ClassificationObjective
 from macaron_tf.training import build_fit_model
 from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.fit_model import FitModel
@@ -52,6 +54,29 @@ def test_accumulated_micro_batches_equal_one_big_batch(clip_norm, end):
     assert_same_weights(accumulated, whole, 1e-6)
     for name in ("loss", "accuracy", "tokens", "gradient_norm"):
         assert a[name] == pytest.approx(b[name], rel=1e-5), name
+
+
+@pytest.mark.parametrize("steps_per_call", [1, 4])
+def test_micro_batches_are_read_in_order_where_activations_are_recomputed(steps_per_call):
+    """The first two changed places in a third of the updates, see `Updates.accumulate`."""
+    keras.utils.set_random_seed(1)
+    network = EncoderClassifier(EncoderConfig(16, 16, 32, 2, 2, remat=True), 3)
+    network.build()
+    objective, read = ClassificationObjective(3), keras.Variable(0, dtype="int64")
+
+    def counting(network, batch, training):
+        sums = objective(network, {name: batch[name] for name in ("token_ids", "label")}, training)
+        sums["out_of_place"] = tf.cast(read.value != batch["number"], tf.float32)
+        read.assign(read + 1)
+        return sums
+
+    example = {"token_ids": np.ones((4, 12), "int32"), "label": np.ones(4, "int32")}
+    data = tf.data.Dataset.range(10**9).map(lambda number: {**example, "number": number})
+    config = TrainingConfig(accumulation_steps=4, steps_per_call=steps_per_call)
+    model = build_fit_model(network, counting, config)
+    calls = 20 // steps_per_call
+    history = model.fit(data.prefetch(4), steps_per_epoch=calls, verbose=0).history
+    assert history["out_of_place"] == [0.0]
 
 
 def in_one_program(model, **options):
