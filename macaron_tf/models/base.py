@@ -56,12 +56,10 @@ class Model(Recording, keras.Model):
     def __call__(self, inputs, *args, **kwargs):
         alone = not isinstance(inputs, Mapping)
         inputs = self._named(inputs)
-        if not self._first_inputs:
+        if not self._first_inputs and (self.input_names or alone):
             self._first_alone = alone
-            first = {"inputs": inputs} if self.input_names is None and alone else inputs
-            self._first_inputs = tuple(
-                self._described(name, x) for name, x in first.items() if x is not None
-            )
+            first = inputs if self.input_names else {"inputs": ops.convert_to_tensor(inputs)}
+            self._first_inputs = tuple(self._described(name, x) for name, x in first.items())
         return super().__call__(inputs, *args, **kwargs)
 
     def build(self, input_shape=None):

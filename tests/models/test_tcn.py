@@ -2,6 +2,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from macaron_tf.models import TemporalConfig, TemporalConvolution, TemporalModel
 from tests.harness import built, ids, normal, numpy_of, randomized, weights_of
@@ -27,6 +28,19 @@ def test_parameters_are_counted_and_no_position_sees_a_later_one(config, mixer):
     last = built(TemporalModel, dataclasses.replace(config, last_only=True))
     last.set_weights(model.get_weights())
     np.testing.assert_allclose(numpy_of(last(x)), before[:, -1], atol=1e-5)
+
+
+@pytest.mark.parametrize("config", [VECTORS, IDS])
+def test_an_export_takes_other_lengths_than_the_first_call_s(config, tmp_path):
+    model = built(TemporalModel, config)
+    first, other = (
+        ids(rows, length) if config.vocab_size else normal(rows, length, 4)
+        for rows, length in ((2, 9), (3, 11))
+    )
+    model(first)
+    model.export(tmp_path / "export", verbose=False)
+    loaded = tf.saved_model.load(tmp_path / "export")
+    np.testing.assert_allclose(loaded.serve(other), numpy_of(model(other)), atol=1e-5)
 
 
 def test_the_dilation_doubles_and_the_receptive_field_is_exact():
