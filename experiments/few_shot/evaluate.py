@@ -237,7 +237,7 @@ def _parted(source: Source, read: Callable) -> tuple[list[Prompt], list[Prompt]]
             f"{source} has {len(asked)} examples to ask and {len(pool)} to show before them, each "
             "with text on both sides: both need one at least; give more"
         )
-    if len({len(prompt.choices) for prompt in (asked[0], pool[0])}) > 1:
+    if len(asked[0].choices) != len(pool[0].choices):
         raise UserError(
             f"{source}: the split validation has {len(asked[0].choices)} choices and train has "
             f"{len(pool[0].choices)}; give both the same columns"
