@@ -15,6 +15,7 @@ import abc
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import re
 import typing
@@ -30,7 +31,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.pretrained import needs_vocabulary, saved_network
 from macaron_tf.text import PieceVocabulary
-from macaron_tf.training.checkpoints import find_checkpoint, is_saved
+from macaron_tf.training.checkpoints import CheckpointDirectory, find_checkpoint, is_saved
 from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.state import load_network
 from macaron_tf.training.updates import FirstStage
@@ -84,6 +85,11 @@ class Run(abc.ABC):
             may_change: beginnings of settings that may differ, besides those of the recipe.
         """
         if not (path / "recipe.json").exists():
+            if CheckpointDirectory(path).steps():
+                raise UserError(
+                    f"{path} holds checkpoints and no recipe.json: restore it, or choose another "
+                    "folder"
+                )
             return None
         if is_saved(path):
             raise UserError(
@@ -197,8 +203,17 @@ class Run(abc.ABC):
 
 
 def write_json(path: epath.Path, value) -> None:
-    """Writes a JSON file that is never half-written."""
-    storage.write_aside(path, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
+    """Writes a JSON file that is never half-written; NaN and infinity, which it lacks, as null."""
+    text = json.dumps(_finite(value), indent=1, ensure_ascii=False, allow_nan=False)
+    storage.write_aside(path, f"{text}\n".encode())
+
+
+def _finite(value):
+    if isinstance(value, Mapping):
+        return {name: _finite(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _recipe_text(path: epath.Path, writer: str) -> str:

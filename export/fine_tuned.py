@@ -90,7 +90,14 @@ class ChooserModule(TaskModule):
     def serve(self, context: tf.Tensor, *texts: tf.Tensor) -> dict[str, tf.Tensor]:
         count = len(self.task.second)  # R
         asked = tf.repeat(texts[0], count) if self.task.question else None  # (B R,)
-        choices = tf.reshape(tf.stack(texts[-count:], axis=1), [-1])  # (B R,)
+        choices = tf.stack(texts[-count:], axis=1)  # (B, R)
+        present = tf.strings.length(tf.strings.strip(choices)) > 0
+        several = tf.debugging.Assert(
+            tf.reduce_all(tf.math.count_nonzero(present, axis=1) > 1),
+            ["a row has fewer than two choices: give two or more"],
+        )
+        with tf.control_dependencies([several]):
+            choices = tf.reshape(choices, [-1])  # (B, R) -> (B R,)
         given = tf.repeat(context, count), asked, choices
         how = self.limits.max_length, self.limits.causal
         rows = encode_choices(self.vocabulary, *given, *how)

@@ -27,7 +27,13 @@ def predict(options: argparse.Namespace) -> None:
 
     def answer(lines: list[str], first: int) -> str:
         examples = kind.parse(lines, first)
-        return kind.lines(predictor.of_examples(examples, language), examples)
+        outputs = predictor.of_examples(examples, language)
+        if not kind.finite(outputs):
+            raise UserError(
+                f"{options.run} answers NaN, since its training diverged: give --checkpoint of an "
+                "earlier step, or train again with a lower training.learning_rate"
+            )
+        return kind.lines(outputs, examples)
 
     answer_lines(options.input, options.output, answer)
 

@@ -37,9 +37,14 @@ def run(options: argparse.Namespace) -> None:
     check_vocabulary(opened.vocabulary.hash, corpus.vocabulary.hash, opened.path)
     checkpoint = opened.checkpoint(options.checkpoint)
     lengths = options.memory or [recipe.memory_length]
+    rows = corpus.rows("validation")
     if recipe.has_memory:
         # Segments may have any length: the memory holds the text before them.
-        recipe = recipe.changed(corpus=corpus.config)
+        texts = min(recipe.batch_size, rows)
+        recipe, rest = recipe.changed(corpus=corpus.config, batch_size=texts), rows % texts
+        if rest:
+            rows -= rest
+            print(f"{rest:,} rows at the end are left out: {texts} texts of equal length are read")
     check_corpus(recipe, corpus, "paired")
     languages = recipe.corpus.languages
     if languages != corpus.config.languages:
@@ -76,7 +81,7 @@ def run(options: argparse.Namespace) -> None:
                 **weights_record(checkpoint),
                 "corpus": str(options.corpus),
                 "fingerprint": corpus.fingerprint,
-                "rows": corpus.rows("validation"),
+                "rows": rows,
                 **memory,
                 **metrics,
             }

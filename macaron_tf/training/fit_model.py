@@ -261,9 +261,9 @@ def build_fit_model(
     """A compiled `FitModel` of a network that was built under `config.dtype_policy`.
 
     Raises:
-        UserError: no weight has a path with a part of `config.frozen`, or none is left to train.
+        UserError: see `freeze`.
     """
-    freeze(network, config)
+    freeze(network, config, first_stage)
     model = FitModel(network, objective, config, first_stage)
     model.compile(make_optimizer(config, network.trainable_variables), jit_compile)
     return model

@@ -9,7 +9,13 @@ import tensorflow as tf
 from macaron_tf.errors import UserError
 from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.optimizer import ExponentialMovingAverage
-from macaron_tf.training.updates import SKIPPED_IN_A_ROW, Objective, Sums, metrics_from_sums
+from macaron_tf.training.updates import (
+    SKIPPED_IN_A_ROW,
+    FirstStage,
+    Objective,
+    Sums,
+    metrics_from_sums,
+)
 
 
 class Diverged(UserError):
@@ -138,11 +144,14 @@ def features(data) -> dict[str, tf.Tensor]:
     return {**x, **{name: value for name, value in more.items() if value is not None}}
 
 
-def freeze(network: keras.Model, config: TrainingConfig) -> None:
+def freeze(
+    network: keras.Model, config: TrainingConfig, first_stage: FirstStage | None = None
+) -> None:
     """Makes the weights named by `config.frozen` untrainable.
 
     Raises:
-        UserError: no weight has a path with a part of `config.frozen`, or none is left to train.
+        UserError: no weight has a path with a part of `config.frozen`, or none is left to train,
+            be it in the first stage alone.
     """
     for part in config.frozen:
         named = [weight for weight in network.weights if part in weight.path]
@@ -155,3 +164,5 @@ def freeze(network: keras.Model, config: TrainingConfig) -> None:
             weight.trainable = False
     if not network.trainable_variables:
         raise config.error("frozen: no weight is left to train")
+    if first_stage and not any(map(first_stage.trains, network.trainable_variables)):
+        raise config.error("frozen: no weight of the first stage is left to train")

@@ -12,7 +12,7 @@ from experiments.finetune.__main__ import main
 from experiments.finetune.grid import combinations, markdown
 from experiments.finetune.init import read_init
 from experiments.finetune.kinds import kind_of
-from experiments.finetune.run import FinetuningRun, measure, preset
+from experiments.finetune.run import FinetuningRun, Predictor, measure, preset
 from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
 from experiments.recipe import override
 from macaron_tf.data.corpus.config import CorpusConfig
@@ -80,6 +80,10 @@ def test_predict_gives_one_line_for_each_line_in_order(toy_run, monkeypatch, cap
     assert len(lines) == 3
     assert lines[0].startswith("positive") and lines[2].startswith("negative")
     assert "line 3 is not UTF-8" in capfd.readouterr().err
+    monkeypatch.setattr(Predictor, "of_examples", lambda *_: np.full((1, 2), np.nan))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"dull\n")))
+    assert main(["predict", str(toy_run)]) == 2
+    assert "answers NaN, since its training diverged" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

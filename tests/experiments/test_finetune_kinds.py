@@ -49,7 +49,7 @@ from tests.experiments.task_toys import (
     write_reading,
     write_table,
 )
-from tests.harness import built
+from tests.harness import built, refuses
 
 READING = ("squad2", "conll2003")
 
@@ -344,3 +344,9 @@ def test_choices_are_fine_tuned(model, toy, tmp_path, answered, refused):
     assert [label.decode() for label in said["label"].numpy()] == [row[0] for row in rows]
     shown = [[float(part) for part in row[1:]] for row in rows]
     np.testing.assert_allclose(said["probabilities"], shown, atol=1e-4)
+    alone = {"context": ["film great"], "choice1": ["good"], "choice2": [" "]}
+    with pytest.raises(tf.errors.InvalidArgumentError, match="fewer than two choices"):
+        served.signatures["serving_default"](**{n: tf.constant(c) for n, c in alone.items()})
+    # Without its recipe the run is none to go on with, whatever the settings.
+    (run / "recipe.json").unlink()
+    refuses("holds checkpoints and no recipe.json", FinetuningRun.resume, run, opened.recipe)

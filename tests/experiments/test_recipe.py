@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import importlib
 import json
+import math
 import pathlib
 import re
 import subprocess
@@ -16,6 +17,7 @@ from experiments.embed.run import paper_recipe
 from experiments.finetune.run import PRESETS, preset
 from experiments.recipe import override, recipe_from_json
 from experiments.recipes import translation
+from experiments.run import write_json
 from experiments.translate.run import TranslationRecipe, TranslationRun
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.distribution import STRATEGIES
@@ -425,3 +427,10 @@ def test_a_folder_of_another_run_is_noticed_before_missing_data(words, tmp_path,
     main = importlib.import_module(f"experiments.{command}.__main__").main
     arguments += [tmp_path, "--data-dir", tmp_path / "none"]
     refused(main, arguments, "recipe.json is the recipe of a sequence run", tmp_path)
+
+
+def test_json_has_null_for_what_it_lacks(tmp_path):
+    metrics = {"loss": math.nan, "of": [1.0, math.inf, {"part": (-math.inf, 2)}], "text": "naïve"}
+    write_json(tmp_path / "scores.json", metrics)
+    found = json.loads((tmp_path / "scores.json").read_bytes(), parse_constant=pytest.fail)
+    assert found == {"loss": None, "of": [1.0, None, {"part": [None, 2]}], "text": "naïve"}

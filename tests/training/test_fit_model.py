@@ -318,3 +318,10 @@ def test_frozen_weights_stay_to_the_bit_and_have_no_state():
 def test_what_is_frozen_is_a_part_of_the_network(part, said):
     with pytest.raises(UserError, match=said):
         build_fit_model(toy_network(), toy_objective, TrainingConfig(frozen=(part,)))
+
+
+def test_a_first_stage_that_is_frozen_is_refused():
+    network, config = toy_network(), TrainingConfig(frozen=("embedding/",))
+    stage = FirstStage(2, network.get_layer("embedding").weights)
+    with pytest.raises(UserError, match="frozen: no weight of the first stage is left to train"):
+        build_fit_model(network, toy_objective, config, first_stage=stage)

@@ -1,6 +1,7 @@
 """Pre-training with a memory: resumed to the bit, evaluated with longer ones."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -13,6 +14,7 @@ from experiments.generate.run import open_model
 from experiments.pretrain.__main__ import main
 from experiments.pretrain.run import PretrainingRun
 from export import saved_model
+from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.decoding import GenerationConfig
 from macaron_tf.training import state
 from macaron_tf.training.progress import read_lines
@@ -101,7 +103,7 @@ def test_two_micro_batches_of_four_texts_are_one_of_eight(settings, corpus, tmp_
         np.testing.assert_allclose(found * 1.0, theirs[name][:, 0] * 1.0, atol=1e-5)
 
 
-def test_longer_memories_are_compared(whole, corpus, ran):
+def test_longer_memories_are_compared(whole, corpus, tmp_path, ran):
     command = ["evaluate", whole, "--corpus", corpus, "--checkpoint", "last"]
     ran(main, *command, "--memory", 12, 40)
     [path] = (whole / "scores").glob("*-memory-12-40.json")
@@ -109,6 +111,16 @@ def test_longer_memories_are_compared(whole, corpus, ran):
     found = {record["memory"]: record["nll"] for record in records}
     assert set(found) == {12, 40} and found[12] != found[40]
     assert found[12] == pytest.approx(validations(whole)[-1]["nll"], abs=1e-6)
+    # All texts are of one length; a split of fewer rows than the training's batch has shorter ones.
+    rows = PretrainingCorpus.open(corpus).rows("validation")
+    assert {record["rows"] for record in records} == {rows - rows % 4}
+    wide = shutil.copytree(whole, tmp_path / "wide")
+    recipe = (wide / "recipe.json").read_text()
+    (wide / "recipe.json").write_text(
+        recipe.replace('"batch_size": 4', f'"batch_size": {rows + 1}')
+    )
+    ran(main, "evaluate", wide, *command[2:], "--output", tmp_path / "scores.json")
+    assert json.loads((tmp_path / "scores.json").read_text())["rows"] == rows
 
 
 def test_it_goes_on_with_a_text_of_any_length(whole, ran):
