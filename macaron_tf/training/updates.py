@@ -246,11 +246,12 @@ class Updates:
             return index + 1, sums, gradients
 
         if self.config.accumulation_steps > 1:
-            # The loop reads only after the first micro-step, for its counter depends on a sum: no
-            # number is NaN and infinite. Grappler drops the control edge from the first read, since
-            # the sums lead to the loop too; but a lowered loop does not wait for all its inputs.
-            one = self._first(sums)[0]
-            never = tf.math.is_nan(one) & tf.math.is_inf(one)
+            # The loop reads only after every replica's first micro-step, for its counter depends on
+            # their sums: no number is NaN and infinite. Grappler drops the control edge from the
+            # first read, since the sums lead to the loop too; but a lowered loop does not wait for
+            # all its inputs.
+            ones = tf.stack([each[0] for each in self._local(sums)])
+            never = tf.reduce_any(tf.math.is_nan(ones) & tf.math.is_inf(ones))
             _, sums, gradients = tf.while_loop(
                 lambda index, *_: index < self.config.accumulation_steps,
                 body,
@@ -348,9 +349,13 @@ class Updates:
         # The lambda: strategy.run would merge a tf.function over the replicas.
         return self.strategy.run(lambda *given: function(*given), args=arguments)
 
+    def _local(self, value) -> Sequence[tf.Tensor]:
+        """The values of the replicas of this process."""
+        return (value,) if self._inside else self.strategy.experimental_local_results(value)
+
     def _first(self, value) -> tf.Tensor:
         """The first replica's value."""
-        return value if self._inside else self.strategy.experimental_local_results(value)[0]
+        return self._local(value)[0]
 
     @property
     def update_names(self) -> tuple[str, ...]:
