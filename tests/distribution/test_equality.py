@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from macaron_tf.training.progress import read_lines
 from tests.distribution.distributed_toy import batch_of, run
-from tests.distribution.processes import finished, toy, two_workers
+from tests.distribution.processes import finished, started, toy, two_workers
 
 
 def arrays_of(folder, worker: int = 0) -> dict[str, np.ndarray]:
@@ -116,6 +116,14 @@ def test_two_replicas_resume_to_the_bit(tmp_path):
         np.testing.assert_array_equal(array, parts[key], err_msg=key)
     metrics = [tmp_path / name / "run" / "metrics.jsonl" for name in ("whole", "parts")]
     assert metrics[0].read_bytes() == metrics[1].read_bytes()
+
+
+@pytest.mark.slow
+def test_micro_batches_are_read_in_order_by_two_replicas_where_activations_are_recomputed():
+    """Their dropout differs, so that micro-batches which change places change the losses."""
+    shown = finished(started(["-m", "tests.distribution.remat_toy"])).splitlines()
+    first, *others = [line for line in shown if line.startswith("losses ")]
+    assert others == [first, first]
 
 
 @pytest.mark.slow
