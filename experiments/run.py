@@ -15,7 +15,6 @@ import abc
 import dataclasses
 import hashlib
 import json
-import math
 import os
 import re
 import typing
@@ -33,6 +32,7 @@ from macaron_tf.pretrained import needs_vocabulary, saved_network
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.training.checkpoints import CheckpointDirectory, find_checkpoint, is_saved
 from macaron_tf.training.config import TrainingConfig
+from macaron_tf.training.progress import finite
 from macaron_tf.training.state import load_network
 from macaron_tf.training.updates import FirstStage
 
@@ -204,16 +204,8 @@ class Run(abc.ABC):
 
 def write_json(path: epath.Path, value) -> None:
     """Writes a JSON file that is never half-written; NaN and infinity, which it lacks, as null."""
-    text = json.dumps(_finite(value), indent=1, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(finite(value), indent=1, ensure_ascii=False, allow_nan=False)
     storage.write_aside(path, f"{text}\n".encode())
-
-
-def _finite(value):
-    if isinstance(value, Mapping):
-        return {name: _finite(part) for name, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _recipe_text(path: epath.Path, writer: str) -> str:

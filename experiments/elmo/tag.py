@@ -81,23 +81,26 @@ def run(options: argparse.Namespace) -> None:
             f"--split {options.split}: taggers learn from the split 'train'; give {_CHOOSING} or "
             "another one to score on"
         )
-    sets = [
-        Sentences(
+    found = {
+        split: Sentences(
             read_tagged(_TASK, split, options.tfds, options.source), elmo.config.max_characters
         )
-        for split in ("train", _CHOOSING, options.split)
-    ]
+        for split in dict.fromkeys(("train", _CHOOSING, options.split))
+    }
+    sets = found["train"], found[_CHOOSING], found[options.split]
     settings = {f"--{name}": vars(options)[name] for name in ("epochs", "source", "split")}
     settings["weights"] = fingerprint(elmo.get_weights())
-    settings["sentences"] = fingerprint(array for sentences in sets for array in sentences.arrays())
+    settings["sentences"] = fingerprint(
+        array for sentences in found.values() for array in sentences.arrays()
+    )
     rows = []
     for place in ("", *options.places):
         name = _ROWS[place]
         for seed in options.seeds:
             path = out / f"{name.replace(' ', '-')}-{seed}"
             studies.kept(path / "settings.json", settings, dict)
-            found = _tagger(elmo, place, *sets, options.epochs, seed, path)
-            rows.append({"name": name, "seed": seed, **found})
+            row = _tagger(elmo, place, *sets, options.epochs, seed, path)
+            rows.append({"name": name, "seed": seed, **row})
     record = {"elmo": str(opened.path), **weights_record(weights), "rows": rows}
     title = f"{_TASK.name}: entities found, F1 on {options.split}"
     lines = [*_table(rows), f"The best of the epochs is chosen by the F1 on {_CHOOSING}."]

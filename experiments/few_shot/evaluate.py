@@ -47,7 +47,6 @@ from macaron_tf.text.words import split_sentences
 
 JSON, MARKDOWN, FIGURE, SIZES = "few_shot.json", "few_shot.md", "few_shot.png", "sizes.png"
 _KNOWN = ("chance", "majority")
-_DEFAULTS = {"normalization": "token", "calibrate": False}
 _POOL = 10_000  # examples that shots are drawn from: the first ones
 Ids = list[int]
 
@@ -264,7 +263,8 @@ def run(options: argparse.Namespace) -> None:
             f"--task: two tasks would be called {twice!r} in the table: ask one at a time"
         )
     settings = {"normalization": options.normalization, "calibrate": options.calibrate}
-    if settings != _DEFAULTS and all(task.form != "choice" for task in tasks):
+    usual = {name: getattr(Asker, name) for name in settings}
+    if settings != usual and all(task.form != "choice" for task in tasks):
         raise UserError(
             "--normalization and --calibrate are of choices, which no --task here has: leave them "
             "out"

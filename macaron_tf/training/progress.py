@@ -6,6 +6,7 @@ import math
 import os
 import time
 from collections.abc import Mapping
+from typing import Any
 
 import rich.console
 import rich.progress
@@ -97,11 +98,20 @@ class JsonLines(Reporter):
 
     def _append(self, log: str, step: int, kind: str, values: Numbers) -> None:
         file = self._files[log]
-        finite = {k: v if math.isfinite(v) else None for k, v in sorted(values.items())}
+        line = {"step": step, "kind": kind, **dict(sorted(values.items()))}
         with _writing(file.name):
-            file.write(json.dumps({"step": step, "kind": kind, **finite}) + "\n")
+            file.write(json.dumps(finite(line)) + "\n")
             if not self._remote:
                 file.flush()
+
+
+def finite(value: Any) -> Any:
+    """A value for JSON, which lacks NaN and infinity: they are None, in dicts and lists too."""
+    if isinstance(value, Mapping):
+        return {name: finite(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read_lines(path: str | os.PathLike) -> list[dict]:
