@@ -54,10 +54,12 @@ class StepSetting:
         return 3.0 * self.batch * (self.num_layers * self.length * layer + self.masked * head)
 
 
-# small: BERT-mini's shapes; base: two of BERT-base's layers at its greatest length.
+# small: BERT-mini's shapes; base: two of BERT-base's layers at its greatest length; bert_base: all
+# of it, with a batch for a GPU.
 SETTINGS = {
     "small": StepSetting(4, 256, 1024, 4, 32, 128),
     "base": StepSetting(2, 768, 3072, 12, 4, 512),
+    "bert_base": StepSetting(12, 768, 3072, 12, 32, 512, vocab_size=30_522),
 }
 
 GEMM_SIZE = 2048  # of the square matrices whose product is a library's peak

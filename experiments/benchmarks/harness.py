@@ -11,6 +11,8 @@ import os
 import pathlib
 import platform
 import re
+import shutil
+import subprocess
 import sys
 import textwrap
 import time
@@ -238,6 +240,7 @@ def machine(threads: int, packages: Iterable[str]) -> dict:
     info = pathlib.Path("/proc/cpuinfo")
     cpu = re.search(r"model name\s*: (.+)", info.read_text() if info.exists() else "")
     return {
+        "gpu": gpu(),
         "cpu": cpu[1] if cpu else platform.processor(),
         "cpus": os.cpu_count(),
         "threads": threads,
@@ -247,11 +250,21 @@ def machine(threads: int, packages: Iterable[str]) -> dict:
     }
 
 
+def gpu() -> str | None:
+    """The name of the first NVIDIA GPU; None without one."""
+    if not shutil.which("nvidia-smi"):
+        return None
+    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    return found.splitlines()[0] if found else None
+
+
 def heading(title: str, facts: Mapping) -> str:
     """The first lines of a report: its title, and the facts of `machine`."""
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
+    chips = ", ".join(filter(None, (facts.get("gpu"), facts["cpu"])))
     return (
-        f"# {title}\n\n{facts['cpu']}, {facts['cpus']} CPUs, {facts['threads']} threads each; load "
+        f"# {title}\n\n{chips}, {facts['cpus']} CPUs, {facts['threads']} threads each; load "
         f"average {facts['load_at_start']:.1f} at the start. {versions}.\n\n"
     )
 

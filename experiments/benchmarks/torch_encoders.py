@@ -1,7 +1,8 @@
 """BERT's training step in PyTorch: written by hand around SDPA, and Hugging Face's.
 
 Post-norm, exact GELU, tied embeddings, the vocabulary product at masked positions only, fused
-AdamW; in bfloat16, autocast over float32 weights. There is no padding, hence no mask.
+AdamW; in bfloat16, autocast over float32 weights. There is no padding, hence no mask. A GPU that
+PyTorch sees is used.
 """
 
 from collections.abc import Callable
@@ -20,6 +21,8 @@ from experiments.benchmarks.encoder_step import (
     square_matrix,
 )
 from experiments.benchmarks.workers import Contender
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 class SdpaLayer(nn.Module):
@@ -112,9 +115,10 @@ def training_step(
 ) -> Contender:
     """AdamW steps of a model; `logits` are `(N, V)` of `ids (B, L)` and positions `(N,)`."""
     batch, bfloat16 = random_batch(setting), setting.dtype_policy == "mixed_bfloat16"
-    ids = torch.from_numpy(batch["token_ids"]).long()
-    positions = torch.from_numpy(flat_positions(batch))
-    labels = torch.from_numpy(batch["masked_labels"]).long().flatten()
+    ids = torch.from_numpy(batch["token_ids"]).long().to(DEVICE)
+    positions = torch.from_numpy(flat_positions(batch)).to(DEVICE)
+    labels = torch.from_numpy(batch["masked_labels"]).long().flatten().to(DEVICE)
+    model.to(DEVICE)
     optimizer = torch.optim.AdamW(
         model.parameters(),
         lr=ADAMW["learning_rate"],
@@ -127,7 +131,7 @@ def training_step(
 
     def run(steps: int) -> float:
         for _ in range(steps):
-            with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+            with torch.autocast(DEVICE, torch.bfloat16, enabled=bfloat16):
                 loss = F.cross_entropy(logits(ids, positions).float(), labels)
             loss.backward()
             optimizer.step()
@@ -140,7 +144,8 @@ def training_step(
 def gemm_contenders(**options) -> dict[str, Contender]:
     """PyTorch's product of two large matrices, of a `StepSetting(**options)`'s type."""
     bfloat16 = options["dtype_policy"] == "mixed_bfloat16"
-    matrix = torch.from_numpy(square_matrix()).to(torch.bfloat16 if bfloat16 else torch.float32)
+    dtype = torch.bfloat16 if bfloat16 else torch.float32
+    matrix = torch.from_numpy(square_matrix()).to(DEVICE, dtype)
     return {
         "PyTorch gemm": Contender(
             lambda steps: [(matrix @ matrix)[0, 0].item() for _ in range(steps)][-1]

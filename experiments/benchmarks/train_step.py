@@ -2,11 +2,15 @@
 
     python -m experiments.benchmarks.train_step --out DIR
     python -m experiments.benchmarks.train_step --against peers --dtype-policy mixed_bfloat16
+    python -m experiments.benchmarks.train_step --engine jax --against peers --peers torch \
+        --settings bert_base --dtype-policy mixed_bfloat16
 
 `--against blocks` compares this library's blocks with BERT that has T5's bias, all of as many
 matrix parameters, as the last column of the SwishRNN paper's table 2 does; `peers` our plain BERT
 with others' (PyTorch by hand and Hugging Face's, KerasHub's, Model Garden's), each framework in a
 process of its own; `replicas` one device with mirrored ones that share its batch and threads.
+With `--engine jax` our steps are those of `pretrain train --engine jax`; JAX and PyTorch take a GPU
+where there is one.
 15% of the positions are masked, and only those are scored. Nothing is clipped.
 
 Of peers, `--peaks` adds columns. "share of gemm": the rate of a step's matrix products,
@@ -26,17 +30,19 @@ from experiments.benchmarks import harness
 from experiments.benchmarks.encoder_step import GEMM_FLOPS, SETTINGS, StepSetting
 from experiments.benchmarks.harness import Benchmark, Tables
 from experiments.benchmarks.workers import GIVE_BACK_MEMORY, Worker, thread_variables
-from experiments.command_line import argument, count, switch
+from experiments.command_line import ENGINES, argument, count, switch
 from macaron_tf.errors import UserError
 from macaron_tf.kernels.choice import NAMES
 
 TENSORFLOW = "experiments.benchmarks.tensorflow_encoders"
 TORCH = "experiments.benchmarks.torch_encoders"
+JAX = "experiments.benchmarks.jax_encoders"
 AGAINST = {
     "blocks": f"{TENSORFLOW}:block_contenders",
     "peers": f"{TENSORFLOW}:contenders",
     "replicas": f"{TENSORFLOW}:replica_contenders",
 }
+ON_JAX = {"blocks": f"{JAX}:block_contenders", "peers": f"{JAX}:contenders"}
 PEERS = {
     "torch": f"{TORCH}:contenders",
     "keras_hub": f"{TENSORFLOW}:keras_hub_contenders",
@@ -49,17 +55,21 @@ KEEP_MEMORY = {
     "MALLOC_TRIM_THRESHOLD_": str(8 << 30),
     "MALLOC_TOP_PAD_": str(64 << 20),
 }
+# Of JAX's child: it must not take the whole GPU, which another framework's shares.
+JAX_VARIABLES = {"KERAS_BACKEND": "jax", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
 command = Benchmark(
     "train_step",
     __doc__,
     "tokens",
-    ("tensorflow", "keras", "torch", "transformers", "keras-hub", "tf-models-official"),
+    ("tensorflow", "keras", "jax", "torch", "transformers", "keras-hub", "tf-models-official"),
     argument("--against", "see above", default="blocks", choices=AGAINST),
+    argument("--engine", "of our steps", default="tensorflow", choices=ENGINES),
     harness.several(
         "--settings",
         SETTINGS,
-        "small: 4 layers, D 256, 32 x 128 tokens; base: 2 layers, D 768, 4 x 512 tokens",
+        "small: 4 layers, D 256, 32 x 128 tokens; base: 2 layers, D 768, 4 x 512 tokens; "
+        "bert_base: 12 layers, D 768, 32 x 512 tokens, for a GPU",
         ["small"],
     ),
     harness.DTYPE_POLICY,
@@ -81,7 +91,8 @@ command = Benchmark(
 
 def measured(setting: StepSetting, options: argparse.Namespace) -> list[dict]:
     """The rows of all contenders; ratios are to the fastest peer, or else the first contender."""
-    factories, against_peers = [AGAINST[options.against]], options.against == "peers"
+    on_jax, against_peers = options.engine == "jax", options.against == "peers"
+    factories = [(ON_JAX if on_jax else AGAINST)[options.against]]
     if against_peers:
         factories += [PEERS[name] for name in options.peers]
     # Each framework's product of matrices, where it is asked for.
@@ -91,7 +102,13 @@ def measured(setting: StepSetting, options: argparse.Namespace) -> list[dict]:
     with contextlib.ExitStack() as stack:
         # They start one after the other: what is compiled then is compiled with all cores.
         workers = [
-            stack.enter_context(Worker(place, dataclasses.asdict(setting), environment))
+            stack.enter_context(
+                Worker(
+                    place,
+                    dataclasses.asdict(setting),
+                    environment | (JAX_VARIABLES if place in ON_JAX.values() else {}),
+                )
+            )
             for place in places
         ]
         units = options.steps * setting.tokens
@@ -177,6 +194,11 @@ def fastest(rows: list[dict], ours: Collection[str]) -> str:
 @command.measures("A training step of an encoder, against {against}")
 def main(options: argparse.Namespace) -> Tables:
     """Times the contenders of each setting."""
+    if options.engine == "jax" and (options.against == "replicas" or options.peaks or options.jit):
+        raise UserError(
+            "--engine jax: --against replicas, --peaks and --jit are of --engine tensorflow; leave "
+            "them out"
+        )
     chosen = ("dropout", "dtype_policy", "jit", "implementation", "replicas", "seed")
     for name in options.settings:
         given = {field: getattr(options, field) for field in chosen}

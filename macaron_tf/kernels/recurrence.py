@@ -118,7 +118,7 @@ def _scan(step, start, inputs: tuple):
             spare = tf.cast(count == 0, tf.int32)
             given = [tf.pad(array, [[0, spare], [0, 0], [0, 0], [0, 0]]) for array in given]
         return tf.scan(step, given, initializer=start)[:count]
-    return ops.scan(lambda c, arrays: (step(c, arrays),) * 2, start, given)[1]
+    return _scan_on_jax(step, start, given)
 
 
 def _loop(step, start, inputs: tuple, reverse: bool = False):
@@ -129,7 +129,7 @@ def _loop(step, start, inputs: tuple, reverse: bool = False):
     """
     given, step = _given(step, inputs)
     if keras.backend.backend() != "tensorflow":
-        return ops.scan(lambda c, x: (step(c, x),) * 2, start, given, reverse=reverse)[1]
+        return _scan_on_jax(step, start, given, reverse, _turn())
     import tensorflow as tf
 
     count, shape = ops.shape(given[0])[0], tf.shape(start)
@@ -150,6 +150,23 @@ def _loop(step, start, inputs: tuple, reverse: bool = False):
         input_handle=states, element_shape=shape, element_dtype=start.dtype
     )
     return tf.ensure_shape(states, given[0].shape[:1] + start.shape)
+
+
+def _scan_on_jax(step, start, inputs: list, reverse: bool = False, turn: int = 1):
+    return ops.scan(lambda c, x: (step(c, x),) * 2, start, inputs, reverse=reverse, unroll=turn)[1]
+
+
+def _turn() -> int:
+    """Steps in a turn of JAX's loop: several on a GPU, which launches the kernels of each turn.
+
+    Gate and gradient of 32 x 512 positions of width 2048 on an H100: 17.8 ms by turns of one step,
+    2.5 ms of 8, 1.9 ms of 32, which take several times as long to compile. A CPU gains nothing.
+    """
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return 8 if jax.default_backend() == "gpu" else 1
+    return 1
 
 
 def _given(step, inputs: tuple):

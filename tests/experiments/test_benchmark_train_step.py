@@ -61,7 +61,7 @@ def test_blocks_have_equal_matrices(name):
         assert 2 * config.feed_forward_dim % (3 * 64) == 0  # SwishRNN's width is not rounded up
         assert config.num_layers == encoder_step.SETTINGS[name].num_layers
         assert config.dropout == config.attention_dropout == 0.1
-        assert config.feed_forward_dim == {"small": 960, "base": 3072}[name]
+        assert config.feed_forward_dim == {"small": 960}.get(name, 3072)
 
 
 def test_sizes_that_differ_are_refused():
@@ -210,6 +210,25 @@ def test_peaks_are_shown_beside_the_ratios(monkeypatch, tmp_path):
     for row in rows:
         assert row["gemm_share"][1] > 0 and row["peak_bytes"] >= 0
         assert list(row["more"]) == ["share of gemm", "peak MiB", "of other's"]
+
+
+def test_our_step_learns_on_jax():
+    pytest.importorskip("jax")
+    options, on_jax = dataclasses.asdict(TINY), train_step.JAX_VARIABLES | {"JAX_PLATFORMS": "cpu"}
+    with Worker(train_step.ON_JAX["peers"], options, on_jax) as worker:
+        [(name, parameters)] = worker.parameters.items()
+        first, later = worker.run(name, 1), worker.run(name, 20)
+    network = PretrainingEncoder(tensorflow_encoders.bert_config(TINY))
+    network.build()
+    assert parameters == network.count_params()
+    assert first == pytest.approx(np.log(TINY.vocab_size), abs=0.1)
+    assert later < first - 0.1
+
+
+@pytest.mark.parametrize("flags", [["--jit"], ["--against", "replicas"]])
+def test_what_jax_does_not_time_is_refused(flags, capsys):
+    assert train_step.main(["--engine", "jax", *flags]) == 2
+    assert "are of --engine tensorflow; leave them out" in capsys.readouterr().err
 
 
 def test_pytorch_children_do_without_tensorflow():

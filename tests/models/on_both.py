@@ -11,7 +11,7 @@ import numpy as np
 from keras import ops
 
 from macaron_tf import models
-from macaron_tf.kernels import swish_gate
+from macaron_tf.kernels import recurrence, swish_gate
 from tests.harness import ids, normal
 
 V, B, L = 24, 3, 8
@@ -140,8 +140,11 @@ def main(weights, numbers):
         model.set_weights([data[f"{name}/{i}"] for i in range(len(model.weights))])
         for key, value in jax.jit(functools.partial(numbers_of, model))().items():
             found[f"{name}/{key}"] = value
-    for implementation in ("auto", "loop", "scan"):
+    for implementation in ("auto", "loop", "scan", "turns"):
         loss = functools.partial(recurrence_loss, implementation)
+        if implementation == "turns":  # of a GPU's loop; 5 steps are one turn and a rest
+            recurrence._turn = lambda: 4
+            loss = functools.partial(recurrence_loss, "loop")
         value, slopes = jax.jit(jax.value_and_grad(loss, argnums=range(5)))(*RECURRENCE)
         found |= {f"{implementation}/{i}": number for i, number in enumerate([value, *slopes])}
     np.savez(numbers, **found)

@@ -48,7 +48,7 @@ def test_models_give_the_same_on_jax(name, models, on_jax):
         np.testing.assert_allclose(found, numpy_of(expected), atol=1e-5, err_msg=key)
 
 
-@pytest.mark.parametrize("implementation", ["auto", "loop", "scan"])
+@pytest.mark.parametrize("implementation", ["auto", "loop", "scan", "turns"])
 def test_the_recurrence_has_the_same_gradient_on_jax(implementation, on_jax):
     tensors = [tf.constant(array) for array in RECURRENCE]
     with tf.GradientTape() as tape:
