@@ -21,11 +21,14 @@ In Python: `RestClient(url, name).answers(lines)`, and `translate(lines)` of a t
 
 import abc
 import argparse
+import contextlib
 import dataclasses
 import functools
 import http.client
 import itertools
 import json
+import math
+import re
 import sys
 import time
 import urllib.parse
@@ -39,7 +42,13 @@ from macaron_tf.program import decoded, exit_on_user_error
 
 _BUSY = (429, 503)
 _SIGNATURE = "serving_default"
-_COLUMNS = ("text", "first", "second", "question", "context")  # texts of a line, in this order
+# Texts of a line, in this order; choices stand behind what they answer, by their numbers.
+_COLUMNS = ("text", "first", "second", "question", "context")
+_CHOICE_COLUMNS = ("context", "question")
+_BITS = {"DT_INT32": 32, "DT_INT64": 64}
+_GREATEST = {"DT_FLOAT": 3.4028234e38, "DT_DOUBLE": 1.7976931348623157e308}
+# Statuses of a request that the server refuses for what a line holds.
+_LINE_REFUSED = (400, 413, "INVALID_ARGUMENT", "RESOURCE_EXHAUSTED")
 _CONNECT_SECONDS = 10.0  # in which a gRPC server that starts is asked again
 # Inputs of a generator, as `experiments.generate` has them.
 _GENERATION = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": 1, "max_tokens": 128}
@@ -71,9 +80,12 @@ class Signature:
     @property
     def texts(self) -> list[str]:
         """The inputs that are text, in the order of a line's columns."""
-        texts = [name for name, dtype in self.inputs.items() if dtype == "DT_STRING"]
-        known = dict(zip(_COLUMNS, range(len(_COLUMNS)), strict=True))
-        return sorted(texts, key=lambda name: (known.get(name, len(known)), name))
+        texts = sorted(name for name, dtype in self.inputs.items() if dtype == "DT_STRING")
+        choices = [name for name in texts if re.fullmatch("choice[0-9]+", name)]
+        choices.sort(key=lambda name: int(name.removeprefix("choice")))
+        known = (*(_CHOICE_COLUMNS if choices else _COLUMNS), *choices)
+        first = [name for name in known if name in texts]
+        return first + [name for name in texts if name not in known]
 
     def columns(
         self, lines: Sequence[str], given: Mapping[str, float], first: int
@@ -94,6 +106,8 @@ class Signature:
         if unknown := given.keys() - numbers:
             known = ", ".join(numbers) or "none"
             raise UserError(f"the model takes no number {min(unknown)!r}: it takes {known}")
+        for name, value in numbers.items():
+            _check_number(name, value, self.inputs[name])
         rows = [line.split("\t") if len(texts) != 1 else [line] for line in lines]
         for number, row in enumerate(rows, first):
             if len(row) != len(texts):
@@ -103,6 +117,18 @@ class Signature:
                 )
         columns = {name: [row[i] for row in rows] for i, name in enumerate(texts)}
         return columns | {name: [value] * len(lines) for name, value in numbers.items()}
+
+
+def _check_number(name: str, value: Any, dtype: str) -> None:
+    """Refuses what is no number of a TensorFlow dtype, which gRPC's client would round or cut."""
+    if bits := _BITS.get(dtype):
+        good = type(value) is int and -(2 ** (bits - 1)) <= value < 2 ** (bits - 1)
+        wanted = f"a whole number of {bits} bits"
+    else:
+        good = type(value) in (int, float) and abs(value) <= _GREATEST.get(dtype, math.inf)
+        wanted = "a number"
+    if not good:
+        raise UserError(f"--input {name}={json.dumps(value)}: give {wanted}")
 
 
 @dataclasses.dataclass(eq=False)
@@ -126,14 +152,26 @@ class Client(abc.ABC):
     @functools.cached_property
     def signature(self) -> Signature:
         """The model's signature `serving_default`, as the server describes it."""
-        found = self._metadata()["signature_def"]
-        if _SIGNATURE not in found:
-            raise ClientError(f"the model has no signature {_SIGNATURE}")
-        inputs, outputs = (
-            {name: about["dtype"] for name, about in found[_SIGNATURE].get(part, {}).items()}
-            for part in ("inputs", "outputs")
-        )
-        return Signature(inputs, outputs)
+        with self._as_documented():
+            found = self._metadata()["signature_def"]
+            if _SIGNATURE not in found:
+                raise ClientError(f"the model has no signature {_SIGNATURE}")
+            inputs, outputs = (
+                {name: about["dtype"] for name, about in found[_SIGNATURE].get(part, {}).items()}
+                for part in ("inputs", "outputs")
+            )
+            return Signature(inputs, outputs)
+
+    @contextlib.contextmanager
+    def _as_documented(self) -> Iterator[None]:
+        """An answer that lacks what TensorFlow Serving's has is a ClientError."""
+        try:
+            yield
+        except (KeyError, TypeError, AttributeError):
+            said = (
+                f"{self.address} does not answer as TensorFlow Serving does: is it another server?"
+            )
+            raise ClientError(said) from None
 
     def answers(
         self, lines: Sequence[str], first: int = 1, **numbers: float
@@ -222,11 +260,17 @@ class RestClient(Client):
 
     def __post_init__(self):
         url = self.address if "//" in self.address else f"http://{self.address}"
-        parts = urllib.parse.urlsplit(url)
         kinds = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
-        if parts.scheme not in kinds or not parts.hostname:
-            raise UserError(f"{self.address!r} is no server's address; write http://HOST:PORT")
-        self._connection = kinds[parts.scheme](parts.hostname, parts.port, timeout=self.timeout)
+        try:
+            parts = urllib.parse.urlsplit(url)
+            host, port = parts.hostname or "", parts.port
+            host.encode("idna")  # as the connection will
+            if not host or parts.scheme not in kinds:
+                raise ValueError(url)
+            self._connection = kinds[parts.scheme](host, port, timeout=self.timeout)
+        except (ValueError, http.client.InvalidURL):
+            said = f"{self.address!r} is no server's address; write http://HOST:PORT"
+            raise UserError(said) from None
         self._path = f"/v1/models/{urllib.parse.quote(self.name, safe='')}"
         if self.version is not None:
             self._path += f"/versions/{self.version}"
@@ -256,7 +300,9 @@ class RestClient(Client):
 
     def _run(self, signature: str, inputs: dict[str, list]) -> dict[str, list]:
         body = json.dumps({"signature_name": signature, "inputs": inputs}).encode("utf-8")
-        answer = self._request("POST", f"{self._path}:predict", body, self.retries)["outputs"]
+        found = self._request("POST", f"{self._path}:predict", body, self.retries)
+        with self._as_documented():
+            answer = found["outputs"]
         # A signature with one output answers with its bare value.
         return answer if isinstance(answer, dict) else {"": answer}
 
@@ -427,30 +473,50 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     return parsed
 
 
+@contextlib.contextmanager
+def _of_line(number: int) -> Iterator[None]:
+    """A ClientError names the line."""
+    try:
+        yield
+    except ClientError as error:
+        raise ClientError(f"line {number}: {error}", error.status) from None
+
+
 @exit_on_user_error
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command."""
     parsed = parse_arguments(arguments)
-    client = (GrpcClient if parsed.grpc else RestClient)(
-        parsed.grpc or parsed.url,
+    client = (RestClient if parsed.grpc is None else GrpcClient)(
+        parsed.url if parsed.grpc is None else parsed.grpc,
         parsed.name,
         parsed.version,
         parsed.timeout,
         parsed.batch_size,
     )
-    lines, number = iter(parsed.text or decoded(sys.stdin.buffer)), 0
+
+    def show(lines: list[str], first: int) -> None:
+        if parsed.n_best:
+            for number, candidates in enumerate(client.n_best(lines), first - 1):
+                for each in candidates:
+                    print(f"{number} ||| {each.text} ||| {each.score:.4f}")
+        else:
+            for answer in client.answers(lines, first, **parsed.input):
+                print(text_of(answer))
+        sys.stdout.flush()
+
+    lines, number = iter(parsed.text or decoded(sys.stdin.buffer)), 1
     try:
         while chunk := list(itertools.islice(lines, parsed.batch_size)):
-            if parsed.n_best:
-                for candidates in client.n_best(chunk):
-                    for each in candidates:
-                        print(f"{number} ||| {each.text} ||| {each.score:.4f}")
-                    number += 1
-            else:
-                for answer in client.answers(chunk, number + 1, **parsed.input):
-                    print(text_of(answer))
-                number += len(chunk)
-            sys.stdout.flush()
+            try:
+                show(chunk, number)
+            except ClientError as error:
+                if error.status not in _LINE_REFUSED:
+                    raise
+                # One by one: the lines before the refused one are answered.
+                for at, line in enumerate(chunk, number):
+                    with _of_line(at):
+                        show([line], at)
+            number += len(chunk)
     except ClientError as error:
         named = f" (the model is named by --name, now {parsed.name!r})"
         absent = error.status in (404, "NOT_FOUND")

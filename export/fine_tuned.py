@@ -10,7 +10,7 @@ from experiments.finetune.kinds.spans import THRESHOLD
 from experiments.finetune.run import FinetuningRun, recipe_of
 from export.module import ExportedModule
 from macaron_tf.data.tasks.definitions import Task
-from macaron_tf.data.tasks.encoding import encode_choices, encode_pairs
+from macaron_tf.data.tasks.encoding import encode_choices, encode_pairs, present
 from macaron_tf.data.tasks.questions import encode_questions
 from macaron_tf.data.tasks.tags import encode_words, word_probabilities
 from macaron_tf.decoding.spans import best_answers, best_spans, decided
@@ -91,9 +91,8 @@ class ChooserModule(TaskModule):
         count = len(self.task.second)  # R
         asked = tf.repeat(texts[0], count) if self.task.question else None  # (B R,)
         choices = tf.stack(texts[-count:], axis=1)  # (B, R)
-        present = tf.strings.length(tf.strings.strip(choices)) > 0
         several = tf.debugging.Assert(
-            tf.reduce_all(tf.math.count_nonzero(present, axis=1) > 1),
+            tf.reduce_all(tf.math.count_nonzero(present(choices), axis=1) > 1),
             ["a row has fewer than two choices: give two or more"],
         )
         with tf.control_dependencies([several]):

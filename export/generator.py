@@ -25,7 +25,8 @@ class GeneratorModule(ExportedModule):
     The text of a text-to-text run is a line as `experiments.text_to_text predict` takes it, without
     the task's name; temperature 0 gives the greedy answer.
 
-    A text that leaves no room for new tokens is an InvalidArgumentError.
+    A text that leaves no room for new tokens is an InvalidArgumentError, and so is a temperature,
+    top_k or top_p that `experiments.generate` refuses.
     """
 
     inputs: ClassVar = {
@@ -71,6 +72,13 @@ class GeneratorModule(ExportedModule):
     ) -> dict[str, tf.Tensor]:
         generator = self.text_generator
         rows, lengths, limits = self.asked(text, max_tokens)
+        good = (temperature >= 0) & (top_k >= 0) & (top_p > 0) & (top_p <= 1)
+        usable = tf.debugging.Assert(
+            tf.reduce_all(good),
+            ["temperature and top_k must be 0 or more, top_p above 0 and at most 1"],
+        )
+        with tf.control_dependencies([usable]):
+            seed = tf.identity(seed)
         rules = generator.rules(Controls(temperature, top_k, top_p))
         found = generator.generate(Prompts(rows, lengths, limits, seed[:, None]), rules)
         texts = generator.detokenizer.in_graph(found["ids"][:, 0])

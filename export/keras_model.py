@@ -31,7 +31,10 @@ def run(options: argparse.Namespace) -> None:
     from macaron_tf.pretrained import load
 
     try:
-        config = BeamSearchConfig(**json.loads(options.decoding))
+        settings = json.loads(options.decoding)
+        if not isinstance(settings, dict):
+            raise ValueError('write a JSON object such as {"beam_size": 4}')
+        config = BeamSearchConfig(**settings)
     except (ValueError, TypeError) as error:
         raise UserError(f"--decoding {options.decoding}: {error}") from error
     found, labels = load(options.model, vocabulary=options.vocabulary), tuple(options.labels or ())

@@ -215,13 +215,7 @@ def write_version(
     # TensorFlow reports a full disk as one of its own errors.
     with paths.clear_errors(f"{out} cannot be written", "choose another place"):
         paths.make_folders(out)
-        found = [version_of(entry.name) for entry in out.iterdir()]
-        versions = {number for number in found if number is not None}
-        version = version if version is not None else max(versions, default=0) + 1
-        if not 1 <= version <= MAX_VERSION:
-            raise UserError(f"--version {version}: give a free number of 1 to {MAX_VERSION}")
-        if version in versions:
-            raise UserError(f"--version {version} exists in {out}: give another or leave it out")
+        given, version = version, _free(out, version)
         remote = paths.is_remote(out)
         # Written beside its place where it can be renamed into it.
         place = tempfile.TemporaryDirectory() if remote else _aside(out)
@@ -240,5 +234,19 @@ def write_version(
             if remote:
                 paths.upload(aside, out / str(version), last=MODEL_FILE)
             else:
-                aside.rename(out / str(version))
+                with _lock(out):  # meanwhile another export may have taken the number
+                    version = _free(out, given)
+                    aside.rename(out / str(version))
     return out / str(version)
+
+
+def _free(out: epath.Path, given: int | None) -> int:
+    """The number of a new version: the given one, or one more than the greatest there is."""
+    found = [version_of(entry.name) for entry in out.iterdir()]
+    versions = {number for number in found if number is not None}
+    version = given if given is not None else max(versions, default=0) + 1
+    if not 1 <= version <= MAX_VERSION:
+        raise UserError(f"--version {version}: give a free number of 1 to {MAX_VERSION}")
+    if version in versions:
+        raise UserError(f"--version {version} exists in {out}: give another or leave it out")
+    return version

@@ -24,9 +24,10 @@ def write_warm_up(
 ) -> None:
     """Records requests of each signature, as a TFRecord file of `PredictionLog`.
 
-    TensorFlow Serving loads no version that fails such a request, so each is tried here first and
-    left out where the model refuses it. Without tensorflow-serving-api, which defines the record,
-    a sentence is logged and nothing is written: a server then warms up by what it makes up.
+    TensorFlow Serving loads no version that fails such a request, so each is tried here first; one
+    that the model refuses is left out, and a sentence is logged. Without tensorflow-serving-api,
+    which defines the record, a sentence is logged and nothing is written: a server then warms up by
+    what it makes up.
 
     Args:
         folder: the version's.
@@ -47,7 +48,8 @@ def write_warm_up(
         inputs = {spec.name: _typical(spec, text) for spec in specs}
         try:
             function(*map(tf.constant, inputs.values()))
-        except tf.errors.OpError:
+        except tf.errors.OpError as error:
+            _LOG.warning("the model refuses the text %r: %s", text, error.message.splitlines()[0])
             continue
         logs.append(log := prediction_log_pb2.PredictionLog())
         log.predict_log.request.model_spec.signature_name = name

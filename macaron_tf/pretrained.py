@@ -23,6 +23,8 @@ from macaron_tf.interop.keras_models import read_keras_hub, read_model_garden_be
 from macaron_tf.interop.language_models import LANGUAGE_FAMILIES, read_language_model, read_xlnet
 from macaron_tf.io import paths
 from macaron_tf.io.progress import Progress
+from macaron_tf.models.base import Model
+from macaron_tf.models.config import StackConfig
 from macaron_tf.models.pretrained import RECIPE, USAGE, Pretrained
 from macaron_tf.text.base import Vocabulary
 from macaron_tf.training.checkpoints import (
@@ -89,6 +91,14 @@ def load(
             raise UserError(f"{place} has a vocabulary of its own: leave `vocabulary` out")
         if not isinstance(vocabulary, Vocabulary):
             vocabulary = Vocabulary.load(vocabulary)
+        network = found.network
+        if isinstance(network, Model) and isinstance(network.config, StackConfig):
+            rows = network.config.vocab_size
+            if vocabulary.size > rows:
+                raise UserError(
+                    f"the vocabulary has {vocabulary.size} pieces and {place} knows {rows}: give "
+                    "the one it was trained with"
+                )
         return dataclasses.replace(found, vocabulary=vocabulary)
     if place.endswith(".keras"):
         path = paths.as_path(place)

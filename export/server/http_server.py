@@ -287,13 +287,16 @@ def _unpacked(body: bytes, head: Head, limit: int) -> bytes:
         return body
     if coding != "gzip":
         raise _Refused(415, f"content coding {coding[:40]!r} is not supported")
-    unpacker = zlib.decompressobj(16 + zlib.MAX_WBITS)
-    try:
-        body = unpacker.decompress(body, limit + 1)
-    except zlib.error:
-        raise _Refused(400, "the body is not valid gzip") from None
-    if len(body) > limit:
-        raise _Refused(413, f"the body exceeds {limit} bytes when unpacked")
-    if not unpacker.eof:
-        raise _Refused(400, "the gzip body is cut short")
-    return body
+    unpacked, more = b"", True
+    while more:  # a member each time: RFC 1952 allows several
+        unpacker = zlib.decompressobj(16 + zlib.MAX_WBITS)
+        try:
+            unpacked += unpacker.decompress(body, limit + 1 - len(unpacked))
+        except zlib.error:
+            raise _Refused(400, "the body is not valid gzip") from None
+        if len(unpacked) > limit:
+            raise _Refused(413, f"the body exceeds {limit} bytes when unpacked")
+        if not unpacker.eof:
+            raise _Refused(400, "the gzip body is cut short")
+        more = body = unpacker.unused_data
+    return unpacked

@@ -20,6 +20,8 @@ FILE_ERRORS = (OSError, tf.errors.OpError)
 
 def as_path(path: str | os.PathLike) -> epath.Path:
     """A path with pathlib's methods, on disk or in a bucket (`gs://BUCKET/NAME`)."""
+    if not os.fspath(path):
+        raise UserError("a path is empty: give a file or a folder (is a shell's variable unset?)")
     try:
         return epath.Path(path)
     except KeyError as error:

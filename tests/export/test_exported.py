@@ -332,6 +332,32 @@ def test_completions_of_others_are_the_runs(tmp_path, name, prompts):
     check_completions(tmp_path / name, prompts, *found)
 
 
+def test_controls_out_of_range_are_refused(folder):
+    [_, temperature, top_k, top_p, seed, most] = PROMPTS[0]
+    asked = [
+        ("c", *bad, seed, most)
+        for bad in (
+            (-1.0, top_k, top_p),
+            (float("nan"), top_k, top_p),
+            (temperature, -1, top_p),
+            (temperature, top_k, 0.0),
+            (temperature, top_k, 1.5),
+        )
+    ]
+    serve = tf.saved_model.load(str(served(folder, "byte_bpe"))).signatures["serving_default"]
+    for row in asked:
+        given = {name: tf.constant(value) for name, value in controls(row).items()}
+        with pytest.raises(tf.errors.InvalidArgumentError, match="top_p above 0 and at most 1"):
+            serve(**given)
+
+
+def test_a_vocabulary_larger_than_the_model_is_refused(folder, tmp_path, refused):
+    network = macaron_tf.load(folder / "sst2").network
+    network.save(tmp_path / "sst2.keras")
+    words = [tmp_path / "sst2.keras", folder / "byte_bpe" / "vocabulary", tmp_path / "out"]
+    refused(keras_model.main, [*words, "--labels", "no", "yes"], "give the one it was trained with")
+
+
 def test_at_temperature_0_it_is_predicts_greedy_answer(folder):
     run = TextRun.open(folder / "bart")
     network, ended = run.load_network(), 0
@@ -569,6 +595,7 @@ def test_bad_requests_are_one_sentence(arguments, words, folder, tmp_path, refus
     ("decoding", "words"),
     [
         ("{beam", "--decoding {beam: "),
+        ("[1]", "--decoding [1]: write a JSON object"),
         ('{"beams": 4}', "beams"),
         ('{"beam_size": 0}', "beam_size=0 must be"),
         ("{}", "nowhere.keras holds no network that this version can make"),

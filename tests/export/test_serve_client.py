@@ -82,7 +82,85 @@ def test_versions_and_names(connect, live_server):
         connect(version=8).translate(["a"])
     assert caught.value.status in (404, "NOT_FOUND")
     RestClient(live_server.url, "toy", version=1).wait_until_ready(5)
-    refuses("no server's address", RestClient, "ftp://somewhere", "toy")
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "ftp://somewhere",
+        "http://a:99999",
+        "http://a:b",
+        "http://[::1",
+        "http://a..b",
+        "ho st:80",
+        "",
+    ],
+)
+def test_what_is_no_address_is_one_sentence(address, capsys):
+    assert command.main(["--url", address, "a"]) == 2
+    assert "is no server's address; write http://HOST:PORT" in capsys.readouterr().err
+
+
+def test_texts_of_a_line_are_in_the_order_of_the_commands():
+    def texts(*names):
+        return command.Signature(dict.fromkeys(names, "DT_STRING"), {}).texts
+
+    choices = [f"choice{number}" for number in range(1, 12)]
+    assert texts(*sorted(["question", *choices, "context"])) == ["context", "question", *choices]
+    assert texts("context", "question") == ["question", "context"]
+    assert texts("b", "second", "a", "first") == ["first", "second", "a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("max_tokens=1.5", "a whole number of 32 bits"),
+        ("max_tokens=true", "a whole number of 32 bits"),
+        ("max_tokens=99999999999", "a whole number of 32 bits"),
+        ('max_tokens={"a": 1}', "a whole number of 32 bits"),
+        ("temperature=1e60", "a number"),
+        ("temperature=NaN", "a number"),
+    ],
+)
+def test_an_input_is_a_number_of_its_type(given, words):
+    name, _, value = given.partition("=")
+    inputs = {"text": "DT_STRING", "max_tokens": "DT_INT32", "temperature": "DT_FLOAT"}
+    ask = command.Signature(inputs, {}).columns
+    refuses(f"--input {name}=.*: give {words}", ask, ["a"], {name: json.loads(value)}, 1)
+    found = ask(["a"], {"max_tokens": 2**31 - 1, "temperature": 2}, 1)
+    assert found == {"text": ["a"], "max_tokens": [2**31 - 1], "temperature": [2]}
+
+
+@pytest.mark.parametrize(
+    "answer", [{}, {"metadata": None}, {"metadata": {"signature_def": {}}}, {"metadata": [1]}]
+)
+def test_another_server_is_one_sentence(answer, capsys):
+    class Other(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            data = json.dumps(answer).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Other) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        assert command.main(["--url", f"127.0.0.1:{server.server_port}", "a"]) == 2
+        server.shutdown()
+    assert "does not answer as TensorFlow Serving does" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--url", "--grpc"])
+def test_a_refused_line_is_named_and_those_before_it_are_answered(flag, live_server, capsys):
+    place = live_server.url if flag == "--url" else f"127.0.0.1:{live_server.grpc_port}"
+    lines = [flag, place, "--name", "toy", "--batch-size", "2", "a", "b", "c", "FAIL", "d"]
+    assert command.main(lines) == 2
+    printed = capsys.readouterr()
+    assert printed.out == "v1:A\nv1:B\nv1:C\n"
+    assert printed.err.startswith("error: line 4: ") and "a row says FAIL" in printed.err
 
 
 def test_a_refused_connection_is_tried_again_and_then_an_error():

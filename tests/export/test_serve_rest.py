@@ -221,7 +221,11 @@ def test_chunked_gzip_and_expect_continue(port):
     assert (
         call(port, "POST", PREDICT, gzip.compress(body), {"Content-Encoding": "gzip"}) == expected
     )
-    bomb = gzip.compress(b" " * 10_000_000)
+    members = gzip.compress(body[:5]) + gzip.compress(body[5:])
+    assert call(port, "POST", PREDICT, members, {"Content-Encoding": "gzip"}) == expected
+    short = gzip.compress(body) + gzip.compress(body)[:-3]
+    assert call(port, "POST", PREDICT, short, {"Content-Encoding": "gzip"})[0] == 400
+    bomb = gzip.compress(b"") + gzip.compress(b" " * 10_000_000)
     assert call(port, "POST", PREDICT, bomb, {"Content-Encoding": "gzip"})[0] == 413
     assert call(port, "POST", PREDICT, b"no", {"Content-Encoding": "gzip"})[0] == 400
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)

@@ -16,6 +16,7 @@ import types
 import pytest
 import tensorflow as tf
 
+from export import module
 from export.client import RestClient
 from export.module import _aside, write_version
 from export.server import versions
@@ -78,6 +79,19 @@ def test_a_version_is_whole(disk_or_bucket):
     assert storage.read_bytes(path / "assets.extra" / "vocabulary.json") == b"{}"
     assert sorted(entry.name for entry in storage.as_path(out).iterdir()) == ["1", "2"]
     refuses("--version 2 exists", write, out, version=2)
+
+
+def test_a_number_that_is_taken_meanwhile_is_left_to_the_other(tmp_path, monkeypatch):
+    def taken(*_):
+        monkeypatch.undo()
+        write(tmp_path)
+
+    monkeypatch.setattr(module, "write_warm_up", taken)
+    assert write(tmp_path).name == "2"
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["1", "2"]
+    monkeypatch.setattr(module, "write_warm_up", lambda *_: (tmp_path / "7").mkdir())
+    refuses("--version 7 exists", write, tmp_path, 7)
+    refuses("a path is empty", write, "")
 
 
 @pytest.mark.parametrize("version", [0, -1, 2**63, 10**20])

@@ -75,6 +75,12 @@ def rows_of(parts: Sequence[tuple[tf.RaggedTensor | tf.Tensor, int]]) -> dict[st
     }
 
 
+def present(choices: tf.Tensor) -> tf.Tensor:
+    """Whether each of some strings has more than white space, as `str.strip` knows it."""
+    blank = tf.strings.regex_full_match(choices, r"[\t-\r\x1c-\x1f\x{85}\pZ]*")
+    return tf.logical_not(blank)
+
+
 def encode_choices(
     vocabulary: PieceVocabulary,
     contexts: tf.Tensor,
@@ -87,9 +93,9 @@ def encode_choices(
 
     A question goes before the choice, `[CLS] context [SEP] question choice [SEP]` (Liu et al. 2019
     (RoBERTa), section 5.3); to a causal model behind the context (Radford et al. 2018, section
-    3.3). A choice that is "" is a row of padding.
+    3.3). A choice that is not `present` is a row of padding.
     """
-    there = tf.not_equal(tf.strings.strip(choices), "")
+    there = present(choices)
     if questions is not None and causal:
         contexts = tf.strings.join([contexts, questions], " ")
     elif questions is not None:

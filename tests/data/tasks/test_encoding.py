@@ -147,7 +147,7 @@ def test_a_split_is_tokenized_in_parts(vocabulary):
     ],
 )
 def test_a_question_goes_with_its_choices_and_some_are_not_there(vocabulary, causal, rows):
-    texts = (["a", "a", "a", "e"], ["b"] * 4, ["c", "d", " ", "c"])
+    texts = (["a", "a", "a", "e"], ["b"] * 4, ["c", "d", " \u2003\x85\xa0\x1c", "c"])
     found = encode_choices(vocabulary, *map(tf.constant, texts), 8, causal)
     assert as_text(found["token_ids"].numpy(), found["segment_ids"].numpy()) == rows
     examples = Examples((["a", "e"], ["c", "c"], ["d", ""]), np.array([1, 0]), questions=["b"] * 2)
