@@ -373,7 +373,7 @@ DEVICES = together(
             "--replicas N", "with mirrored: N devices; without a GPU N parts of the CPU (default 2)"
         ),
         argument("--tpu NAME", "with tpu: its name, or local on a TPU VM (default local)"),
-        text="batches and results are the same on any number of devices",
+        text="batches are the same on any number of devices, and so are results but for dropout",
     ),
     lambda parser: parser.set_defaults(uses_devices=True),
 )

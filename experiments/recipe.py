@@ -103,6 +103,15 @@ class Recipe(Settings):
         """The recipe after a setting was replaced, with others that follow from it."""
         return self
 
+    def unread(self) -> dict[str, str]:
+        """Settings that nothing reads in runs of this recipe, and what would read them.
+
+        They are given by path or by a beginning that ends in a dot, and refused in a `--set`.
+        """
+        adam = self.training.optimizer == "adam"
+        names = () if adam else ("beta_1", "beta_2", "epsilon")
+        return {f"training.{name}": "training.optimizer=adam" for name in names}
+
     def check_metric(self, known: Iterable[str]) -> None:
         """Refuses a `training.best_metric` that is none of a validation's metrics."""
         if self.training.best_metric not in (known := tuple(known)):
@@ -208,6 +217,12 @@ def override(
         recipe = recipe.changed(model_options=tuple(sorted(chosen.items())))
     for path in paths:
         recipe = recipe.follow(path)
+    for name, reader in recipe.unread().items():
+        for path in paths:
+            if is_among(path, (name,)):
+                raise UserError(
+                    f"--set {path}: nothing reads it here, for it is of {reader}: leave it out"
+                )
     return recipe
 
 

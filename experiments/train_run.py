@@ -102,6 +102,13 @@ def train_run(
     model.carry(run.memory(network), run.memory(network, "evaluation"))
     if note is not None:
         print(f"{recipe.model}: {network.count_params():,} parameters{note}", flush=True)
+    ours = False  # whether this process alone writes in the folder
+
+    def start() -> None:
+        nonlocal ours
+        ours = True
+        run.write(network, data.fingerprint, **data.counts)
+
     try:
         return train(
             model,
@@ -109,13 +116,13 @@ def train_run(
             run.path,
             validate=validate,
             vocabulary_hash=vocabulary_hash,
-            on_start=lambda: run.write(network, data.fingerprint, **data.counts),
+            on_start=start,
         )
     except Exception as error:
         metrics = run.path / "metrics.jsonl"
         began = metrics.exists() and metrics.read_bytes()
         failed = out_of_memory(error) or not (began or isinstance(error, Diverged))
-        if new and failed and run.path.exists() and not CheckpointDirectory(run.path).steps():
+        if new and ours and failed and not CheckpointDirectory(run.path).steps():
             as_path(run.path).rmtree()  # so that the same folder takes other settings
         raise
 

@@ -82,6 +82,11 @@ class EmbeddingRecipe(EpochRecipe):
         except ValueError as error:
             raise UserError(str(error)) from error
 
+    def unread(self) -> dict[str, str]:
+        readers = {"concatenation": "softmax", "margin": "triplet"}
+        others = {n: f"objective {kind!r}" for n, kind in readers.items() if self.objective != kind}
+        return super().unread() | others
+
     @property
     def described(self) -> Task:
         """The task that `task` names."""

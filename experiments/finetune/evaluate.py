@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from experiments.finetune.kinds import kind_of
+from experiments.finetune.kinds.base import TaskKind
 from experiments.finetune.run import FinetuningRun, by_split, measure, open_predictor
 from experiments.finetune.train import TRAIN, TaskData
 from experiments.lines import answer_lines
@@ -28,14 +29,19 @@ def predict(options: argparse.Namespace) -> None:
     def answer(lines: list[str], first: int) -> str:
         examples = kind.parse(lines, first)
         outputs = predictor.of_examples(examples, language)
-        if not kind.finite(outputs):
-            raise UserError(
-                f"{options.run} answers NaN, since its training diverged: give --checkpoint of an "
-                "earlier step, or train again with a lower training.learning_rate"
-            )
+        refuse_nan(kind, outputs, options.run)
         return kind.lines(outputs, examples)
 
     answer_lines(options.input, options.output, answer)
+
+
+def refuse_nan(kind: TaskKind, outputs: Any, run: object) -> None:
+    """Refuses outputs that are not finite, of which a class would be the first one."""
+    if not kind.finite(outputs):
+        raise UserError(
+            f"{run} answers NaN, since its training diverged: give --checkpoint of an earlier "
+            "step, or train again with a lower training.learning_rate"
+        )
 
 
 def evaluate(options: argparse.Namespace) -> None:
@@ -144,13 +150,16 @@ def submit(options: argparse.Namespace) -> None:
     answers = []
     for opened, _, examples in test_sets:
         predictor = predictors[opened.task.name]
-        answers.append(predictor.kind.decide(predictor.of_examples(examples)))
+        outputs = predictor.of_examples(examples)
+        refuse_nan(predictor.kind, outputs, opened.path)
+        answers.append(predictor.kind.decide(outputs))
     for (opened, file, examples), found in zip(test_sets, answers, strict=True):
         path = write_submission(
             opened.task, file, options.out, found, examples.indices, examples.groups
         )
         print(f"{path}: {len(examples):,} answers of {opened.path}")
-    print(f"next: zip -j {options.out}.zip {options.out}/*   and hand that in")
+    out = storage.as_path(options.out)  # without a slash at its end
+    print(f"next: zip -j {out}.zip {out}/*   and hand that in")
 
 
 def baseline(options: argparse.Namespace) -> None:

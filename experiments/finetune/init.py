@@ -91,17 +91,18 @@ class Init:
                     f"{getattr(wanted, name)!r}: leave that setting, or give --init none"
                 )
 
-    def warn(self, recipe: EpochRecipe, language: str | None = None) -> None:
+    def warn(self, recipe: EpochRecipe, language: str | None = None, mend: str = "") -> None:
         """Says on stderr where a recipe asks more of the weights than they have learnt.
 
         Args:
             language: of the texts, where it is named.
+            mend: how others are named, with a place for these.
         """
         if len(self.languages) > 1 and not language:
             first, *others = self.languages
             print(
-                f"warning: texts are read as {first}, the first language of {self.given}; of "
-                f"{', '.join(others)} a classification's are by --set language=CODE",
+                f"warning: texts are read as {first}, the first language of {self.given}"
+                + mend.format(", ".join(others)),
                 file=sys.stderr,
             )
         if self.trained_length is not None and recipe.max_length > self.trained_length:

@@ -160,7 +160,8 @@ def train_recipe(
     vocabulary = init.vocabulary
     recipe = data.fit(recipe)
     check_recipe(recipe, init)
-    init.warn(recipe, recipe.language)
+    mend = "; of {} a classification's are by --set language=CODE"
+    init.warn(recipe, recipe.language, mend)
     FinetuningRun.resume(path, recipe)  # refused before minutes of tokenizing
     run = FinetuningRun(path, recipe, vocabulary, data_dir=data.tfds and data.tfds.data_dir)
     encoded = data.encoded(vocabulary, recipe.limits)

@@ -184,6 +184,20 @@ class PretrainingRecipe(Recipe):
                     "corpus.packing=full_text"
                 )
 
+    def unread(self) -> dict[str, str]:
+        readers = {
+            "masking.": FILLING,
+            "corruption.": ("span_corruption",),
+            "denoising.": ("denoising",),
+            "generator_width": ("replaced_tokens",),
+            "discriminator_weight": ("replaced_tokens",),
+            "partial_prediction": ("permutation_language",),
+            "memory_length": MEMORY,
+            "head_transform": ("masked_language", "span_boundary"),
+        }
+        others = {n: kinds for n, kinds in readers.items() if self.learns not in kinds}
+        return super().unread() | {n: f"objective {kinds[0]!r}" for n, kinds in others.items()}
+
     @property
     def learns(self) -> str:
         """The objective of ours whose network and rows it has: itself, or a user's base."""

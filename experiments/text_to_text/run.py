@@ -100,6 +100,10 @@ class TextRecipe(Recipe):
             if self.starts and getattr(self, name) < 3:
                 raise UserError(f"{name} is {getattr(self, name)}: [CLS], a token and EOS are 3")
 
+    def unread(self) -> dict[str, str]:
+        one = {"mixing.": "several tasks"} if len(self.tasks) == 1 else {}
+        return super().unread() | one
+
     @property
     def tasks(self) -> tuple[str, ...]:
         return tuple(self.task.split("+"))

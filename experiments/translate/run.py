@@ -150,6 +150,10 @@ class TranslationRecipe(Recipe):
                 "unsupervised=True, or leave it out"
             )
 
+    def unread(self) -> dict[str, str]:
+        others = {} if self.unsupervised else {"denoising.": "unsupervised=True"}
+        return super().unread() | others
+
     def make_objective(
         self, static_shapes: bool = False
     ) -> TranslationObjective | BackTranslationObjective:

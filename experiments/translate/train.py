@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import sys
 from collections.abc import Sequence
 
 import keras
@@ -12,9 +13,9 @@ from experiments import registry
 from experiments.recipe import override
 from experiments.train_run import report, train_pairs
 from experiments.translate.init import Start, read_start
-from experiments.translate.run import TranslationRecipe, TranslationRun
+from experiments.translate.run import DataConfig, TranslationRecipe, TranslationRun
 from macaron_tf.data.service import check_addresses, service_error
-from macaron_tf.data.sources.readers import read_pairs
+from macaron_tf.data.sources.readers import count_pairs, read_pairs
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.translation import TranslationData
 from macaron_tf.distribution import Workers, is_tpu
@@ -123,6 +124,8 @@ def train_recipe(
         processes=processes,
     )
     print(f"training text: {data.summary()}", flush=True)
+    if config.target_split:
+        _warn_unread(config, tfds)
     tokens, batch = max(data.source_tokens, data.target_tokens), config.batching.max_tokens
     if tokens < batch:
         raise UserError(
@@ -170,3 +173,15 @@ def train_recipe(
         note=f", from {start.given}" if start.given else "",
         batches=batches,
     )
+
+
+def _warn_unread(config: DataConfig, tfds: Tfds | None) -> None:
+    """Says how many lines of the longer of two texts are never read, which go in step."""
+    splits = config.train_split, config.target_split
+    first, other = (count_pairs(config.source, name, *config.languages, tfds) for name in splits)
+    if first and other and first != other:
+        print(
+            f"warning: {abs(first - other):,} lines of {splits[other > first]!r} are not read, as "
+            f"the other text has {min(first, other):,}: give texts of equally many lines",
+            file=sys.stderr,
+        )

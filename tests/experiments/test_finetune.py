@@ -180,19 +180,23 @@ def test_a_grids_table_puts_seeds_together():
     assert "by accuracy" not in markdown({**whole, "preset": "bert"})
 
 
-def test_the_servers_files(toy_run, toy, tmp_path, monkeypatch, refused):
+def test_the_servers_files(toy_run, toy, tmp_path, monkeypatch, refused, capsys):
     def read(task, split, tfds, source):
         assert (split, source) == ("test", "tfds:glue/sst2")
         return read_examples(task, "validation", source=f"tsv:{toy}/{{split}}.tsv")
 
     monkeypatch.setattr("experiments.finetune.evaluate.read_examples", read)
-    assert main(["submit", str(toy_run), str(tmp_path / "glue")]) == 0
+    assert main(["submit", str(toy_run), f"{tmp_path}/glue/"]) == 0
     lines = (tmp_path / "glue" / "SST-2.tsv").read_text().splitlines()
     assert lines[0] == "index\tprediction" and len(lines) == 51
     wanted = [label == "positive" for _, label in sentences(50, seed=2)]
     assert np.mean([line.endswith("\t1") for line in lines[1:]] == np.array(wanted)) > 0.9
+    assert f"zip -j {tmp_path}/glue.zip {tmp_path}/glue/*   and" in capsys.readouterr().out
     twice = ["submit", str(toy_run), str(toy_run), str(tmp_path / "twice")]
     refused(main, twice, "give one run for each task", tmp_path)
+    monkeypatch.setattr(Predictor, "of_examples", lambda *_: np.full((50, 2), np.nan))
+    lost = ["submit", str(toy_run), str(tmp_path / "lost")]
+    refused(main, lost, "answers NaN, since its training diverged", tmp_path)
 
 
 def test_a_missing_test_set_is_one_sentence(toy_run, tfds_dir, tmp_path, refused):

@@ -200,6 +200,35 @@ def test_bad_settings_are_named(setting, message):
     refuses(message, registry.load, "demo", settings=[setting])
 
 
+@pytest.mark.parametrize(
+    ("recipe", "setting", "reader"),
+    [
+        ("bert_tiny", "denoising.masking=0.9", "objective 'denoising'"),
+        ("bert_tiny", "corruption.kind=prefix_lm", "objective 'span_corruption'"),
+        ("bert_tiny", "generator_width=0.9", "objective 'replaced_tokens'"),
+        ("bert_tiny", "memory_length=32", "objective 'segment_language'"),
+        ("gpt2_tiny", "masking.mask=0.9", "objective 'masked_language'"),
+        ("electra_tiny", "head_transform=False", "objective 'masked_language'"),
+        ("t5_tiny", "partial_prediction=2", "objective 'permutation_language'"),
+        ("t5_tiny", "training.beta_1=0.5", "training.optimizer=adam"),
+        ("multi30k_macaron_tiny", "denoising.deletion=0.5", "unsupervised=True"),
+    ],
+)
+def test_a_setting_that_nothing_reads_is_refused(recipe, setting, reader):
+    name = setting.partition("=")[0]
+    message = f"--set {name}: nothing reads it here, for it is of {reader}: leave it out"
+    refuses(message, registry.load, recipe, settings=[setting])
+
+
+def test_tasks_refuse_what_they_do_not_read():
+    for setting in ("margin=7", "concatenation=u,v"):
+        refuses(f"--set {setting[:6]}.*objective", override, paper_recipe("stsb"), [setting])
+    squad = preset("macaron", get_task("squad"))
+    refuses("--set head_dropout: nothing", override, squad, ["head_dropout=0.9"])
+    assert override(preset("macaron", get_task("rte")), ["head_dropout=0.9"]).head_dropout == 0.9
+    assert override(paper_recipe("snli"), ["concatenation=u,v"]).concatenation == "u,v"
+
+
 def test_settings_take_effect_together():
     """A linear schedule's warm-up must end before its last step."""
     settings = ["training.max_steps=60", "training.warmup_steps=10"]

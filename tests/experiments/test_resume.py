@@ -3,6 +3,7 @@
 import json
 import pathlib
 
+import filelock
 import pytest
 import tensorflow as tf
 
@@ -14,6 +15,7 @@ from experiments.text_to_text.__main__ import main as text_to_text
 from experiments.translate.__main__ import main as translate
 from macaron_tf.distribution import Workers
 from macaron_tf.errors import UserError
+from macaron_tf.training import build_fit_model
 from tests.conftest import number_settings
 from tests.experiments.pretraining_toy import flags
 from tests.experiments.task_toys import toy_flags, validations
@@ -86,6 +88,23 @@ def test_a_worker_lost_while_the_model_is_built_is_one_sentence(
     monkeypatch.setattr(train_run, "build_fit_model", broken_off)
     words = ["train", "stsb", tmp_path / "run", *toy_flags(toy, "stsb")]
     refused(embed, words, "worker 0 lost another one", tmp_path)
+
+
+def test_a_refused_second_command_leaves_the_first_ones_folder(toy, tmp_path, monkeypatch, capsys):
+    run, held = tmp_path / "run", []
+
+    def begun(*given, **options):  # another process begins while this one builds its model
+        if not held:
+            run.mkdir()
+            held.append(filelock.FileLock(run / ".lock").acquire())
+            (run / "recipe.json").write_text("{}")
+        return build_fit_model(*given, **options)
+
+    monkeypatch.setattr(train_run, "build_fit_model", begun)
+    words = ["train", "stsb", str(run), *map(str, toy_flags(toy, "stsb"))]
+    assert embed(words) == 2
+    assert "another process is training in" in capsys.readouterr().err
+    assert (run / "recipe.json").read_text() == "{}"
 
 
 def test_emulated_bfloat16_is_said(toy, tmp_path, monkeypatch, capsys):

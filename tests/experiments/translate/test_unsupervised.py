@@ -1,5 +1,7 @@
 """Translation without pairs: both directions, halves of texts, resumption, refusals."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -8,6 +10,7 @@ from experiments.pretrain.run import PretrainingRun
 from experiments.translate.__main__ import main
 from experiments.translate.init import read_start
 from experiments.translate.run import TranslationRun
+from experiments.translate.train import _warn_unread
 from macaron_tf.data.batches import Batch
 from macaron_tf.data.translation import TranslationData
 from macaron_tf.decoding import BackTranslationObjective, BeamSearchConfig, translate_ids
@@ -102,7 +105,7 @@ def test_noise_keeps_most_tokens_near_their_places(start, number_text):
     assert (first["noised_source"] != second["noised_source"]).numpy().any()
 
 
-def test_the_two_texts_are_no_pairs(start, number_text):
+def test_the_two_texts_are_no_pairs(start, number_text, capsys):
     made, _ = begun(read_start(start), NAME, number_text, **HALVES)
     vocabulary = read_start(start).vocabulary(made)
 
@@ -118,6 +121,11 @@ def test_the_two_texts_are_no_pairs(start, number_text):
     rows = Batch(np.arange(len(both)), 40)
     np.testing.assert_array_equal(both.gather(rows)["source"], train.gather(rows)["source"])
     np.testing.assert_array_equal(both.gather(rows)["target"], held_out.gather(rows)["target"])
+    _warn_unread(made.data, None)
+    warning = capsys.readouterr().err
+    assert warning.startswith("warning: ") and " lines of 'train' are not read, as " in warning
+    _warn_unread(dataclasses.replace(made.data, target_split="train"), None)
+    assert not capsys.readouterr().err
 
 
 @pytest.mark.slow  # the walk runs the same commands
