@@ -186,6 +186,12 @@ def argument(form: str, text: str, **options) -> Part:
     return lambda parser: [parser.add_argument(name, help=text, **options)]
 
 
+def _data_dir(text: str) -> str:
+    if not text:
+        raise UserError("--data-dir is empty: give a folder (is a shell's variable unset?)")
+    return text
+
+
 def switch(name: str, text: str) -> Part:
     """A flag without a value."""
     return argument(name, text, action="store_true")
@@ -330,7 +336,7 @@ RECIPE = argument(
     "name of a recipe, which `recipes` lists; or a function of your own that makes one: "
     "FILE.py[:NAME] or package.module:NAME",
 )
-DATA_DIR = argument("--data-dir DIR", "TensorFlow Datasets' folder; a run keeps it")
+DATA_DIR = argument("--data-dir DIR", "TensorFlow Datasets' folder; a run keeps it", type=_data_dir)
 STUDY = together(
     argument("out", "folder of runs and results"),
     count("--seeds N", "default 1 2 3", [1, 2, 3], least=0, nargs="+", action=Distinct),
@@ -373,7 +379,7 @@ DEVICES = together(
             "--replicas N", "with mirrored: N devices; without a GPU N parts of the CPU (default 2)"
         ),
         argument("--tpu NAME", "with tpu: its name, or local on a TPU VM (default local)"),
-        text="batches are the same on any number of devices, and so are results but for dropout",
+        text="batches are the same on any number of devices; results too, without dropout",
     ),
     lambda parser: parser.set_defaults(uses_devices=True),
 )

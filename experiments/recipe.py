@@ -104,9 +104,9 @@ class Recipe(Settings):
         return self
 
     def unread(self) -> dict[str, str]:
-        """Settings that nothing reads in runs of this recipe, and what would read them.
+        """Settings without effect in this recipe, and what would read them; see `refuse_unread`.
 
-        They are given by path or by a beginning that ends in a dot, and refused in a `--set`.
+        A path that ends in a dot stands for its whole section.
         """
         adam = self.training.optimizer == "adam"
         names = () if adam else ("beta_1", "beta_2", "epsilon")
@@ -217,13 +217,21 @@ def override(
         recipe = recipe.changed(model_options=tuple(sorted(chosen.items())))
     for path in paths:
         recipe = recipe.follow(path)
-    for name, reader in recipe.unread().items():
-        for path in paths:
-            if is_among(path, (name,)):
-                raise UserError(
-                    f"--set {path}: nothing reads it here, for it is of {reader}: leave it out"
-                )
     return recipe
+
+
+def refuse_unread(recipe: Recipe, settings: Iterable[str], begun: TrainingConfig | None) -> None:
+    """Refuses settings of `override` without effect in a run that is to begin.
+
+    Args:
+        begun: see `override`; a run goes on by the settings that it began with.
+    """
+    if begun is not None:
+        return
+    for path in (setting.partition("=")[0] for setting in settings):
+        for name, reader in recipe.unread().items():
+            if is_among(path, (name,)):
+                raise UserError(f"--set {path} has no effect here: {reader} reads it; leave it out")
 
 
 def refuse_given(settings: Iterable[str], options: dict[str, str]) -> None:

@@ -102,7 +102,7 @@ def train_run(
     model.carry(run.memory(network), run.memory(network, "evaluation"))
     if note is not None:
         print(f"{recipe.model}: {network.count_params():,} parameters{note}", flush=True)
-    ours = False  # whether this process alone writes in the folder
+    ours = False  # set once this process holds the folder's lock
 
     def start() -> None:
         nonlocal ours
@@ -122,7 +122,8 @@ def train_run(
         metrics = run.path / "metrics.jsonl"
         began = metrics.exists() and metrics.read_bytes()
         failed = out_of_memory(error) or not (began or isinstance(error, Diverged))
-        if new and ours and failed and not CheckpointDirectory(run.path).steps():
+        left = new and ours and failed and run.path.exists()
+        if left and not CheckpointDirectory(run.path).steps():
             as_path(run.path).rmtree()  # so that the same folder takes other settings
         raise
 

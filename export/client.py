@@ -27,12 +27,12 @@ import functools
 import http.client
 import itertools
 import json
-import math
 import re
 import sys
 import time
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from numbers import Integral, Real
 from typing import Any
 
 from experiments.command_line import Parser, count
@@ -42,13 +42,13 @@ from macaron_tf.program import decoded, exit_on_user_error
 
 _BUSY = (429, 503)
 _SIGNATURE = "serving_default"
-# Texts of a line, in this order; choices stand behind what they answer, by their numbers.
+# Columns of a line, in order. A choice has context, question, then choice1, choice2 and so on.
 _COLUMNS = ("text", "first", "second", "question", "context")
 _CHOICE_COLUMNS = ("context", "question")
 _BITS = {"DT_INT32": 32, "DT_INT64": 64}
 _GREATEST = {"DT_FLOAT": 3.4028234e38, "DT_DOUBLE": 1.7976931348623157e308}
-# Statuses of a request that the server refuses for what a line holds.
-_LINE_REFUSED = (400, 413, "INVALID_ARGUMENT", "RESOURCE_EXHAUSTED")
+# Statuses that may be the fault of one line.
+_LINE_REFUSED = (400, 413, "INVALID_ARGUMENT")
 _CONNECT_SECONDS = 10.0  # in which a gRPC server that starts is asked again
 # Inputs of a generator, as `experiments.generate` has them.
 _GENERATION = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": 1, "max_tokens": 128}
@@ -106,8 +106,7 @@ class Signature:
         if unknown := given.keys() - numbers:
             known = ", ".join(numbers) or "none"
             raise UserError(f"the model takes no number {min(unknown)!r}: it takes {known}")
-        for name, value in numbers.items():
-            _check_number(name, value, self.inputs[name])
+        numbers = {name: _number(name, value, self.inputs[name]) for name, value in numbers.items()}
         rows = [line.split("\t") if len(texts) != 1 else [line] for line in lines]
         for number, row in enumerate(rows, first):
             if len(row) != len(texts):
@@ -119,16 +118,18 @@ class Signature:
         return columns | {name: [value] * len(lines) for name, value in numbers.items()}
 
 
-def _check_number(name: str, value: Any, dtype: str) -> None:
-    """Refuses what is no number of a TensorFlow dtype, which gRPC's client would round or cut."""
+def _number(name: str, value: Any, dtype: str) -> Any:
+    """A value as a Python number; refuses one that its dtype cannot hold: gRPC would round it."""
+    real = isinstance(value, Real) and not isinstance(value, bool)
     if bits := _BITS.get(dtype):
-        good = type(value) is int and -(2 ** (bits - 1)) <= value < 2 ** (bits - 1)
-        wanted = f"a whole number of {bits} bits"
-    else:
-        good = type(value) in (int, float) and abs(value) <= _GREATEST.get(dtype, math.inf)
-        wanted = "a number"
-    if not good:
-        raise UserError(f"--input {name}={json.dumps(value)}: give {wanted}")
+        if real and isinstance(value, Integral) and -(2 ** (bits - 1)) <= value < 2 ** (bits - 1):
+            return int(value)
+        raise UserError(f"{name}={value!r}: the model wants int{bits}")
+    if most := _GREATEST.get(dtype):
+        if real and abs(value) <= most:
+            return float(value)
+        raise UserError(f"{name}={value!r}: the model wants a finite number")
+    return value
 
 
 @dataclasses.dataclass(eq=False)
@@ -164,14 +165,13 @@ class Client(abc.ABC):
 
     @contextlib.contextmanager
     def _as_documented(self) -> Iterator[None]:
-        """An answer that lacks what TensorFlow Serving's has is a ClientError."""
+        """Turns a field that is missing in the answer into a ClientError."""
         try:
             yield
         except (KeyError, TypeError, AttributeError):
-            said = (
+            raise ClientError(
                 f"{self.address} does not answer as TensorFlow Serving does: is it another server?"
-            )
-            raise ClientError(said) from None
+            ) from None
 
     def answers(
         self, lines: Sequence[str], first: int = 1, **numbers: float
@@ -263,14 +263,16 @@ class RestClient(Client):
         kinds = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
         try:
             parts = urllib.parse.urlsplit(url)
-            host, port = parts.hostname or "", parts.port
+            host = parts.hostname or ""
             host.encode("idna")  # as the connection will
             if not host or parts.scheme not in kinds:
                 raise ValueError(url)
-            self._connection = kinds[parts.scheme](host, port, timeout=self.timeout)
+            kind = kinds[parts.scheme]
+            self._connection = kind(host, parts.port or kind.default_port, timeout=self.timeout)
         except (ValueError, http.client.InvalidURL):
-            said = f"{self.address!r} is no server's address; write http://HOST:PORT"
-            raise UserError(said) from None
+            raise UserError(
+                f"{self.address!r} is no server's address; write http://HOST:PORT"
+            ) from None
         self._path = f"/v1/models/{urllib.parse.quote(self.name, safe='')}"
         if self.version is not None:
             self._path += f"/versions/{self.version}"
@@ -465,6 +467,8 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     count("--batch-size N", "lines in one request (%(default)s)", 32)(parser)
     count("--timeout SECONDS", "seconds to wait (%(default)s)", 60.0, 0.001, 1e6)(parser)
     parsed = parser.parse_args(arguments)
+    if parsed.grpc == "":
+        parser.error("--grpc is empty: write HOST:PORT")
     pairs = [given.partition("=")[::2] for given in parsed.input]
     try:
         parsed.input = {name: json.loads(number) for name, number in pairs}
@@ -473,21 +477,17 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     return parsed
 
 
-@contextlib.contextmanager
-def _of_line(number: int) -> Iterator[None]:
-    """A ClientError names the line."""
-    try:
-        yield
-    except ClientError as error:
-        raise ClientError(f"line {number}: {error}", error.status) from None
+def _of_line(number: int, error: ClientError) -> ClientError:
+    return ClientError(f"line {number}: {error}", error.status)
 
 
 @exit_on_user_error
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command."""
     parsed = parse_arguments(arguments)
-    client = (RestClient if parsed.grpc is None else GrpcClient)(
-        parsed.url if parsed.grpc is None else parsed.grpc,
+    kind, address = (GrpcClient, parsed.grpc) if parsed.grpc else (RestClient, parsed.url)
+    client = kind(
+        address,
         parsed.name,
         parsed.version,
         parsed.timeout,
@@ -512,10 +512,14 @@ def main(arguments: list[str] | None = None) -> None:
             except ClientError as error:
                 if error.status not in _LINE_REFUSED:
                     raise
+                if len(chunk) == 1:
+                    raise _of_line(number, error) from None
                 # One by one: the lines before the refused one are answered.
                 for at, line in enumerate(chunk, number):
-                    with _of_line(at):
+                    try:
                         show([line], at)
+                    except ClientError as error:
+                        raise _of_line(at, error) from None
             number += len(chunk)
     except ClientError as error:
         named = f" (the model is named by --name, now {parsed.name!r})"

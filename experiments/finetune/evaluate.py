@@ -36,7 +36,7 @@ def predict(options: argparse.Namespace) -> None:
 
 
 def refuse_nan(kind: TaskKind, outputs: Any, run: object) -> None:
-    """Refuses outputs that are not finite, of which a class would be the first one."""
+    """Refuses outputs that are not finite: argmax would make the first class of NaN."""
     if not kind.finite(outputs):
         raise UserError(
             f"{run} answers NaN, since its training diverged: give --checkpoint of an earlier "

@@ -96,7 +96,7 @@ class Init:
 
         Args:
             language: of the texts, where it is named.
-            mend: how others are named, with a place for these.
+            mend: the end of the warning of languages; `{}` stands for the others.
         """
         if len(self.languages) > 1 and not language:
             first, *others = self.languages

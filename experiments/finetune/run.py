@@ -155,7 +155,7 @@ class FinetuningRecipe(EpochRecipe):
 
     def unread(self) -> dict[str, str]:
         spans = self.described.kind == "spans"
-        others = {"head_dropout": "heads that are no span reader's"} if spans else {}
+        others = {"head_dropout": "a head of classes or tags"} if spans else {}
         return super().unread() | others
 
     def usage(self) -> dict:

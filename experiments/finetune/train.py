@@ -22,7 +22,7 @@ from experiments.finetune.run import (
     measure,
     preset,
 )
-from experiments.recipe import override
+from experiments.recipe import override, refuse_unread
 from experiments.run import metrics_line, write_json
 from experiments.train_run import report, warn_full
 from macaron_tf.data.batches import EncodedExamples
@@ -101,7 +101,8 @@ def run(options: argparse.Namespace) -> None:
     task = get_task(recipe.task, own=True)
     check_recipe(recipe, init)
     path = as_path(options.run)
-    FinetuningRun.begun(path)  # refuses a run of another kind before the data are read
+    # A run of another kind is refused before the data are read.
+    refuse_unread(recipe, options.set, FinetuningRun.begun(path))
     data = TaskData(task, recipe.source, options.tfds, recipe.table)
     if task.own:
         print(f"{recipe.source}: {data.task.summary()}", file=sys.stderr)
@@ -160,7 +161,7 @@ def train_recipe(
     vocabulary = init.vocabulary
     recipe = data.fit(recipe)
     check_recipe(recipe, init)
-    mend = "; of {} a classification's are by --set language=CODE"
+    mend = "; for a classification in {} give --set language=CODE"
     init.warn(recipe, recipe.language, mend)
     FinetuningRun.resume(path, recipe)  # refused before minutes of tokenizing
     run = FinetuningRun(path, recipe, vocabulary, data_dir=data.tfds and data.tfds.data_dir)

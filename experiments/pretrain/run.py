@@ -195,8 +195,11 @@ class PretrainingRecipe(Recipe):
             "memory_length": MEMORY,
             "head_transform": ("masked_language", "span_boundary"),
         }
-        others = {n: kinds for n, kinds in readers.items() if self.learns not in kinds}
-        return super().unread() | {n: f"objective {kinds[0]!r}" for n, kinds in others.items()}
+        if is_place(self.objective):  # its `preparation` gets them
+            del readers["masking."]
+        others = {name: kinds for name, kinds in readers.items() if self.learns not in kinds}
+        words = {name: " or ".join(map(repr, kinds)) for name, kinds in others.items()}
+        return super().unread() | {name: f"objective {kinds}" for name, kinds in words.items()}
 
     @property
     def learns(self) -> str:

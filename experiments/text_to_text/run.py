@@ -101,7 +101,7 @@ class TextRecipe(Recipe):
                 raise UserError(f"{name} is {getattr(self, name)}: [CLS], a token and EOS are 3")
 
     def unread(self) -> dict[str, str]:
-        one = {"mixing.": "several tasks"} if len(self.tasks) == 1 else {}
+        one = {"mixing.": "a run of several tasks"} if len(self.tasks) == 1 else {}
         return super().unread() | one
 
     @property

@@ -10,7 +10,7 @@ import tensorflow as tf
 from etils import epath
 
 from experiments import registry
-from experiments.recipe import override
+from experiments.recipe import override, refuse_unread
 from experiments.train_run import report, train_pairs
 from experiments.translate.init import Start, read_start
 from experiments.translate.run import DataConfig, TranslationRecipe, TranslationRun
@@ -36,7 +36,9 @@ def run(options: argparse.Namespace) -> None:
     else:
         start = read_start(*given)
         recipe = start.apply(registry.load(options.recipe, TranslationRecipe))
-    recipe = override(recipe, options.set, TranslationRun.begun(path))
+    begun = TranslationRun.begun(path)
+    recipe = override(recipe, options.set, begun)
+    refuse_unread(recipe, options.set, begun)
     check_addresses(options.data_service)
     try:
         result = train_recipe(
@@ -176,7 +178,7 @@ def train_recipe(
 
 
 def _warn_unread(config: DataConfig, tfds: Tfds | None) -> None:
-    """Says how many lines of the longer of two texts are never read, which go in step."""
+    """Warns of the longer text's lines past the end of the shorter: they are never read."""
     splits = config.train_split, config.target_split
     first, other = (count_pairs(config.source, name, *config.languages, tfds) for name in splits)
     if first and other and first != other:

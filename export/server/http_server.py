@@ -6,7 +6,9 @@ client controls has a limit or a time-out, and a refusal is answered before the 
 
 import asyncio
 import dataclasses
+import gzip
 import http.client
+import io
 import json
 import logging
 import re
@@ -287,16 +289,12 @@ def _unpacked(body: bytes, head: Head, limit: int) -> bytes:
         return body
     if coding != "gzip":
         raise _Refused(415, f"content coding {coding[:40]!r} is not supported")
-    unpacked, more = b"", True
-    while more:  # a member each time: RFC 1952 allows several
-        unpacker = zlib.decompressobj(16 + zlib.MAX_WBITS)
-        try:
-            unpacked += unpacker.decompress(body, limit + 1 - len(unpacked))
-        except zlib.error:
-            raise _Refused(400, "the body is not valid gzip") from None
-        if len(unpacked) > limit:
-            raise _Refused(413, f"the body exceeds {limit} bytes when unpacked")
-        if not unpacker.eof:
-            raise _Refused(400, "the gzip body is cut short")
-        more = body = unpacker.unused_data
+    try:
+        unpacked = gzip.GzipFile(fileobj=io.BytesIO(body)).read(limit + 1)
+    except EOFError:
+        raise _Refused(400, "the gzip body is cut short") from None
+    except (OSError, zlib.error):
+        raise _Refused(400, "the body is not valid gzip") from None
+    if len(unpacked) > limit:
+        raise _Refused(413, f"the body exceeds {limit} bytes when unpacked")
     return unpacked

@@ -188,7 +188,7 @@ def _load(manager: VersionManager) -> None:
 
 
 def _example_value(name: str, spec):
-    value = made_up(spec)
+    value = made_up(name, spec)
     if value.dtype == object:
         value[...] = TEXT
     elif name in CONTROLS:

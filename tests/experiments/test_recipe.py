@@ -15,7 +15,7 @@ import pytest
 from experiments import command_line, registry
 from experiments.embed.run import paper_recipe
 from experiments.finetune.run import PRESETS, preset
-from experiments.recipe import override, recipe_from_json
+from experiments.recipe import override, recipe_from_json, refuse_unread
 from experiments.recipes import translation
 from experiments.run import write_json
 from experiments.translate.run import TranslationRecipe, TranslationRun
@@ -206,7 +206,7 @@ def test_bad_settings_are_named(setting, message):
         ("bert_tiny", "denoising.masking=0.9", "objective 'denoising'"),
         ("bert_tiny", "corruption.kind=prefix_lm", "objective 'span_corruption'"),
         ("bert_tiny", "generator_width=0.9", "objective 'replaced_tokens'"),
-        ("bert_tiny", "memory_length=32", "objective 'segment_language'"),
+        ("bert_tiny", "memory_length=32", "objective 'segment_language' or 'permutation_language'"),
         ("gpt2_tiny", "masking.mask=0.9", "objective 'masked_language'"),
         ("electra_tiny", "head_transform=False", "objective 'masked_language'"),
         ("t5_tiny", "partial_prediction=2", "objective 'permutation_language'"),
@@ -215,18 +215,34 @@ def test_bad_settings_are_named(setting, message):
     ],
 )
 def test_a_setting_that_nothing_reads_is_refused(recipe, setting, reader):
-    name = setting.partition("=")[0]
-    message = f"--set {name}: nothing reads it here, for it is of {reader}: leave it out"
-    refuses(message, registry.load, recipe, settings=[setting])
+    made = registry.load(recipe, settings=[setting])
+    message = f"--set {setting.partition('=')[0]} has no effect here: {reader}.* reads it"
+    refuses(message, refuse_unread, made, [setting], None)
+    refuse_unread(made, [setting], made.training)  # a run goes on by its own settings
 
 
 def test_tasks_refuse_what_they_do_not_read():
-    for setting in ("margin=7", "concatenation=u,v"):
-        refuses(f"--set {setting[:6]}.*objective", override, paper_recipe("stsb"), [setting])
-    squad = preset("macaron", get_task("squad"))
-    refuses("--set head_dropout: nothing", override, squad, ["head_dropout=0.9"])
-    assert override(preset("macaron", get_task("rte")), ["head_dropout=0.9"]).head_dropout == 0.9
-    assert override(paper_recipe("snli"), ["concatenation=u,v"]).concatenation == "u,v"
+    squad, rte = (preset("macaron", get_task(name)) for name in ("squad", "rte"))
+    for recipe, setting in (
+        (paper_recipe("stsb"), "margin=7"),
+        (paper_recipe("stsb"), "concatenation=u,v"),
+        (squad, "head_dropout=0.9"),
+    ):
+        refuses("has no effect here", refuse_unread, recipe, [setting], None)
+    refuse_unread(rte, ["head_dropout=0.9"], None)
+    refuse_unread(paper_recipe("snli"), ["concatenation=u,v"], None)
+
+
+def test_an_objective_of_ones_own_may_read_the_masking(tmp_path, monkeypatch):
+    (tmp_path / "my_masking.py").write_text(
+        "from macaron_tf.objectives import CausalLanguageObjective\n"
+        "class Noisy(CausalLanguageObjective):\n"
+        "    pass\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    own = registry.load("gpt2_tiny", settings=["objective=my_masking:Noisy"])
+    refuse_unread(own, ["masking.rate=0.3"], None)
+    refuses("has no effect here", refuse_unread, own, ["memory_length=3"], None)
 
 
 def test_settings_take_effect_together():

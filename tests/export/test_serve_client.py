@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 
+import numpy as np
 import pytest
 
 from export import client as command
@@ -101,6 +102,20 @@ def test_what_is_no_address_is_one_sentence(address, capsys):
     assert "is no server's address; write http://HOST:PORT" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("address", "place"),
+    [
+        ("http://[::1]", ("::1", 80)),
+        ("https://[fe80::abcd]:8501", ("fe80::abcd", 8501)),
+        ("my_service", ("my_service", 80)),
+        ("https://b\u00fccher.example/", ("b\u00fccher.example", 443)),
+    ],
+)
+def test_an_address_is_a_host_and_a_port(address, place):
+    connection = RestClient(address, "toy")._connection
+    assert (connection.host, connection.port) == place
+
+
 def test_texts_of_a_line_are_in_the_order_of_the_commands():
     def texts(*names):
         return command.Signature(dict.fromkeys(names, "DT_STRING"), {}).texts
@@ -114,21 +129,21 @@ def test_texts_of_a_line_are_in_the_order_of_the_commands():
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ("max_tokens=1.5", "a whole number of 32 bits"),
-        ("max_tokens=true", "a whole number of 32 bits"),
-        ("max_tokens=99999999999", "a whole number of 32 bits"),
-        ('max_tokens={"a": 1}', "a whole number of 32 bits"),
-        ("temperature=1e60", "a number"),
-        ("temperature=NaN", "a number"),
+        ("max_tokens=1.5", "int32"),
+        ("max_tokens=true", "int32"),
+        ("max_tokens=99999999999", "int32"),
+        ('max_tokens={"a": 1}', "int32"),
+        ("temperature=1e60", "a finite number"),
+        ("temperature=NaN", "a finite number"),
     ],
 )
 def test_an_input_is_a_number_of_its_type(given, words):
     name, _, value = given.partition("=")
     inputs = {"text": "DT_STRING", "max_tokens": "DT_INT32", "temperature": "DT_FLOAT"}
     ask = command.Signature(inputs, {}).columns
-    refuses(f"--input {name}=.*: give {words}", ask, ["a"], {name: json.loads(value)}, 1)
-    found = ask(["a"], {"max_tokens": 2**31 - 1, "temperature": 2}, 1)
-    assert found == {"text": ["a"], "max_tokens": [2**31 - 1], "temperature": [2]}
+    refuses(f"{name}=.*: the model wants {words}", ask, ["a"], {name: json.loads(value)}, 1)
+    found = ask(["a"], {"max_tokens": np.int64(2**31 - 1), "temperature": np.float32(2)}, 1)
+    assert found == {"text": ["a"], "max_tokens": [2**31 - 1], "temperature": [2.0]}
 
 
 @pytest.mark.parametrize(

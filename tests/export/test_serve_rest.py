@@ -225,6 +225,8 @@ def test_chunked_gzip_and_expect_continue(port):
     assert call(port, "POST", PREDICT, members, {"Content-Encoding": "gzip"}) == expected
     short = gzip.compress(body) + gzip.compress(body)[:-3]
     assert call(port, "POST", PREDICT, short, {"Content-Encoding": "gzip"})[0] == 400
+    padded = gzip.compress(b"") * 20_000 + members + bytes(512)
+    assert call(port, "POST", PREDICT, padded, {"Content-Encoding": "gzip"}) == expected
     bomb = gzip.compress(b"") + gzip.compress(b" " * 10_000_000)
     assert call(port, "POST", PREDICT, bomb, {"Content-Encoding": "gzip"})[0] == 413
     assert call(port, "POST", PREDICT, b"no", {"Content-Encoding": "gzip"})[0] == 400
