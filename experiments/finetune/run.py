@@ -153,11 +153,6 @@ class FinetuningRecipe(EpochRecipe):
         """The task that `task` names, with the columns and classes of `table`."""
         return self.table.described(get_task(self.task, own=True))
 
-    def unread(self) -> dict[str, str]:
-        spans = self.described.kind == "spans"
-        others = {"head_dropout": "a head of classes or tags"} if spans else {}
-        return super().unread() | others
-
     def usage(self) -> dict:
         own = {"labels": self.described.labels, "languages": self.languages}
         own["language"] = self.language
