@@ -4,8 +4,9 @@
     python -m export.client --name NAME < source.txt > answers.txt
 
 One line in, one line out, in order, whatever the model answers; of a model that takes several texts
-(a pair, a question and its context) tabs stand between them. It works with `export.serve` and with
-TensorFlow Serving, and reads from the server what the model takes:
+(a pair; a question and its context; a context, its question and choices) tabs stand between them.
+It works with `export.serve` and with TensorFlow Serving, and reads from the server what the model
+takes:
 
     a translator     the translation
     a classifier     the label, and CLASS=PROBABILITY of each class, tabs between
