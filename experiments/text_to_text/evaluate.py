@@ -123,6 +123,7 @@ def evaluate(options: argparse.Namespace) -> None:
         record = {
             "run": str(opened.path),
             **weights_record(checkpoint),
+            "task": pairs.task,
             "source": recipe.examples_of(pairs.task)[0],
             "split": pairs.split,
             "examples": len(answers),

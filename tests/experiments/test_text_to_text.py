@@ -160,8 +160,8 @@ def test_one_model_learns_several_tasks(mixture, tmp_path, answered, ran):
     assert last["sst2_accuracy"] > 0.9 and last["translation_chrf"] > 0.9
     assert last["score"] == (last["sst2_score"] + last["translation_score"]) / 2
     assert main(["evaluate", str(run)]) == 0
-    files = {path.name.split("-")[0] for path in (run / "scores").glob("*.json")}
-    assert files == {"sst2", "translation"}
+    records = [json.loads(path.read_text()) for path in (run / "scores").glob("*.json")]
+    assert {record["task"] for record in records} == {"sst2", "translation"}
     answers = answered(main, "predict", run, text="sst2 sentence: a c\ntranslate: a c\n")
     one = answered(main, "predict", run, "--task", "sst2", text="a c\n")
     other = answered(main, "predict", run, "--task", "translation", text="a c\n")
