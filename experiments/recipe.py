@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import difflib
 import json
+import sys
 import typing
 from collections.abc import Iterable, Iterator
 
@@ -104,7 +105,7 @@ class Recipe(Settings):
         return self
 
     def unread(self) -> dict[str, str]:
-        """Settings without effect in this recipe, and what would read them; see `refuse_unread`.
+        """Settings without effect in this recipe, and what would read them; see `warn_unread`.
 
         A path that ends in a dot stands for its whole section.
         """
@@ -220,18 +221,17 @@ def override(
     return recipe
 
 
-def refuse_unread(recipe: Recipe, settings: Iterable[str], begun: TrainingConfig | None) -> None:
-    """Refuses settings of `override` without effect in a run that is to begin.
+def warn_unread(recipe: Recipe, settings: Iterable[str]) -> None:
+    """Says on stderr which settings of `override` have no effect.
 
-    Args:
-        begun: see `override`; a run goes on by the settings that it began with.
+    No refusal: comparisons and studies give one setting to several recipes.
     """
-    if begun is not None:
-        return
     for path in (setting.partition("=")[0] for setting in settings):
         for name, reader in recipe.unread().items():
             if is_among(path, (name,)):
-                raise UserError(f"--set {path} has no effect here: {reader} reads it; leave it out")
+                print(
+                    f"warning: --set {path} has no effect here: {reader} reads it", file=sys.stderr
+                )
 
 
 def refuse_given(settings: Iterable[str], options: dict[str, str]) -> None:

@@ -16,7 +16,7 @@ from experiments.embed.run import (
 )
 from experiments.epochs import train_examples
 from experiments.finetune.init import Init, init_of_run
-from experiments.recipe import override, refuse_unread
+from experiments.recipe import override, warn_unread
 from experiments.train_run import report
 from macaron_tf.data.tasks.encoding import encode_sets
 from macaron_tf.io.paths import as_path
@@ -37,8 +37,8 @@ def run(options: argparse.Namespace) -> None:
         init = read_start(options.init, *given)
         recipe = configure(options, init)
     task, vocabulary, path = recipe.described, init.vocabulary, as_path(options.run)
-    # A run of another kind is refused before the data are read.
-    refuse_unread(recipe, options.set, EmbeddingRun.begun(path))
+    EmbeddingRun.begun(path)  # refuses a run of another kind before the data are read
+    warn_unread(recipe, options.set)
     examples, held_out = (
         read_sets(task, split, recipe.source, options.tfds)
         for split in ("train", task.validation_splits[0])

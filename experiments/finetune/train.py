@@ -22,7 +22,7 @@ from experiments.finetune.run import (
     measure,
     preset,
 )
-from experiments.recipe import override, refuse_unread
+from experiments.recipe import override, warn_unread
 from experiments.run import metrics_line, write_json
 from experiments.train_run import report, warn_full
 from macaron_tf.data.batches import EncodedExamples
@@ -101,8 +101,8 @@ def run(options: argparse.Namespace) -> None:
     task = get_task(recipe.task, own=True)
     check_recipe(recipe, init)
     path = as_path(options.run)
-    # A run of another kind is refused before the data are read.
-    refuse_unread(recipe, options.set, FinetuningRun.begun(path))
+    FinetuningRun.begun(path)  # refuses a run of another kind before the data are read
+    warn_unread(recipe, options.set)
     data = TaskData(task, recipe.source, options.tfds, recipe.table)
     if task.own:
         print(f"{recipe.source}: {data.task.summary()}", file=sys.stderr)

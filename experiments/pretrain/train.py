@@ -16,7 +16,7 @@ from experiments.pretrain.run import (
     PretrainingRecipe,
     PretrainingRun,
 )
-from experiments.recipe import override, refuse_unread
+from experiments.recipe import override, warn_unread
 from experiments.train_run import RunData, measured, report, train_run
 from macaron_tf.data.corpus.reading import (
     PretrainingCorpus,
@@ -47,9 +47,8 @@ def run(options: argparse.Namespace) -> None:
             source = read_source(options.init, options.lower_case)
             model = dict(model=source.model, model_options=source.model_options)
             recipe = recipe.changed(init=options.init, **model)
-    begun = PretrainingRun.begun(path)
-    recipe = override(recipe, options.set, begun)
-    refuse_unread(recipe, options.set, begun)
+    recipe = override(recipe, options.set, PretrainingRun.begun(path))
+    warn_unread(recipe, options.set)
     recipe.model_config()  # refuses wrong settings before minutes are spent on the data
     recipe.check_metric(recipe.make_objective().metric_names)
     # The same; settings of the text follow from a given corpus, and are compared when it is read.

@@ -8,7 +8,7 @@ import numpy as np
 
 from experiments import registry
 from experiments.pretrain.run import CORRUPTING
-from experiments.recipe import override, refuse_unread
+from experiments.recipe import override, warn_unread
 from experiments.text_to_text.evaluate import TextPairs, check_answers
 from experiments.text_to_text.run import PREFIXES, TextRecipe, TextRun, recipe_for
 from experiments.train_run import report, train_pairs, warn_full
@@ -47,9 +47,8 @@ def run(options: argparse.Namespace) -> None:
     else:
         start = read_start(options.init)
         recipe = recipe_for(options.task, start, options.init, options.source)
-    begun = TextRun.begun(path)
-    recipe = override(recipe.reading(options.source), options.set, begun)
-    refuse_unread(recipe, options.set, begun)
+    recipe = override(recipe.reading(options.source), options.set, TextRun.begun(path))
+    warn_unread(recipe, options.set)
     recipe.check_metric((*TranslationObjective.metric_names, *_metrics(recipe), "score"))
     run = TextRun(path, recipe, start.vocabulary, data_dir=options.data_dir)
     recipe.model_config()

@@ -10,7 +10,7 @@ import tensorflow as tf
 from etils import epath
 
 from experiments import registry
-from experiments.recipe import override, refuse_unread
+from experiments.recipe import override, warn_unread
 from experiments.train_run import report, train_pairs
 from experiments.translate.init import Start, read_start
 from experiments.translate.run import DataConfig, TranslationRecipe, TranslationRun
@@ -36,9 +36,8 @@ def run(options: argparse.Namespace) -> None:
     else:
         start = read_start(*given)
         recipe = start.apply(registry.load(options.recipe, TranslationRecipe))
-    begun = TranslationRun.begun(path)
-    recipe = override(recipe, options.set, begun)
-    refuse_unread(recipe, options.set, begun)
+    recipe = override(recipe, options.set, TranslationRun.begun(path))
+    warn_unread(recipe, options.set)
     check_addresses(options.data_service)
     try:
         result = train_recipe(

@@ -327,7 +327,8 @@ def test_sentences_are_pooled_and_concatenated_in_every_way(calls, tmp_path, cap
     assert "was made with --init 'hugging-face:DIR', not 'runs/b': give another folder" in said
     # The untrained encoder has no settings.
     assert slides([*arguments, "--set", "training.max_steps=6"]) == 2 and not calls
-    assert "rte-mean-uvd-1.json was made with --set" in capsys.readouterr().err
+    # Of several files that are read at once, any may be named.
+    assert "-1.json was made with --set" in capsys.readouterr().err
 
 
 def test_a_commit_says_whether_files_were_edited_since(tmp_path, monkeypatch):
