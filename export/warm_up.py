@@ -45,7 +45,7 @@ def write_warm_up(
     logs = []
     for (name, function), text in itertools.product(functions.items(), texts):
         specs = tf.nest.flatten(function.structured_input_signature)
-        inputs = {spec.name: _typical(spec, text) for spec in specs}
+        inputs = {spec.name: typical(spec.name, spec, text) for spec in specs}
         try:
             function(*map(tf.constant, inputs.values()))
         except tf.errors.OpError as error:
@@ -63,9 +63,9 @@ def write_warm_up(
                 writer.write(log.SerializeToString())
 
 
-def _typical(spec: tf.TensorSpec, text: str) -> np.ndarray:
-    """A typical value of an input, one row."""
-    shape = [size or 1 for size in spec.shape]
+def typical(name: str, spec: tf.TensorSpec, text: str) -> np.ndarray:
+    """A typical value of an input: the text, one of `CONTROLS`, or zeros; open dimensions are 1."""
+    shape = [1 if size is None else size for size in (spec.shape if spec.shape.rank else ())]
     if spec.dtype == tf.string:
         return np.full(shape, text.encode(), dtype=np.object_)
-    return np.full(shape, CONTROLS.get(spec.name, 0), dtype=spec.dtype.as_numpy_dtype)
+    return np.full(shape, CONTROLS.get(name, 0), dtype=spec.dtype.as_numpy_dtype)

@@ -3,29 +3,30 @@
 import keras
 import numpy as np
 
-from experiments.benchmarks.encoder_step import ADAMW, StepSetting, random_batch
-from experiments.benchmarks.tensorflow_encoders import bert_config, block_configs
+from experiments.benchmarks.encoder_step import StepSetting
+from experiments.benchmarks.tensorflow_encoders import (
+    bert_config,
+    block_configs,
+    masked_batch,
+    training_config,
+)
 from experiments.benchmarks.workers import Contender
 from macaron_tf.distribution.mesh import spread
 from macaron_tf.models import EncoderConfig, PretrainingEncoder
 from macaron_tf.objectives import MaskedLanguageObjective
-from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.jax_model import build_jax_model
 
 
 def training_step(setting: StepSetting, config: EncoderConfig) -> Contender:
     """AdamW updates of a `JaxModel` on the setting's batch, which lies on the device."""
     keras.utils.set_random_seed(setting.seed)
-    training = TrainingConfig(
-        **ADAMW, schedule="constant", warmup_steps=0, dtype_policy=setting.dtype_policy
-    )
+    training = training_config(setting)
     network = PretrainingEncoder(config, dtype=training.dtype_policy)
     network.build()
     model = build_jax_model(network, MaskedLanguageObjective(skip_padding=False), training)
     model.prepare()
-    batch = random_batch(setting)
-    batch["masked_weights"] = np.ones(batch["masked_labels"].shape, np.float32)
-    batch = {name: keras.ops.convert_to_tensor(array) for name, array in spread(batch).items()}
+    batch = spread(masked_batch(setting))
+    batch = {name: keras.ops.convert_to_tensor(array) for name, array in batch.items()}
 
     def run(steps: int) -> float:
         for _ in range(steps):

@@ -66,6 +66,19 @@ def block_configs(setting: StepSetting) -> dict[str, EncoderConfig]:
     }
 
 
+def training_config(setting: StepSetting) -> TrainingConfig:
+    """The settings of training of our steps."""
+    return TrainingConfig(
+        **ADAMW, schedule="constant", warmup_steps=0, dtype_policy=setting.dtype_policy
+    )
+
+
+def masked_batch(setting: StepSetting) -> dict[str, np.ndarray]:
+    """`random_batch` as our objective takes it."""
+    batch = random_batch(setting)
+    return batch | {"masked_weights": np.ones(batch["masked_labels"].shape, np.float32)}
+
+
 def training_step(
     setting: StepSetting,
     config: EncoderConfig,
@@ -82,9 +95,7 @@ def training_step(
         network: of that config, with weights of its own; otherwise one is made.
     """
     keras.utils.set_random_seed(setting.seed)
-    training = TrainingConfig(
-        **ADAMW, schedule="constant", warmup_steps=0, dtype_policy=setting.dtype_policy
-    )
+    training = training_config(setting)
     strategy = strategy or tf.distribute.get_strategy()
     with strategy.scope():
         if network is None:
@@ -93,8 +104,7 @@ def training_step(
         objective = MaskedLanguageObjective(skip_padding=False)
         model = build_fit_model(network, objective, training, jit)
     model.prepare()
-    batch = random_batch(setting)
-    batch["masked_weights"] = np.ones(batch["masked_labels"].shape, np.float32)
+    batch = masked_batch(setting)
     iterator = iter(distributed(strategy, tf.data.Dataset.from_tensors(batch).repeat()))
     update = model.make_train_function()
 

@@ -17,9 +17,9 @@ from export.server.grpc_service import build_server
 from export.server.http_server import HttpServer
 from export.server.models import ServedModel, served_models
 from export.server.rest import RestApi
-from export.server.servable import DEFAULT_SIGNATURE, made_up
+from export.server.servable import DEFAULT_SIGNATURE
 from export.server.versions import VersionManager, check_base_path, find_versions
-from export.warm_up import CONTROLS, TEXT
+from export.warm_up import CONTROLS, TEXT, typical
 from macaron_tf.errors import UserError
 
 _LOG = logging.getLogger(__name__)
@@ -188,9 +188,9 @@ def _load(manager: VersionManager) -> None:
 
 
 def _example_value(name: str, spec):
-    value = made_up(name, spec)
+    value = typical(name, spec, TEXT)
     if value.dtype == object:
-        value[...] = TEXT
+        value[...] = TEXT  # JSON has no bytes
     elif name in CONTROLS:
         return np.full(value.shape, CONTROLS[name]).tolist()  # 0.9, not float32's 0.8999...
     return value.tolist()

@@ -11,7 +11,7 @@ from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow_serving.apis import prediction_log_pb2
 
 from export.server.errors import ServingError, invalid
-from export.warm_up import CONTROLS, WARMUP_REQUESTS
+from export.warm_up import WARMUP_REQUESTS, typical
 
 DEFAULT_SIGNATURE = "serving_default"
 _LOG = logging.getLogger(__name__)
@@ -145,19 +145,12 @@ class Servable:
 
     def _made_up(self):
         for signature in self._signatures.values():
-            yield signature, {name: made_up(name, spec) for name, spec in signature.inputs.items()}
+            inputs = signature.inputs.items()
+            yield signature, {name: typical(name, spec, "warm up") for name, spec in inputs}
 
     def close(self) -> None:
         """Frees the model; no run may be under way."""
         self._session.close()
-
-
-def made_up(name: str, spec: tf.TensorSpec) -> np.ndarray:
-    """An input array: "warm up", a generator's `CONTROLS`, or zeros; open dimensions are 1."""
-    shape = [1 if size is None else size for size in (spec.shape if spec.shape.rank else ())]
-    if spec.dtype == tf.string:
-        return np.full(shape, b"warm up", dtype=np.object_)
-    return np.full(shape, CONTROLS.get(name, 0), dtype=spec.dtype.as_numpy_dtype)
 
 
 def _show(shape: Sequence[int | None] | tf.TensorShape) -> str:

@@ -75,10 +75,12 @@ def rows_of(parts: Sequence[tuple[tf.RaggedTensor | tf.Tensor, int]]) -> dict[st
     }
 
 
+WHITE_SPACE = r"[\s\v\x1c-\x1f\x{85}\pZ]"  # a character of it, as `str.strip` knows it
+
+
 def present(choices: tf.Tensor) -> tf.Tensor:
-    """Whether each of some strings has more than white space, as `str.strip` knows it."""
-    blank = tf.strings.regex_full_match(choices, r"[\t-\r\x1c-\x1f\x{85}\pZ]*")
-    return tf.logical_not(blank)
+    """Whether each of some strings has more than white space."""
+    return tf.logical_not(tf.strings.regex_full_match(choices, f"{WHITE_SPACE}*"))
 
 
 def encode_choices(

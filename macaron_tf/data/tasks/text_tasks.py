@@ -7,11 +7,10 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.data.tasks.definitions import Task, get_task
+from macaron_tf.data.tasks.encoding import WHITE_SPACE
 from macaron_tf.data.tasks.questions import Questions
 from macaron_tf.data.tasks.reading import Examples
 
-# White space as Python's `split` knows it.
-_WHITE_SPACE = r"[\s\v\x1c-\x1f\x{85}\pZ]+"
 _STEP = 0.2  # of a score: STS-B becomes a choice among 26 words
 
 
@@ -78,7 +77,7 @@ def source_texts(task: Task, lines: tf.Tensor) -> tf.Tensor:
 
 def in_one_line(texts: tf.Tensor) -> tf.Tensor:
     """`" ".join(text.split())` in-graph, `(B,)` strings to `(B,)` strings."""
-    return tf.strings.strip(tf.strings.regex_replace(texts, _WHITE_SPACE, " "))
+    return tf.strings.strip(tf.strings.regex_replace(texts, f"{WHITE_SPACE}+", " "))
 
 
 def answer_text(task: Task, label: float) -> str:
