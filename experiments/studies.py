@@ -183,7 +183,13 @@ def command(script: str, *words: str, log: pathlib.Path | None = None) -> None:
     if log:
         log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "ab") if log else contextlib.nullcontext() as output:
-        status = subprocess.run(line, check=False, stdout=output, stderr=output).returncode
+        process = subprocess.Popen(line, stdout=output, stderr=output)
+        try:
+            status = process.wait()
+        except KeyboardInterrupt:
+            process.terminate()  # a training saves, which `subprocess.run` would kill
+            process.wait()
+            raise
     if status:
         last = log.read_text(errors="replace").strip().rpartition("\n")[2] if log else ""
         why = f"read its message {f'in {log}' if log else 'above'}"

@@ -15,6 +15,10 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+if sys.version_info < (3, 11):  # noqa: UP036  a checkout, run outside its environment
+    print("error: macaron_tf needs Python 3.11 or later: activate its environment", file=sys.stderr)
+    sys.exit(2)
+
 from macaron_tf.command_names import SCRIPT
 
 if TYPE_CHECKING:

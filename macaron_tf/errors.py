@@ -60,6 +60,12 @@ def sentence_of(error: BaseException, place: str = "") -> str | None:
     return f"{place} raised {words}{'' if isinstance(error, SyntaxError) else f' ({where})'}"
 
 
+# Modules that every command needs: pyproject.toml's dependencies, and Keras's files.
+CORE = (
+    *("annotated_types", "docstring_parser", "etils", "filelock", "h5py", "keras", "numpy"),
+    *("rich", "sacrebleu", "sacremoses", "scipy", "sentencepiece", "sklearn", "tensorboard"),
+    *("tensorflow", "tensorflow_text"),
+)
 # Optional modules, and the extra of pyproject.toml that brings each.
 EXTRAS = {
     "ai_edge_litert": "dev",
@@ -82,11 +88,20 @@ EXTRAS = {
 
 
 def missing_package(error: Exception, purpose: str = "this command") -> str | None:
-    """The sentence about a missing optional package; None of other errors."""
+    """The sentence about a module that is not installed; None of other errors."""
     module = error.name.partition(".")[0] if isinstance(error, ImportError) and error.name else ""
-    if module not in EXTRAS:
-        return None
-    return f"{purpose} needs {module}: pip install 'macaron_tf[{EXTRAS[module]}]'"
+    if module in EXTRAS:
+        return f"{purpose} needs {module}: pip install 'macaron_tf[{EXTRAS[module]}]'"
+    known = not module or module in ("macaron_tf", "experiments", "export")
+    return None if known or type(error) is ImportError else missing_modules([error.name])
+
+
+def missing_modules(names: Iterable[str]) -> str:
+    """The sentence about modules that this Python lacks and no extra of ours brings."""
+    return (
+        f"{sys.executable} has no {', '.join(names)}: activate the environment of macaron_tf "
+        "(`. .venv/bin/activate`), or run `make setup` in a checkout, else `pip install macaron_tf`"
+    )
 
 
 def out_of_memory(error: Exception) -> str | None:
@@ -148,9 +163,7 @@ def needed(purpose: str, package: str = "") -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        sentence = missing_package(error, purpose)
-        if sentence is None and not package:
+        own = f"{purpose} needs a package ({error}): pip install {package}"
+        if (sentence := own if package else missing_package(error, purpose)) is None:
             raise
-        raise UserError(
-            sentence or f"{purpose} needs a package ({error}): pip install {package}"
-        ) from error
+        raise UserError(sentence) from error

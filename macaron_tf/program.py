@@ -9,15 +9,19 @@ The packages of commands call `begin_command` before anything else is imported; 
 import functools
 import importlib.abc
 import importlib.machinery
+import importlib.util
 import io
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 
 from macaron_tf.command_names import as_typed
 from macaron_tf.errors import (
+    CORE,
     UserError,
+    missing_modules,
     missing_package,
     out_of_memory,
     sentence_of,
@@ -70,21 +74,41 @@ def lean_imports() -> None:
     sys.meta_path.insert(0, _LeanImports())
 
 
+class Repeats:
+    """Tells whether a signal was sent again on purpose: a second or more after the first.
+
+    A key bounces, and a terminal, `timeout` and a batch system may each signal one process.
+    """
+
+    def __init__(self):
+        self._first: dict[int, float] = {}  # number: monotonic time
+
+    def __call__(self, number: int) -> bool:
+        now = time.monotonic()
+        return now - self._first.setdefault(number, now) >= 1
+
+
 class _CtrlC:
-    """Handler of SIGINT: while modules are imported, and at a second Ctrl-C, it ends the process.
+    """Handler of SIGINT: while modules are imported, and when repeated, it ends the process.
 
     Within a command's `main` the first Ctrl-C raises KeyboardInterrupt, which files half-written
-    and helper processes need to clean up.
+    and helper processes need to clean up; see `Repeats` about another.
     """
 
     running = False  # within main
     received = False
     ended = False  # main is over
 
+    def __init__(self):
+        self._is_repeated = Repeats()
+
     def __call__(self, number, frame):
+        repeated = self._is_repeated(number)
         if self.running and not self.received:
             self.received = True
             raise KeyboardInterrupt
+        if self.running and not repeated:
+            return
         # Not print: the signal may have come in the middle of another print.
         os.write(2, b"" if self.received or self.ended else b"interrupted\n")
         os._exit(INTERRUPTED)
@@ -96,14 +120,24 @@ _ctrl_c = _CtrlC()
 def begin_command() -> None:
     """Prepares a command's process, before TensorFlow is imported.
 
-    Ctrl-C ends it in one line from here on, during the slow imports too. TensorFlow's C++ log,
-    whose errors reach Python as exceptions, is silent unless TF_CPP_MIN_LOG_LEVEL is set.
+    Ctrl-C ends it in one line from here on, during the slow imports too; so does a Python without
+    the packages that all commands need. TensorFlow's C++ log, whose errors reach Python as
+    exceptions, is silent unless TF_CPP_MIN_LOG_LEVEL is set.
     """
+    if lacking := [name for name in CORE if not _is_installed(name)]:
+        raise SystemExit(_refused(missing_modules(lacking)))
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     lean_imports()
     _reserve_descriptors()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is ignored
         signal.signal(signal.SIGINT, _ctrl_c)
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return module in sys.modules
 
 
 def exit_on_user_error(main: Callable[..., int | None]) -> Callable[..., int]:

@@ -1,7 +1,9 @@
 """`python -m macaron_tf COMMAND`, and the packages that commands do without."""
 
+import importlib.metadata
 import importlib.util
 import pathlib
+import re
 import subprocess
 import sys
 import tomllib
@@ -9,7 +11,7 @@ import tomllib
 import pytest
 
 from macaron_tf.command_names import COMMANDS, FORM, as_typed
-from macaron_tf.errors import EXTRAS
+from macaron_tf.errors import CORE, EXTRAS
 from macaron_tf.program import exit_on_user_error
 
 PROJECT = tomllib.loads((pathlib.Path(__file__).parents[1] / "pyproject.toml").read_text())
@@ -96,6 +98,64 @@ def test_every_optional_package_is_in_an_extra_and_named_by_it(capsys):
     assert main([]) == 2
     message = "error: this command needs grpc: pip install 'macaron_tf[serving]'\n"
     assert capsys.readouterr().err == message
+
+
+def test_core_modules_are_the_plain_dependencies():
+    found = importlib.metadata.packages_distributions()
+    names = {re.match(r"[\w-]+", one)[0] for one in PROJECT["project"]["dependencies"]}
+    distributions = {name for module in CORE for name in found[module]}
+    assert {name.replace("_", "-").lower() for name in distributions} == {
+        *(name.replace("_", "-") for name in names),
+        "h5py",  # Keras's files
+    }
+
+
+BENCHMARKS = ("experiments.benchmarks.serving", "experiments.benchmarks.scaling", "export.triton")
+
+
+@pytest.mark.parametrize("flag", ["--help", ""])
+def test_without_its_environment_every_command_says_how_to_activate_it(flag):
+    for module in ("macaron_tf", *(name for name, _ in COMMANDS.values()), *BENCHMARKS):
+        words = [sys.executable, "-S", "-m", module, *filter(None, [flag])]
+        found = subprocess.run(words, capture_output=True, text=True)
+        assert (found.returncode, found.stdout) == (2, ""), module
+        begins = f"error: {sys.executable} has no annotated_types, docstring_parser, etils, "
+        assert found.stderr.startswith(begins), module
+        assert "`. .venv/bin/activate`" in found.stderr and found.stderr.count("\n") == 1
+
+
+def test_an_earlier_python_is_refused():
+    code = "import sys; sys.version_info = (3, 8, 18); sys.argv = ['-m']; import experiments"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    said = "error: macaron_tf needs Python 3.11 or later: activate its environment\n"
+    assert (found.returncode, found.stderr) == (2, said)
+
+
+@pytest.mark.parametrize("hidden", ["keras", "numpy", "rich", "tensorflow_text"])
+def test_a_core_package_that_is_missing_is_named(hidden):
+    code = f"""
+import sys
+class Hiding:
+    def find_spec(self, name, path=None, target=None):
+        if name == {hidden!r}:
+            raise ModuleNotFoundError(name=name)
+sys.meta_path.insert(0, Hiding())
+sys.argv = ["-m"]
+import export.client
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert found.returncode == 2 and found.stderr.count("\n") == 1
+    assert found.stderr.startswith(f"error: {sys.executable} has no {hidden}: activate the ")
+
+
+@pytest.mark.parametrize("module", ["absl.logging", "pkg_resources"])
+def test_a_package_that_another_one_needs_is_named(module, capsys):
+    @exit_on_user_error
+    def main(arguments):
+        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+    assert main([]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {sys.executable} has no {module}: ")
 
 
 def test_commands_start_without_the_optional_packages():

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 import tensorflow as tf
@@ -85,16 +84,62 @@ def test_a_command_is_tensorflows_whatever_kerass_own_file_says(tmp_path):
     assert (status, output) == (0, "tensorflow\n"), errors
 
 
-@pytest.mark.parametrize("seconds", [0.2, 1.0])
-def test_ctrl_c_during_the_imports_is_one_line(seconds, tmp_path):
+WAITING = """
+import os, sys, time
+
+class Waiting:
+    def find_spec(self, name, path=None, target=None):
+        if name == os.environ["WAIT_AT"]:
+            print("imports", flush=True)
+            time.sleep(600)
+
+sys.meta_path.insert(0, Waiting())
+"""
+
+
+@pytest.mark.parametrize("module", ["experiments.command_line", "tensorflow.python", "keras.src"])
+def test_ctrl_c_during_the_imports_is_one_line(module, tmp_path):
+    """The process tells where it is, and waits there: no moment depends on the machine."""
+    (tmp_path / "sitecustomize.py").write_text(WAITING)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     process = subprocess.Popen(
         [sys.executable, "-m", "export.saved_model", str(tmp_path / "run"), str(tmp_path / "out")],
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": path, "WAIT_AT": module},
     )
-    time.sleep(seconds)
+    assert process.stdout.readline() == b"imports\n"
     process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=60)[1] == b"interrupted\n"
+    assert process.communicate()[1] == b"interrupted\n"
     assert process.returncode == 130
+
+
+@pytest.mark.parametrize("later, output", [(0.9, "cleaned\n"), (1.0, "")])
+def test_a_second_ctrl_c_lets_the_first_one_clean_up_for_a_second(later, output, tmp_path):
+    (tmp_path / "command.py").write_text(
+        f"""
+import os, signal, sys, types
+import experiments
+from macaron_tf import program
+
+program.begin_command()
+
+clock = iter([5.0, 5.0 + {later}])
+program.time = types.SimpleNamespace(monotonic=lambda: next(clock))
+
+def main():
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        os.kill(os.getpid(), signal.SIGINT)
+        print("cleaned", flush=True)
+
+sys.exit(program.exit_on_user_error(main)())
+"""
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    errors = "interrupted\n" if output else ""
+    assert run("-m command", env=environment) == (130, output, errors)
 
 
 def test_ctrl_c_within_an_exec_of_text_has_its_status(tmp_path):

@@ -21,6 +21,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import only_writer
 from macaron_tf.io.progress import Progress
+from macaron_tf.program import Repeats
 from macaron_tf.training.checkpoints import CheckpointDirectory, is_checkpoint
 from macaron_tf.training.progress import JsonLines, Reporter, TensorBoard, TrainingBar
 from macaron_tf.training.state import (
@@ -53,13 +54,15 @@ class _StoppedByHand(BaseException):
 
 
 class Interruptions:
-    """While the context lasts, the first signal only sets `received`; a second one acts at once.
+    """While the context lasts, signals only set `received`, and let the run save.
 
-    Signals reach Python's main thread only: in any other, nothing is caught.
+    One that is repeated after a second or more acts at once; see `Repeats`. Signals reach Python's
+    main thread only: in any other, nothing is caught.
     """
 
     def __init__(self):
         self.received: int | None = None
+        self._is_repeated = Repeats()
         self._raises = False
         self._previous: dict = {}
 
@@ -83,10 +86,13 @@ class Interruptions:
             self._raises = False
 
     def _handle(self, number, frame) -> None:
-        self.received = number
-        self._restore()
-        if self._raises:
-            raise _StoppedByHand
+        if self._is_repeated(number):
+            self._restore()
+            signal.raise_signal(number)
+        elif self.received is None:
+            self.received = number
+            if self._raises:
+                raise _StoppedByHand
 
     def _restore(self) -> None:
         for number, handler in self._previous.items():

@@ -87,7 +87,7 @@ def save_weights(layer: keras.layers.Layer, file: epath.Path) -> None:
     if file.suffix != ".safetensors":
         keras.saving.save_weights(layer, str(file))
         return
-    with needed("safetensors", f"writing {file.name}"):
+    with needed(f"writing {file.name}"):
         import safetensors.numpy
     arrays = {weight.path: keras.ops.convert_to_numpy(weight) for weight in layer.weights}
     # Keras counts names in the process: another one finds the weights by their order.
@@ -100,7 +100,7 @@ def load_weights(layer: keras.layers.Layer, file: epath.Path) -> None:
         if copy.suffix != ".safetensors":
             keras.saving.load_weights(layer, copy)
             return
-        with needed("safetensors", f"reading {file}"):
+        with needed(f"reading {file}"):
             import safetensors
         with safetensors.safe_open(copy, "numpy") as arrays:
             order = json.loads(arrays.metadata()["order"])

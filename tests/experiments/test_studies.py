@@ -11,6 +11,7 @@ import pkgutil
 import re
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -423,6 +424,29 @@ def test_a_comparison_makes_its_corpus_and_says_who_learnt_little(calls, toy, tm
     assert {pathlib.Path(call[5]).name for call in calls[calls_before:]} == {"corpus", "corpus-b"}
     budgets = "**Budgets differ**: b has training.max_steps=6, bert_tiny 4."
     assert budgets in (tmp_path / "sizes" / "compare.md").read_text()
+
+
+CHILD = """
+import os, signal, time
+signal.signal(signal.SIGTERM, lambda *_: None)  # the second of two signals, see `Interruptions`
+while open(f"/proc/{os.getppid()}/stat").read().rpartition(") ")[2][0] != "S":
+    time.sleep(0.01)  # until the parent waits
+os.kill(os.getppid(), signal.SIGINT)
+time.sleep(0.5)  # twice what subprocess.run waits before it kills
+open("saved", "w").close()
+"""
+
+
+def test_ctrl_c_waits_for_the_save_of_a_command(tmp_path, monkeypatch):
+    """A terminal sends it to the study and to the training that the study has started."""
+    (tmp_path / "child.py").write_text(CHILD)
+    (tmp_path / "python").write_text(f"#!/bin/sh\nexec {sys.executable} child.py\n")
+    (tmp_path / "python").chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        studies.command("child")
+    assert (tmp_path / "saved").exists()
 
 
 def test_a_failed_command_s_last_words_are_in_the_error(tmp_path):

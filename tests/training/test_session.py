@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 import time
+import types
 
 import keras
 import numpy as np
@@ -25,7 +26,7 @@ from macaron_tf.training.checkpoints import (
     weights_file,
 )
 from macaron_tf.training.progress import JsonLines, read_lines
-from macaron_tf.training.state import load_network
+from macaron_tf.training.state import load_network, write_checkpoint
 from tests import ram_paths
 from tests.training.test_checkpoints import flip_a_byte
 from tests.training.training_toy import CONFIG, toy_dataset, toy_network, toy_objective
@@ -126,6 +127,42 @@ def test_a_stopped_run_goes_on_to_the_bit(tmp_path, uninterrupted, capsys, how, 
         assert CheckpointDirectory(tmp_path).steps()[-1] == step
     _, model = run(tmp_path)
     assert_same_run(tmp_path, model, uninterrupted)
+
+
+@pytest.mark.parametrize("more", [[signal.SIGINT], [signal.SIGTERM], [signal.SIGTERM] * 2])
+def test_signals_during_the_save_that_the_first_began(more, tmp_path, monkeypatch, uninterrupted):
+    def signalled(*given, **options):
+        for number in more:
+            signal.raise_signal(number)
+        return write_checkpoint(*given, **options)
+
+    monkeypatch.setattr("macaron_tf.program.time", types.SimpleNamespace(monotonic=lambda: 3.0))
+    earlier = signal.signal(signal.SIGTERM, signal.default_int_handler)  # for SIG_DFL, which kills
+    try:
+        with monkeypatch.context() as patch, pytest.raises(Interrupted) as error:
+            patch.setattr("macaron_tf.training.session.write_checkpoint", signalled)
+            run(tmp_path, callbacks=[StopAt(3, lambda: signal.raise_signal(signal.SIGINT))])
+    finally:
+        signal.signal(signal.SIGTERM, earlier)
+    assert error.value.code == 130
+    assert find_damage(CheckpointDirectory(tmp_path).of_step(3)) is None
+    _, model = run(tmp_path)
+    assert_same_run(tmp_path, model, uninterrupted)
+
+
+def test_a_signal_repeated_after_a_second_acts_at_once(tmp_path, monkeypatch):
+    """A run that hangs can be ended by hand; here it waits in its save."""
+
+    def signalled(*given, **options):
+        signal.raise_signal(signal.SIGINT)
+        return write_checkpoint(*given, **options)
+
+    clock = iter([3.0, 4.0])
+    monkeypatch.setattr("macaron_tf.program.time", types.SimpleNamespace(monotonic=clock.__next__))
+    monkeypatch.setattr("macaron_tf.training.session.write_checkpoint", signalled)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, callbacks=[StopAt(3, lambda: signal.raise_signal(signal.SIGINT))])
+    assert CheckpointDirectory(tmp_path).steps() == []
 
 
 def test_a_finished_run_is_left_alone(uninterrupted):
