@@ -163,7 +163,9 @@ def needed(purpose: str, package: str = "") -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        own = f"{purpose} needs a package ({error}): pip install {package}"
-        if (sentence := own if package else missing_package(error, purpose)) is None:
+        sentence = missing_package(error, purpose)
+        if package and error.name not in EXTRAS:
+            sentence = f"{purpose} needs a package ({error}): pip install {package}"
+        if sentence is None:
             raise
         raise UserError(sentence) from error
