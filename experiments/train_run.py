@@ -15,7 +15,7 @@ from macaron_tf.command_names import as_typed
 from macaron_tf.data.translation import TranslationData
 from macaron_tf.distribution import Workers, emulates_bfloat16, is_tpu
 from macaron_tf.distribution.memory import refuse_oversize
-from macaron_tf.errors import out_of_memory
+from macaron_tf.errors import UserError, out_of_memory
 from macaron_tf.io.paths import as_path
 from macaron_tf.text.base import check_vocabulary
 from macaron_tf.training import Diverged, TrainedModel, TrainingResult, build_fit_model, train
@@ -149,8 +149,18 @@ def train_pairs(
         sample: shows an answer, with places for source, target and answer.
         batches: the training batches from a micro-batch on; those of `data` when None.
         start: `initialize` and `note` of `train_run`.
+
+    Raises:
+        UserError: the metric that chooses the best checkpoint is 0 for the right answers too.
     """
     recipe = run.recipe
+    metric, perfect = recipe.training.best_metric, score([target for _, target in asked])
+    if perfect.get(metric) == 0:
+        raise UserError(
+            f"training.best_metric={metric} is 0 even for the references themselves: give one that "
+            "can move, such as loss with training.best_mode=min; BLEU counts sequences of 4 words, "
+            "with metric.tokenize=char of 4 characters"
+        )
 
     def validation(network: keras.Model):
         greedy = dataclasses.replace(recipe.decoding, beam_size=1, n_best=1)

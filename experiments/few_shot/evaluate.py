@@ -39,7 +39,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.evaluation.glue import accuracy, score
 from macaron_tf.evaluation.language import calibrated, chance, majority, rouge
 from macaron_tf.evaluation.reading import score_answers
-from macaron_tf.evaluation.translation import evaluate_translations
+from macaron_tf.evaluation.translation import TranslationMetric, evaluate_translations
 from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import track
 from macaron_tf.text.normalization import as_prompt
@@ -61,8 +61,8 @@ def _score_summaries(answers: Sequence[str], truths: Sequence[tuple[str, ...]]) 
     return {"score": statistics.mean(found.values()), **found}
 
 
-def _score_translations(answers: Sequence[str], truths: Sequence[tuple[str, ...]]) -> dict:
-    found = evaluate_translations(answers, [truth for truth, *_ in truths])
+def _score_translations(answers, truths, metric: TranslationMetric | None = None) -> dict:
+    found = evaluate_translations(answers, [truth for truth, *_ in truths], metric)
     return {"score": found.bleu / 100, "chrf": found.chrf / 100}
 
 
@@ -220,6 +220,9 @@ def _read_pairs(source: Source, tfds: Tfds | None, style: str, between: str) -> 
 
     asked, pool = _parted(Source.of(place), read)
     form = _FORMS[source.kind]
+    if source.kind == "translation":
+        metric = TranslationMetric(fields[1]).for_references([one.answers[0] for one in asked])
+        form = dataclasses.replace(form, measure=functools.partial(form.measure, metric=metric))
     title = source.kind if source.kind == "summarization" else names
     return PromptTask(title, "free", asked, pool[:_POOL], form.metric, free=form, between=between)
 

@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import functools
 import sys
 from collections.abc import Sequence
 
@@ -26,7 +27,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.evaluation import glue
 from macaron_tf.evaluation.language import rouge
 from macaron_tf.evaluation.reading import score_answers
-from macaron_tf.evaluation.translation import evaluate_translations
+from macaron_tf.evaluation.translation import TranslationMetric, evaluate_translations
 from macaron_tf.io.progress import track
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.training.checkpoints import weights_record
@@ -41,6 +42,7 @@ class TextPairs:
     pairs: list[tuple[str, str]]
     labels: np.ndarray | list[tuple[Answer, ...]] | None = None
     groups: np.ndarray | None = None
+    language: str = ""  # of translations
 
     @classmethod
     def read(
@@ -52,7 +54,8 @@ class TextPairs:
             pairs = read_pairs(source, split, *fields, tfds)
             # Each side in one line; e-mails have many.
             lines = ([" ".join(text.split()) for text in pair] for pair in pairs)
-            return cls(name, split, [(prefix + text, answer) for text, answer in lines])
+            framed = [(prefix + text, answer) for text, answer in lines]
+            return cls(name, split, framed, language=fields[1])
         task = get_task(name)
         if split == "validation":
             split = task.validation_splits[0]
@@ -70,7 +73,12 @@ class TextPairs:
     def first(self, count: int | None) -> "TextPairs":
         """The first examples alone; None = all."""
         arrays = (None if one is None else one[:count] for one in (self.labels, self.groups))
-        return TextPairs(self.task, self.split, self.pairs[:count], *arrays)
+        return TextPairs(self.task, self.split, self.pairs[:count], *arrays, self.language)
+
+    @functools.cached_property
+    def metric(self) -> TranslationMetric:
+        """The metric of translations."""
+        return TranslationMetric(self.language).for_references([right for _, right in self.pairs])
 
     def score(self, answers: Sequence[str]) -> dict[str, float]:
         """The task's metrics of an answer for each pair, `"score"` being the main one."""
@@ -79,7 +87,7 @@ class TextPairs:
             found = rouge(answers, targets)
             return {**found, "score": found["rougeL"]}
         if self.task == "translation":
-            scores = evaluate_translations(answers, targets)
+            scores = evaluate_translations(answers, targets, self.metric)
             return {"bleu": scores.bleu, "chrf": scores.chrf, "score": scores.bleu}
         task = get_task(self.task)
         if task.kind == "spans":

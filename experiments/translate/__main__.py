@@ -91,6 +91,9 @@ main = cli.program(
         cli.yes_or_no(
             "--lowercase", "score without regard to case, or with; the recipe's by default"
         ),
+        cli.argument(
+            "--tokenize NAME", "sacreBLEU's tokenizer, such as char; the recipe's by default"
+        ),
         cli.argument("--output DIR", "of scores and translations; RUN/scores by default"),
         cli.DEVICES,
     ),

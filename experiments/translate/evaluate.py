@@ -135,6 +135,10 @@ def run(options: argparse.Namespace) -> None:
         decoding = dataclasses.replace(decoding, beam_size=options.beam_size)
     if options.lowercase is not None:
         metric = dataclasses.replace(metric, lowercase=options.lowercase)
+    if options.tokenize:
+        metric = dataclasses.replace(metric, tokenize=options.tokenize)
+    references = [reference for _, reference in pairs]
+    metric = metric.for_references(references)
     with options.devices.scope():
         translator = opened.translator(checkpoint, decoding, backward=options.backward)
 
@@ -145,7 +149,6 @@ def run(options: argparse.Namespace) -> None:
     for translations in track(sized, len(pairs), "translating", "lines"):
         hypotheses.extend(translations.best)
     seconds = time.monotonic() - began
-    references = [reference for _, reference in pairs]
     scores = evaluate_translations(hypotheses, references, metric)
     print(scores)
     averaged = f"the mean of steps {', '.join(map(str, steps))}"
@@ -182,17 +185,18 @@ def run_compare(options: argparse.Namespace) -> None:
             f"{options.first} and {options.second} were scored on different references: "
             "evaluate both runs on the same source and split"
         )
-    if first.metric != second.metric:
+    metric, other = (one.metric.for_references(one.references) for one in (first, second))
+    if metric != other:
         raise UserError(
-            f"{options.first} was scored by {first.metric.signature} but {options.second} by "
-            f"{second.metric.signature}: evaluate both runs by the same metric"
+            f"{options.first} was scored by {metric.signature} but {options.second} by "
+            f"{other.signature}: evaluate both runs by the same metric"
         )
     print(
         paired_bootstrap(
             first.hypotheses,
             second.hypotheses,
             first.references,
-            first.metric,
+            metric,
             resamples=options.samples,
             seed=options.seed,
         )

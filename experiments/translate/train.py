@@ -94,6 +94,9 @@ def train_recipe(
     recipe.check_metric((*TranslationObjective.metric_names, "bleu", "sacrebleu", "chrf"))
     opened = TranslationRun.resume(path, recipe)
     held_out = read_pairs(config.source, config.validation_split, *config.languages, tfds)
+    asked = list(held_out[: config.validation_lines])
+    references = [reference for _, reference in asked]
+    metric = recipe.metric.for_references(references)
     if opened and not vocabulary_dir:
         vocabulary = opened.vocabulary
     else:
@@ -154,12 +157,10 @@ def train_recipe(
     judged = TranslationData.from_pairs(
         held_out, vocabulary, cleaning=cleaning, batching=config.batching
     )
-    asked = list(held_out[: config.validation_lines])
 
     def score(hypotheses: Sequence[str]) -> dict[str, float]:
         """The papers' tokenized BLEU under the recipe's metric, and sacrebleu's."""
-        references = [reference for _, reference in asked]
-        scores = evaluate_translations(hypotheses, references, recipe.metric)
+        scores = evaluate_translations(hypotheses, references, metric)
         return dict(bleu=scores.tokenized_bleu, sacrebleu=scores.bleu, chrf=scores.chrf)
 
     return train_pairs(

@@ -2,18 +2,28 @@
 
 import dataclasses
 import re
+import sys
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Annotated, ClassVar, Self
 
 import numpy as np
+import regex
 import sacrebleu
 
 from macaron_tf.errors import UserError
-from macaron_tf.settings import Settings
+from macaron_tf.settings import OneOf, Settings
 
 # The compound splitting of the published WMT14 En-De scores; as there, neighbouring matches do
 # not overlap: a-b-c becomes a ##AT##-##AT## b-c.
 _COMPOUND = re.compile(r"(\S)-(\S)")
+
+# sacreBLEU's tokenizers by target language, 13a for all others. Characters are our own choice, for
+# languages of which sacreBLEU has no more than models that it downloads.
+_OF_LANGUAGES = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
+_OF_LANGUAGES |= dict.fromkeys(("th", "lo", "km", "my", "bo", "dz"), "char")
+_WITHOUT_PACKAGE = {"ja-mecab": "char", "ko-mecab": "13a"}
+_HAN, _KANA = r"\p{Han}", r"[\p{Hiragana}\p{Katakana}]"
+_UNSPACED = r"[\p{Line_Break=Complex_Context}\p{Tibetan}\p{Yi}\p{Javanese}\p{Balinese}]"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +31,10 @@ class TranslationMetric(Settings):
     """Settings of translation metrics; hypotheses and references are treated alike.
 
     Attributes:
-        language: target language, for the Moses rules.
+        language: target language, for the Moses rules and the default of `tokenize`.
+        tokenize: sacreBLEU's tokenizer, such as `"char"` or `"flores200"`, which downloads a model;
+            None = by the language or the script, see `for_references`. Tokenized BLEU takes it in
+            place of the Moses tokenizer, except for `"13a"` and `"intl"`.
         lowercase: compare without case, in every metric.
         normalize_punctuation: Moses punctuation normalization before the Moses tokenizer, for
             models trained on normalized text. Tokenized BLEU only.
@@ -40,27 +53,80 @@ class TranslationMetric(Settings):
     split_hyphens: bool = False
     split_compounds: bool = False
     tokenized: bool = False
+    tokenize: Annotated[str, OneOf(tuple(sacrebleu.BLEU.TOKENIZERS))] | None = None
 
     def check(self):
-        if self.tokenized and self.split_hyphens:
+        if self.split_hyphens and (self.tokenized or self.tokenizer):
             raise self.error(
-                "split_hyphens is a step of the tokenizer, which metric.tokenized leaves "
-                "out: set one of the two to False"
+                "split_hyphens is a step of the Moses tokenizer, which metric.tokenized and "
+                "metric.tokenize leave out: set it to False, or those to False and 13a"
             )
+
+    def for_references(self, references: Sequence[str]) -> Self:
+        """The metric with a tokenizer; stderr names one that is not sacreBLEU's for the language.
+
+        13a makes one token of a line without spaces, and BLEU counts sequences of 4: it would be 0
+        for a perfect translation. So it is not taken where most characters are of such scripts.
+        """
+        name, reason = (self.tokenize, "") if self.tokenize else _default(self.language, references)
+        if reason:
+            print(f"BLEU takes metric.tokenize={name}: {reason}", file=sys.stderr)
+        _tokenizer(name)
+        return dataclasses.replace(self, tokenize=name)
+
+    @property
+    def tokenizer(self):
+        """sacreBLEU's tokenizer of tokenized BLEU; None = the Moses tokenizer."""
+        name = self.tokenize or _default(self.language)[0]
+        return None if name in ("13a", "intl") else _tokenizer(name)
 
     @property
     def signature(self) -> str:
         """The settings of tokenized BLEU in one word, in sacreBLEU's manner."""
         import sacremoses  # here and below, for it takes half a second
 
+        version = f"sacremoses:{sacremoses.__version__}"
         tokenizer = "given-unescaped" if self.tokenized else f"moses-{self.language}"
+        if self.tokenizer and not self.tokenized:
+            tokenizer = self.tokenizer.signature()
+            version = f"sacrebleu:{sacrebleu.__version__}"
         chosen = "|norm:moses" if self.normalize_punctuation else ""
         chosen += "|hyphens:split" if self.split_hyphens else ""
         chosen += "|compounds:split" if self.split_compounds else ""
         return (
             f"case:{'lc' if self.lowercase else 'mixed'}|tok:{tokenizer}{chosen}"
-            f"|smooth:none|sacremoses:{sacremoses.__version__}"
+            f"|smooth:none|{version}"
         )
+
+
+def _default(language: str, references: Sequence[str] = ()) -> tuple[str, str]:
+    """The default of `metric.tokenize`, and the reason for it where sacreBLEU has another."""
+    name, reason = _OF_LANGUAGES.get(re.split("[-_]", language.lower())[0]), ""
+    if name is None:
+        text = "".join("".join(references[:2_000]).split())
+        han, kana, rest = (len(regex.findall(one, text)) for one in (_HAN, _KANA, _UNSPACED))
+        dense = 2 * (han + kana + rest) > len(text)
+        name = "char" if rest > han + kana else "ja-mecab" if 10 * kana > han else "zh"
+        name, reason = (name, "the references have") if dense else ("13a", "")
+    elif name == "char":
+        reason = f"{language} has"
+    if reason:
+        reason += " no spaces between words"
+    if name in _WITHOUT_PACKAGE:
+        try:
+            _tokenizer(name)
+        except UserError:
+            reason = f"sacreBLEU's default, {name}, needs pip install 'sacrebleu[{name[:2]}]'"
+            name = _WITHOUT_PACKAGE[name]
+    return name, reason
+
+
+def _tokenizer(name: str):
+    try:
+        return sacrebleu.BLEU(tokenize=name, force=True).tokenizer
+    except (Exception, SystemExit) as error:  # a package or a download is missing
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise UserError(f"metric.tokenize={name}: {reason}; or give another, as char") from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,12 +173,12 @@ def evaluate_translations(
         hypotheses, references: plain (detokenized) lines, or Moses tokens if `metric.tokenized`.
 
     Raises:
-        UserError: the two are not of equal number, or empty.
+        UserError: the two are not of equal number, or empty, or the metric cannot be used here.
     """
-    metric = metric or TranslationMetric()
     check_parallel(hypotheses, references)
+    metric = (metric or TranslationMetric()).for_references(references)
     # force: no warning about lines that look tokenized.
-    bleu = sacrebleu.BLEU(lowercase=metric.lowercase, force=True)
+    bleu = sacrebleu.BLEU(lowercase=metric.lowercase, force=True, tokenize=metric.tokenize)
     chrf = sacrebleu.CHRF(lowercase=metric.lowercase)
     plain = plain_lines(hypotheses, metric), [plain_lines(references, metric)]
     suffix = ""  # of sacreBLEU's own signatures: how tokens became plain lines
@@ -150,6 +216,7 @@ def tokenize_lines(lines: Sequence[str], metric: TranslationMetric) -> list[str]
 
     normalizer = sacremoses.MosesPunctNormalizer(metric.language)
     tokenizer = sacremoses.MosesTokenizer(metric.language)
+    cut = metric.tokenizer
     detokenizer = sacremoses.MosesDetokenizer(metric.language)
     result = []
     for line in lines:
@@ -158,6 +225,8 @@ def tokenize_lines(lines: Sequence[str], metric: TranslationMetric) -> list[str]
         # The published scores escape & and quotes too; that is one to one, so BLEU is the same.
         if metric.tokenized:
             line = detokenizer.unescape_xml(line)
+        elif cut:
+            line = cut(line)
         else:
             line = tokenizer.tokenize(
                 line, aggressive_dash_splits=metric.split_hyphens, return_str=True, escape=False
@@ -253,12 +322,12 @@ def paired_bootstrap(
 
     References: Koehn 2004, "Statistical Significance Tests".
     """
-    metric = metric or TranslationMetric()
     for name, value, least in (("resamples", resamples, 1), ("seed", seed, 0)):
         if value < least:
             raise UserError(f"{name}={value} is not valid: give a whole number from {least} up.")
     check_parallel(system_a, references)
     check_parallel(system_b, references)
+    metric = (metric or TranslationMetric()).for_references(references)
     system_a, system_b, references = (
         tokenize_lines(lines, metric) for lines in (system_a, system_b, references)
     )

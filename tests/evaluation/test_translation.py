@@ -88,6 +88,77 @@ def test_perfect_and_empty_lines():
     assert evaluate_translations([""], ["a b"]).bleu == 0.0
 
 
+# Each has 8 characters or more, which no tokenizer that goes by spaces separates.
+DENSE = {
+    "zh": "今天天气很好、我们去公园散步吧。",
+    "ja": "今日は天気がいいので、公園を散歩しましょう。",
+    "th": "วันนี้อากาศดี เราไปเดินเล่นที่สวนสาธารณะกันเถอะ",
+    "lo": "ມື້ນີ້ອາກາດດີຫຼາຍ",
+    "km": "ថ្ងៃនេះអាកាសធាតុល្អណាស់",
+    "my": "ယနေ့ရာသီဥတုကောင်းသည်",
+    "bo": "བཀྲ་ཤིས་བདེ་ལེགས།",
+}
+
+
+@pytest.mark.parametrize("language", DENSE)
+@pytest.mark.parametrize("named", [True, False])
+def test_text_without_spaces_between_words(language, named, capsys):
+    """Equal texts score 100 and others less, whether the language is named or not."""
+    line = DENSE[language]
+    metric = TranslationMetric(language.upper() + "-X") if named else None
+    same = evaluate_translations([line], [line], metric)
+    said = capsys.readouterr().err
+    assert same.bleu == pytest.approx(100) and same.tokenized_bleu == pytest.approx(100)
+    assert 0 < evaluate_translations([line[:-4]], [line], metric).tokenized_bleu < 95
+    assert evaluate_translations(["abcd efgh"], [line], metric).bleu == 0
+    tokenizer = "zh" if language == "zh" else "char"  # ja-mecab needs a package
+    if language != "ja" or "ja-mecab" not in same.bleu_signature:
+        assert f"|tok:{tokenizer}|" in same.bleu_signature
+        assert f"|tok:{tokenizer}|" in same.tokenized_signature
+        # sacreBLEU's own default for a language needs no word.
+        sentence = "" if named and language == "zh" else f"BLEU takes metric.tokenize={tokenizer}:"
+        assert said.startswith(sentence) and said.count("\n") == bool(sentence)
+        assert ("pip install 'sacrebleu[ja]'" in said) == (language == "ja")
+    chosen = TranslationMetric(language).for_references([line])
+    capsys.readouterr()
+    found = paired_bootstrap([line], [line[:-4]], [line], chosen, resamples=2)
+    assert found.bleu_a == pytest.approx(100) and found.bleu_b < 95
+    assert not capsys.readouterr().err  # said once, where it was chosen
+
+
+def test_the_tokenizer_is_sacrebleus(capsys):
+    lines = "Wir gehen um 3,5 Uhr -- ca. 10% später.", "今天天气很好、我们去公园散步吧。"
+    worse = [line[:-4] for line in lines]
+    for name in ("13a", "intl", "zh", "char", "none"):
+        metric = TranslationMetric("de", tokenize=name)
+        theirs = sacrebleu.BLEU(tokenize=name, force=True)
+        scores = evaluate_translations(worse, lines, metric)
+        assert scores.bleu == theirs.corpus_score(worse, [lines]).score
+        assert scores.bleu_signature == str(theirs.get_signature())
+        moses = name in ("13a", "intl")
+        assert (f"tok:{'moses-de' if moses else name}|") in scores.tokenized_signature
+        tokens = [[theirs.tokenizer(line) for line in part] for part in (worse, lines)]
+        if not moses:
+            assert scores.tokenized_bleu == bleu_of_tokens(*tokens)
+    assert not capsys.readouterr().err
+    # One line of six without spaces, or words of another language among others: as before.
+    german = [REFERENCES[0]] * 5 + [DENSE["zh"][:9]]
+    assert "tok:13a" in evaluate_translations(german, german).bleu_signature
+    refuses("perhaps you meant 'char'", TranslationMetric, tokenize="cahr")
+    for options in ({"language": "zh"}, {"tokenize": "char"}):
+        refuses("split_hyphens", TranslationMetric, split_hyphens=True, **options)
+
+
+def test_a_tokenizer_that_cannot_be_used_is_one_sentence(monkeypatch, tmp_path):
+    """A package is missing, or a model that cannot be fetched."""
+    monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_ko_mecab.MeCab", None)
+    monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_spm.SACREBLEU_DIR", str(tmp_path))
+    monkeypatch.setattr("urllib.request.urlopen", lambda url: exec("raise OSError('no network')"))
+    for name, words in (("ko-mecab", r"pip install sacrebleu\[ko\]"), ("flores200", "no network")):
+        metric = TranslationMetric(tokenize=name)
+        refuses(f"metric.tokenize={name}: .*{words}", evaluate_translations, ["a"], ["a"], metric)
+
+
 def bleu_of_tokens(hypotheses, references) -> float:
     """multi-bleu.perl's BLEU of the tokens as they stand, by sacreBLEU."""
     settings = {"tokenize": "none", "smooth_method": "none", "force": True}

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import types
 
 import pytest
@@ -156,6 +157,46 @@ def test_as_many_processes_tokenize_as_are_asked_for(number_text, tmp_path, monk
     arguments = ["--processes", "3", *flags(number_settings(number_text, 2))]
     run = ["train", "multi30k_macaron_tiny", tmp_path / "run"]
     refused(main, [*run, *arguments], "error: 3 processes", tmp_path)
+
+
+@pytest.mark.parametrize("language", ["zh", "th"])
+def test_checkpoints_of_text_without_spaces_are_told_apart(
+    language, tmp_path, monkeypatch, capsys, number_run, repeating
+):
+    line = {"zh": "我们今天去公园散步吧。", "th": "วันนี้อากาศดีเราไปเดินเล่น"}[language]
+    source = tmp_path / "a.tsv"
+    source.write_text(f"{line[:-2]}\t{line}\n" * 20)
+    [record] = evaluated(
+        number_run, tmp_path / "out", "--source", f"tsv:{source}", "--tokenize", "char"
+    )
+    assert 0 < record["bleu"] < 95 and 0 < record["tokenized_bleu"] < 95
+    assert record["metric"]["tokenize"] == "char" and "tok:char" in record["bleu_signature"]
+    file = next((tmp_path / "out").glob("*.json"))
+    assert main(["compare", str(file), str(file), "--samples", "10"]) == 0
+    assert "tok:char" in capsys.readouterr().out
+
+    def pairs(run, data, judged, asked, score, *others, **options):
+        raise UserError(f"{score([line for _, line in asked])} {score(['我们'] * len(asked))}")
+
+    monkeypatch.setattr("experiments.translate.train.train_pairs", pairs)
+    source.rename(tmp_path / "train.tsv").with_name("validation.tsv").write_text(f"a\t{line}\n" * 9)
+    (tmp_path / "train.tsv").write_text(f"{line}\t{line}\n" * 200)
+    settings = number_settings(f"tsv:{tmp_path}/{{split}}.tsv")
+    changes = [f"data.target_language={language}", "data.batching.max_tokens=64"]
+    assert train(tmp_path / "run", [*settings, *changes, "data.vocabulary_size=36"]) == 2
+    output = capsys.readouterr()
+    assert re.search(r"'bleu': 100.0\d*, 'sacrebleu': 100.0\d*, .*'bleu': 0", output.err), (
+        output.err
+    )
+    assert output.err.count("BLEU takes metric.tokenize=char: th has") == (language == "th")
+
+
+def test_a_metric_that_cannot_move_is_no_judge(tmp_path, refused, number_text):
+    (tmp_path / "validation.tsv").write_text("one two\teins zwei\n" * 9)
+    (tmp_path / "train.tsv").write_text("one two three four\teins zwei drei vier\n" * 300)
+    settings = [*number_settings(f"tsv:{tmp_path}/{{split}}.tsv"), "data.vocabulary_size=26"]
+    run = ["train", "multi30k_macaron_tiny", tmp_path / "run", *flags(settings)]
+    refused(main, run, "training.best_metric=bleu is 0 even for the references", tmp_path)
 
 
 def test_bad_places_and_names_are_one_sentence(tmp_path, number_text, refused):
