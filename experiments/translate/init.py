@@ -98,6 +98,7 @@ class Start:
             languages=data.languages,
             masks=False,
             character_coverage=1.0,
+            normalization_rule=data.normalization_rule,
         )
 
     def copy_to(self, network: EncoderDecoder, recipe: TranslationRecipe) -> None:
@@ -242,7 +243,11 @@ class SequenceStart(Start):
             lines = (line for line, _ in _training_pairs(recipe, tfds))
             lines = normalized_text(lines, data.normalization, [language])
             source = SentencePieceVocabulary.train(
-                lines, size, languages=(language,), character_coverage=1.0
+                lines,
+                size,
+                languages=(language,),
+                character_coverage=1.0,
+                normalization_rule=data.normalization_rule,
             )
         return PairVocabulary(source, self.source.vocabulary, data.normalization, data.languages)
 

@@ -24,6 +24,7 @@ from macaron_tf.objectives import DenoisingConfig, TranslationObjective
 from macaron_tf.settings import INT32, Count, Dropout, Natural, Settings
 from macaron_tf.text import PairVocabulary, PieceVocabulary
 from macaron_tf.text.normalization import NormalizationConfig
+from macaron_tf.text.sentencepiece import NormalizationRule
 from macaron_tf.training.updates import FirstStage
 
 _MAX_SOURCE = 256  # pieces of the longest line that is read
@@ -42,6 +43,10 @@ class DataConfig(Settings):
         vocabulary_size: pieces of the joint vocabulary; of the source's alone if `--init` is an
             encoder-decoder, which has the target's.
         normalization: of every line, before it is cut into pieces.
+        normalization_rule: SentencePiece's, which follows and is part of a vocabulary that is
+            trained here. `nmt_nfkc` writes compatibility characters plainly (`m²` as `m2`, `½` as
+            1, a fraction slash and 2, full-width letters as ASCII) and a zero-width non-joiner as
+            a space; `nfkc` keeps the non-joiner, `identity` all of them; `_cf` also folds case.
         cleaning: filters of the training pairs.
         batching: shapes and sizes of batches.
         sampling: BPE-dropout of the training text.
@@ -60,6 +65,7 @@ class DataConfig(Settings):
     test_split: str = "test"
     vocabulary_size: Annotated[int, Ge(8), INT32] = 10_000
     normalization: NormalizationConfig = NormalizationConfig()
+    normalization_rule: NormalizationRule = "nmt_nfkc"
     cleaning: CleaningConfig = CleaningConfig()
     batching: BatchingConfig = BatchingConfig()
     sampling: BpeDropoutConfig = BpeDropoutConfig()

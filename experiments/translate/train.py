@@ -23,7 +23,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.evaluation.translation import evaluate_translations
 from macaron_tf.io.paths import as_path
 from macaron_tf.objectives import MaskingConfig, TranslationObjective
-from macaron_tf.text import check_vocabulary
+from macaron_tf.text import PairVocabulary, SentencePieceVocabulary, check_vocabulary
 from macaron_tf.training import TrainingResult
 
 
@@ -109,6 +109,13 @@ def train_recipe(
             f"the vocabulary was trained for {made_for}, the recipe wants "
             f"{(config.languages, config.normalization)}: train another with "
             "`translate vocabulary`"
+        )
+    source = vocabulary.source if isinstance(vocabulary, PairVocabulary) else vocabulary
+    own = isinstance(source, SentencePieceVocabulary) and source.normalization_rule
+    if config.normalization_rule not in ("nmt_nfkc", own):  # the default takes any vocabulary
+        raise UserError(
+            f"data.normalization_rule is {config.normalization_rule!r} and the vocabulary was "
+            "trained with another: leave it out, or train another with `translate vocabulary`"
         )
     strategy = strategy or tf.distribute.get_strategy()
     if recipe.unsupervised and keras.backend.backend() == "jax":

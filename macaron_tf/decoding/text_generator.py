@@ -305,7 +305,9 @@ class SequenceGenerator(TextGenerator):
         self.source_start, self.answer_start = tuple(source_start), tuple(answer_start)
         rows = model.config.vocab_size - vocabulary.size
         token_bytes = [*self.detokenizer.token_bytes, *[f" {HOLE}".encode()] * rows]
-        self.detokenizer = Detokenizer(token_bytes, vocabulary.spaces_after)
+        self.detokenizer = Detokenizer(
+            token_bytes, vocabulary.spaces_after, vocabulary.byte_fallback
+        )
         self.barred = np.concatenate([self.barred, np.arange(rows) >= sentinels])
 
     @property

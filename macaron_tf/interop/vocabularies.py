@@ -287,6 +287,16 @@ def _sentencepiece_model(found: _Tokenizer) -> tuple[_Model, list[_Piece]]:
         if charsmap := step.get("precompiled_charsmap"):
             model.normalizer_spec.precompiled_charsmap = base64.b64decode(charsmap)
     pieces = [_piece(text, score) for text, score in found.model["vocab"]]
+    if found.model.get("byte_fallback"):
+        model.trainer_spec.byte_fallback = True
+        by_name = {piece.piece: piece for piece in pieces}
+        for name in (f"<0x{byte:02X}>" for byte in range(256)):
+            if name not in by_name:
+                raise UserError(
+                    f"{found.directory / 'tokenizer.json'} has byte_fallback=true and no piece "
+                    f"{name}: only all 256 bytes can be read."
+                )
+            by_name[name].type = _Piece.BYTE
     for token in found.whole.get("added_tokens") or ():
         if token["id"] == len(pieces):
             pieces.append(_piece(token["content"]))

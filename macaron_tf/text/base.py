@@ -212,6 +212,7 @@ class PieceVocabulary(Vocabulary):
         spaces_after: a piece that ends a word carries the space after it; in the other kinds the
             piece that begins a word carries the space before it.
         leading_space: pattern of the space that begins the joined pieces but not the line.
+        byte_fallback: pieces `<0x00>` to `<0xFF>` are the bytes of characters without a piece.
     """
 
     pad_id: int = PAD
@@ -224,6 +225,7 @@ class PieceVocabulary(Vocabulary):
     cls_last = False
     spaces_after = False
     leading_space = "^ "
+    byte_fallback = False
 
     @property
     def special_ids(self) -> tuple[int, ...]:
@@ -325,7 +327,7 @@ class PieceVocabulary(Vocabulary):
         token_bytes = [b""] * self.size
         for number in self._text_ids:
             token_bytes[number] = self.piece_bytes(number)
-        return Detokenizer(token_bytes, self.spaces_after)
+        return Detokenizer(token_bytes, self.spaces_after, self.byte_fallback)
 
     @property
     def _text_ids(self) -> list[int]:
@@ -339,6 +341,10 @@ class PieceVocabulary(Vocabulary):
         return starts
 
 
+_EACH_BYTE = "macaron_tf.each_byte"
+codecs.register_error(_EACH_BYTE, lambda error: ("\ufffd" * (error.end - error.start), error.end))
+
+
 class Detokenizer:
     """Joins the bytes of ids to text; bytes that form no character become U+FFFD.
 
@@ -346,18 +352,23 @@ class Detokenizer:
         token_bytes: of each of the V ids: UTF-8, or a part of a character.
         spaces_after: see `PieceVocabulary`; the text begins with a space all the same, and ends
             with none.
+        byte_fallback: each byte without a character is one U+FFFD, as in SentencePiece; otherwise
+            the bytes of a character that breaks off are one together, as in Python and in GPT-2.
     """
 
-    def __init__(self, token_bytes: Sequence[bytes], spaces_after: bool = False):
+    def __init__(
+        self, token_bytes: Sequence[bytes], spaces_after: bool = False, byte_fallback: bool = False
+    ):
         self.token_bytes = list(token_bytes)
         self.spaces_after = spaces_after
+        self.errors = _EACH_BYTE if byte_fallback else "replace"
 
     def __call__(self, ids: Iterable[int]) -> str:
         """The text of ids from 0 to V - 1."""
         text = b"".join(self.token_bytes[int(i)] for i in ids)
         if self.spaces_after and text:
             text = b" " + text.removesuffix(b" ")
-        return text.decode("utf-8", "replace")
+        return text.decode("utf-8", self.errors)
 
     def in_graph(self, ids: tf.Tensor | tf.RaggedTensor) -> tf.Tensor:
         """Ids `(B, N)` to texts `(B,)`, in-graph."""
@@ -365,6 +376,11 @@ class Detokenizer:
         if self.spaces_after:
             texts = tf.strings.regex_replace(texts, r" \z", "")
             texts = tf.where(texts == "", "", tf.strings.join([" ", texts]))
+        if self.errors == _EACH_BYTE:
+            # A byte that is never valid ends each text: every run of characters has one behind it.
+            texts = tf.strings.join([texts, b"\xff"])
+            texts = tf.strings.regex_replace(texts, r"([\x00-\x{10ffff}]*)\C", "\\1\ufffd")
+            texts = tf.strings.regex_replace(texts, r"\x{fffd}\z", "")
         return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
 
     def stream(self) -> "TextStream":
@@ -378,7 +394,7 @@ class TextStream:
     def __init__(self, detokenizer: Detokenizer):
         self._detokenizer = detokenizer
         self._space = b" "  # before the next piece, where spaces stand after words
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._decoder = codecs.getincrementaldecoder("utf-8")(detokenizer.errors)
 
     def add(self, token: int) -> str:
         """The text that this id makes certain; it may be empty."""
@@ -419,6 +435,7 @@ class PairVocabulary(PieceVocabulary):
         self.languages = tuple(languages)
         self.unk_id, self.cls_id, self.sep_id = target.unk_id, target.cls_id, target.sep_id
         self.spaces_after, self.leading_space = target.spaces_after, target.leading_space
+        self.byte_fallback = target.byte_fallback
 
     @property
     def pieces(self) -> int:

@@ -7,7 +7,7 @@ import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import sentencepiece
 import tensorflow as tf
@@ -33,6 +33,8 @@ _MASK = 4
 WORD_START = "\u2581"
 # Recorded in the model's bytes, hence in the hash: a constant, not the machine's number of cores.
 _THREADS = 4
+# The tables of SentencePiece's own normalization, which a trained model holds.
+NormalizationRule = Literal["nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity"]
 
 
 class SentencePieceVocabulary(PieceVocabulary):
@@ -87,6 +89,7 @@ class SentencePieceVocabulary(PieceVocabulary):
                 f"and bos_id={BOS} eos_id={EOS} for translations, or bos_id=-1 eos_id=-1 "
                 f"control_symbols={','.join(CONTROL)} for encoders"
             )
+        self.byte_fallback = model.is_byte(model.piece_to_id("<0x00>"))
         self._tokenizer = None
 
     @classmethod
@@ -101,6 +104,7 @@ class SentencePieceVocabulary(PieceVocabulary):
         fold_accents: bool = False,
         model_type: str = "bpe",
         character_coverage: float = 0.9999,
+        normalization_rule: NormalizationRule = "nmt_nfkc",
     ) -> Self:
         """Trains a vocabulary; the same lines give the same vocabulary, byte for byte.
 
@@ -112,6 +116,9 @@ class SentencePieceVocabulary(PieceVocabulary):
             model_type: "bpe" (the papers') or "unigram".
             character_coverage: share of the text's characters that become pieces; by default all
                 but one in 10,000, for an encyclopedia holds thousands that occur once.
+            normalization_rule: SentencePiece's table for text, after `normalization`. `nmt_nfkc`
+                and `nfkc` write compatibility characters plainly, such as `m²` as `m2`; `nmt_nfkc`
+                makes a zero-width non-joiner a space; `identity` changes no character.
 
         Raises:
             UserError: no text at all, or too little of it (or too much) for `size` pieces.
@@ -127,7 +134,7 @@ class SentencePieceVocabulary(PieceVocabulary):
             size,
             model_type=model_type,
             character_coverage=character_coverage,
-            normalization_rule_name="nmt_nfkc",
+            normalization_rule_name=normalization_rule,
             pad_id=PAD,
             unk_id=UNK,
             **special,
@@ -149,10 +156,18 @@ class SentencePieceVocabulary(PieceVocabulary):
     @functools.cached_property
     def model_type(self) -> str:
         """The trainer's: "bpe" or "unigram", or another of SentencePiece's."""
+        kinds = sentencepiece_model_pb2.TrainerSpec.ModelType
+        return kinds.Name(self._model().trainer_spec.model_type).lower()
+
+    @property
+    def normalization_rule(self) -> str:
+        """The name of the table that the model normalizes text with."""
+        return self._model().normalizer_spec.name
+
+    def _model(self) -> sentencepiece_model_pb2.ModelProto:
         model = sentencepiece_model_pb2.ModelProto()
         model.ParseFromString(self.proto)
-        kinds = sentencepiece_model_pb2.TrainerSpec.ModelType
-        return kinds.Name(model.trainer_spec.model_type).lower()
+        return model
 
     def normalized(self, strings: tf.Tensor, language: str | None = None) -> tf.Tensor:
         strings = _folded(strings) if self.fold_accents else strings
@@ -224,6 +239,8 @@ class SentencePieceVocabulary(PieceVocabulary):
     def piece_bytes(self, number: int) -> bytes:
         if self.processor.is_control(number):
             return b""
+        if self.processor.is_byte(number):
+            return bytes([int(self.processor.id_to_piece(number)[1:-1], 16)])
         return self.processor.id_to_piece(number).replace(WORD_START, " ").encode()
 
     def starts_word(self, number: int) -> bool:

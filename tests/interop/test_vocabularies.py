@@ -21,6 +21,7 @@ from macaron_tf.interop.vocabularies import (
 from macaron_tf.text.byte_pairs import BytePairVocabulary
 from macaron_tf.text.normalization import moses_words
 from tests.harness import refuses
+from tests.text.conftest import train_bytes
 
 TRAINING = [
     "The quick brown fox jumped over the lazy dog, and the dog didn't mind it at all.",
@@ -270,6 +271,53 @@ def test_t5s(tmp_path):
         names = [f"<extra_id_{number}>" for number in range(100)]
         assert sentinels.tolist() == tokenizer.convert_tokens_to_ids(names)
         assert not {0, 2, 3, 4} & set(vocabulary.encode_lines(["<pad> </s> [MASK] [SEP]"])[0])
+
+
+@pytest.mark.parametrize("model_type", ["unigram", "bpe"])
+def test_bytes_of_unknown_characters(model_type, tmp_path):
+    """Of a model's own file and of `tokenizer.json`, which names no pieces' kinds."""
+    tokenizers = pytest.importorskip("tokenizers")
+    proto = sentencepiece_model_pb2.ModelProto()
+    options = {"unk_id": 0, "pad_id": -1, "bos_id": 1, "eos_id": 2, "model_type": model_type}
+    proto.ParseFromString(train_bytes(TRAINING, 320, **options))
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(proto.SerializeToString())
+    texts = ["5 ☃ cost 日本 🙂", "the dog"]
+    plain = sentencepiece.SentencePieceProcessor(model_proto=proto.SerializeToString())
+    vocabulary, ids = read_vocabulary(tmp_path)
+    rows = vocabulary.encode_lines(texts)
+    assert [ids[row].tolist() for row in rows] == [
+        [i + 1 for i in row] for row in plain.encode(texts)
+    ]
+    assert vocabulary.decode_lines(rows) == texts
+    if model_type == "bpe":
+        return
+    names = [
+        "<s>",
+        "<pad>",
+        "</s>",
+        "<unk>",
+        *(piece.piece for piece in proto.pieces[3:]),
+        "<mask>",
+    ]
+    scores = [0.0] * 4 + [piece.score for piece in proto.pieces[3:]] + [0.0]
+    model = tokenizers.models.Unigram(
+        list(zip(names, scores, strict=True)), unk_id=3, byte_fallback=True
+    )
+    theirs = tokenizers.Tokenizer(model)
+    theirs.normalizer = tokenizers.normalizers.Precompiled(
+        proto.normalizer_spec.precompiled_charsmap
+    )
+    theirs.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    (tmp_path / "sentencepiece.bpe.model").unlink()
+    theirs.save(str(tmp_path / "tokenizer.json"))
+    vocabulary, ids = read_vocabulary(tmp_path)
+    rows = vocabulary.encode_lines(texts)
+    assert [ids[row].tolist() for row in rows] == [theirs.encode(text).ids for text in texts]
+    assert vocabulary.decode_lines(rows) == texts
+    whole = json.loads((tmp_path / "tokenizer.json").read_text())
+    whole["model"]["vocab"][5][0] = "no byte"
+    (tmp_path / "tokenizer.json").write_text(json.dumps(whole))
+    refuses("byte_fallback=true and no piece <0x01>", read_vocabulary, tmp_path)
 
 
 def test_the_real_albert_vocabulary(shared_data):

@@ -1,8 +1,10 @@
 """Small corpora of pairs and joint vocabularies over them."""
 
+import io
 import random
 
 import pytest
+import sentencepiece
 
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.text import NormalizationConfig, SentencePieceVocabulary, WordPieceVocabulary
@@ -16,6 +18,17 @@ def train_joint(pairs, size: int, **options) -> SentencePieceVocabulary:
     """A translator's vocabulary, as `translate vocabulary` trains it."""
     options = {"masks": False, "languages": ("en", "de"), "character_coverage": 1.0, **options}
     return SentencePieceVocabulary.train(interleave(pairs, ("en", "de")), size, **options)
+
+
+def train_bytes(lines, size: int, **options) -> bytes:
+    """A SentencePiece model whose last resort is bytes; ids as in a translator's vocabulary."""
+    model = io.BytesIO()
+    options = {"pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3, "model_type": "bpe", **options}
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_writer=model, vocab_size=size, byte_fallback=True,
+        minloglevel=2, **options,
+    )  # fmt: skip
+    return model.getvalue()
 
 
 @pytest.fixture(scope="session")

@@ -29,7 +29,7 @@ from macaron_tf.text.base import drawn
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, clean
 from tests import ram_paths
 from tests.harness import refuses
-from tests.text.conftest import train_joint
+from tests.text.conftest import train_bytes, train_joint
 from tests.text.test_byte_pairs import MERGES, UNITS
 
 LINES = ["the cat sat on the mat .", "a naïve café, 日本 !", "two  spaces", "it's the cat's"] * 8
@@ -41,6 +41,7 @@ MAKERS = {
     "wordpiece": lambda: WordPieceVocabulary.train(LINES, 60),
     "sentencepiece": lambda: SentencePieceVocabulary.train(LINES, 60, character_coverage=1.0),
     "translation": lambda: train_joint([(line, line) for line in LINES], 60),
+    "byte_fallback": lambda: SentencePieceVocabulary(train_bytes(LINES, 300)),
     "byte_bpe": lambda: BytePairVocabulary.train(LINES, 300),
     "character_bpe": lambda: CharacterPairVocabulary(UNITS, MERGES),
     "pair": lambda: PairVocabulary(*[MAKERS["wordpiece"]()] * 2, LOWER, ("fr", "en")),

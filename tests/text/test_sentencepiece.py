@@ -1,4 +1,5 @@
 """SentencePiece: special ids, the same bytes again, SentencePiece's own text, refusing."""
+# ruff: noqa: RUF001 -- a fraction slash and a full-width letter are themselves
 
 import io
 
@@ -11,7 +12,7 @@ import tensorflow as tf
 from macaron_tf.text import NormalizationConfig, SentencePieceVocabulary
 from tests.hard_texts import HARDEST
 from tests.harness import refuses
-from tests.text.conftest import train_joint
+from tests.text.conftest import train_bytes, train_joint
 
 LOWER = NormalizationConfig(lower_case=True)
 
@@ -78,6 +79,54 @@ def test_real_lines_in_the_graph_and_in_sentencepiece(real_pairs, real_vocabular
     lines = [" ".join(pair[0].lower().split()) for pair in real_pairs[:200]]
     lines = [line for line in lines if '"' not in line and "(" not in line]
     assert real_vocabulary.decode_lines(real_vocabulary.encode_lines(lines)) == lines
+
+
+@pytest.mark.parametrize("model_type", ["bpe", "unigram"])
+def test_bytes_of_unknown_characters_are_decoded_as_sentencepiece_does(lines, model_type):
+    vocabulary = SentencePieceVocabulary(train_bytes(lines, 290, model_type=model_type))
+    model = vocabulary.processor
+    texts = ["5 € today", "日本 🙂\u200c ½", "the man"]
+    rows = vocabulary.encode_lines(texts)
+    assert vocabulary.unk_id not in np.concatenate(rows)
+    # No word in these bytes' order: broken characters, surrogates, overlong and too large ones.
+    some = bytes.fromhex("E282ACC3A9F09F9982EDA0E080F490C0FF41000A")
+    some = [model.piece_to_id(f"<0x{byte:02X}>") for byte in some]
+    rng = np.random.default_rng(0)
+    rows += [rng.choice(some, length).tolist() for length in range(1, 8) for _ in range(100)]
+    rows += [row for row in rng.integers(4, model.vocab_size(), (300, 9)).tolist()
+             if model.id_to_piece(row[0]) != "<0x20>"]  # fmt: skip
+    expected = model.decode(rows)
+    assert expected[:3] == ["5 € today", "日本 🙂 1⁄2", "the man"]
+    assert "\ufffd\ufffd" in expected[-500]
+    assert vocabulary.decode_lines(rows) == expected
+    in_graph = tf.function(vocabulary.decode)(tf.ragged.constant(rows, dtype=tf.int32)).numpy()
+    assert [line.decode() for line in in_graph] == expected
+    stream = vocabulary.detokenizer.stream()
+    euro = [model.piece_to_id(f"<0x{byte}>") for byte in ("E2", "82", "AC", "E2", "82")]
+    assert [stream.add(number) for number in euro] == ["", "", "€", "", ""]
+    assert stream.end() == "\ufffd\ufffd"
+    located = vocabulary.encode_with_offsets(tf.constant(["5 €"]))
+    assert located.starts.to_list()[0][-3:] == [2] * 3 and located.ends.to_list()[0][-3:] == [3] * 3
+
+
+def test_a_rule_chooses_what_sentencepiece_does_to_characters():
+    text = "می\u200cروم m² ½ Ａ"
+    kept = {
+        "nmt_nfkc": "می روم m2 1⁄2 A",
+        "nfkc": "می\u200cروم m2 1⁄2 A",
+        "nfkc_cf": "می\u200cروم m2 1⁄2 a",
+        "identity": text,
+    }
+    made = {}
+    for rule, expected in kept.items():
+        options = {"size": 30, "character_coverage": 1.0, "normalization_rule": rule}
+        made[rule] = vocabulary = SentencePieceVocabulary.train([text] * 9, **options)
+        assert vocabulary.normalization_rule == rule
+        [row] = vocabulary.encode_lines([text])
+        assert vocabulary.encode(tf.constant([text])).to_list() == [row]
+        assert vocabulary.decode_lines([row]) == [expected]
+    plain = SentencePieceVocabulary.train([text] * 9, 30, character_coverage=1.0)
+    assert plain.hash == made["nmt_nfkc"].hash
 
 
 def test_equally_likely_cuts_are_the_same_in_and_outside_a_graph():

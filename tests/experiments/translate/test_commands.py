@@ -12,6 +12,7 @@ from experiments.translate.__main__ import main
 from experiments.translate.run import TranslationRun
 from macaron_tf.data.translation import TranslationData
 from macaron_tf.errors import UserError
+from macaron_tf.text import PieceVocabulary
 from macaron_tf.training.progress import read_lines
 from tests.conftest import number_pairs, number_settings, write_numbers
 from tests.experiments.pretraining_toy import flags
@@ -115,6 +116,13 @@ def test_vocabulary_command_and_mismatch(number_run, number_text, tmp_path, ran,
     # The same text and size, but not lower-cased: another vocabulary than the run's.
     command = ["train", "multi30k_macaron_tiny", number_run, "--vocabulary", out, *settings]
     refused(main, [*command, "--set", "training.seed=2"], "vocabulary mismatch")
+    keep = "data.normalization_rule=identity"
+    fresh = ["train", "demo", tmp_path / "run", "--vocabulary", out]
+    refused(main, [*fresh, *settings, "--set", keep], "'identity' and the vocabulary was trained")
+    assert not (tmp_path / "run").exists()
+    ran(main, "vocabulary", "demo", tmp_path / "kept", *settings, "--set", keep)
+    kept = PieceVocabulary.load(tmp_path / "kept")
+    assert kept.normalization_rule == "identity"
 
 
 @pytest.mark.parametrize(
