@@ -171,7 +171,8 @@ class TaggerModule(TaskModule):
     def serve(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
         words = tf.strings.split(text)  # (B, None)
         inputs, places = encode_words(self.vocabulary, words, self.limits.max_length)
-        found = word_probabilities(self.network(inputs, training=False), places)  # (N, C), N words
+        logits = self.network(inputs, training=False)
+        found = word_probabilities(logits, places, self.task.outside)  # (N, C), N words
         tags = tf.gather(tf.constant(self.task.labels), tf.argmax(found, axis=1))  # (N,)
         return {
             "words": words.to_tensor(),

@@ -7,6 +7,7 @@ import numpy as np
 
 from macaron_tf.errors import needed
 
+_AS_BIOES = str.maketrans("MLUW", "IESS")  # letters of BILOU, BMES and BMEWO
 _ANSWER_METRICS = ("exact", "f1", "HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1")
 
 
@@ -75,17 +76,19 @@ def score_words(
 
 
 def score_tags(
-    predictions: Sequence[Sequence[str]], truths: Sequence[Sequence[str]]
+    predictions: Sequence[Sequence[str]], truths: Sequence[Sequence[str]], scheme: str = "BI"
 ) -> dict[str, float]:
     """Precision, recall and F1 of entities, each of its type and with both its ends right.
 
     Args:
-        predictions, truths: the tags of each sentence, IOB2.
+        predictions, truths: the tags of each sentence.
+        scheme: letters of the tags, "BI" for IOB2; those of others stand for BIOES's.
 
     Returns:
         As fractions: "f1", "precision" and "recall" over all entities, and of each type that
-        occurs "TYPE_f1" and so on, entities by IOB2, each from its B- on; "conlleval_f1", the F1
-        of CoNLL's own script, which takes an I- that follows nothing for a beginning.
+        occurs "TYPE_f1" and so on, entities strictly by the scheme, such as each from its B- on;
+        "conlleval_f1", the F1 of CoNLL's own script, which takes an I- that follows nothing for a
+        beginning.
 
     Raises:
         UserError: seqeval is not installed.
@@ -93,7 +96,12 @@ def score_tags(
     """
     with needed("scoring entities"):
         from seqeval.metrics import classification_report, f1_score
-        from seqeval.scheme import IOB2
+        from seqeval.scheme import IOB2, IOBES
+    if scheme != "BI":
+        predictions, truths = (
+            [[tag[0].translate(_AS_BIOES) + tag[1:] for tag in tags] for tags in side]
+            for side in (predictions, truths)
+        )
     predictions, truths = [*map(list, predictions)], [*map(list, truths)]
     if [*map(len, predictions)] != [*map(len, truths)]:
         raise ValueError("the predictions are not of the same sentences")
@@ -101,7 +109,12 @@ def score_tags(
     if all(tag == "O" for tags in (*predictions, *truths) for tag in tags):
         return metrics  # seqeval has no report on nothing
     report = classification_report(
-        truths, predictions, output_dict=True, mode="strict", scheme=IOB2, zero_division=0
+        truths,
+        predictions,
+        output_dict=True,
+        mode="strict",
+        scheme=IOB2 if scheme == "BI" else IOBES,
+        zero_division=0,
     )
     names = {"f1": "f1-score", "precision": "precision", "recall": "recall"}
     for kind, found in report.items():

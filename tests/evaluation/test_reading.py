@@ -93,6 +93,41 @@ def test_an_entity_begins_with_b():
     assert score_tags(truths, truths)["f1"] == 1
 
 
+@pytest.mark.parametrize("scheme", ["BIES", "BILU", "BMES", "BMEW"])
+def test_entities_count_the_same_in_every_scheme(scheme):
+    """Valid tags of other schemes have IOB2's scores; none is an entity without its end."""
+    begin, inner, last, single = scheme
+
+    def side(rng) -> list[list[tuple[str, str]]]:
+        """IOB2's tag and the scheme's, of sentences of 12 words."""
+        found = []
+        for _ in range(30):
+            words = []
+            for length in (1, 2, 3, 4, 2):
+                kind, cut = rng.choice(["", "PER", "LOC"]), rng.integers(1, length + 1)
+                for part in filter(None, (cut, length - cut)):
+                    letters = begin + inner * (part - 2) + last if part > 1 else single
+                    ours = ["B", *"I" * (part - 1)]
+                    words += [
+                        (f"{a}-{kind}", f"{b}-{kind}") if kind else ("O", "O")
+                        for a, b in zip(ours, letters, strict=True)
+                    ]
+            found.append(words)
+        return found
+
+    rng = np.random.default_rng(1)
+    sides = side(rng), side(rng)
+    iob2, theirs = (
+        [[[tags[number] for tags in words] for words in one] for one in sides] for number in (0, 1)
+    )
+    expected = score_tags(*iob2)
+    assert 0.1 < expected["f1"] < 0.9
+    assert score_tags(*theirs, scheme) == pytest.approx(expected)
+    assert score_tags(theirs[1], theirs[1], scheme)["f1"] == 1
+    endless = score_tags(tags("B-PER O"), tags(f"{begin}-PER {last}-PER"), scheme)
+    assert endless["f1"] == endless["precision"] == 0
+
+
 def test_nothing_found_is_nothing():
     found = score_tags(tags("O O"), tags("O O"))
     assert set(found.values()) == {0.0} and {"f1", "precision", "recall"} <= set(found)

@@ -7,22 +7,29 @@ import pytest
 
 import macaron_tf
 from experiments.finetune.__main__ import main
-from experiments.finetune.run import FinetuningRun
+from experiments.finetune.init import read_init
+from experiments.finetune.kinds import kind_of
+from experiments.finetune.run import FinetuningRun, preset
 from experiments.finetune.train import TaskData
+from experiments.recipe import override
 from export.places import open_module
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.own_tables import TableSettings
 from macaron_tf.data.tasks.reading import read_examples
+from macaron_tf.data.tasks.tags import TaggedSentences
+from macaron_tf.io.paths import as_path
 from tests.data.tasks.test_reading import prepare
 from tests.experiments.task_toys import (
     READING,
+    SHRUNK,
     scores_in,
     sentences,
     toy_flags,
     without,
     write_reading,
     write_table,
+    write_untrained,
 )
 from tests.harness import refuses
 
@@ -119,6 +126,31 @@ def test_tags_are_those_of_the_file(tmp_path, ran):
     run = FinetuningRun.open(tmp_path / "run")
     assert run.task.labels == ("O", "B-ORG", "I-ORG", "B-PER", "I-PER")
     assert run.result().best_score > 0.5
+
+
+@pytest.mark.parametrize(
+    ("table", "usual"),
+    [
+        (("table.classes=('B-PER','I-PER','O')",), "O"),
+        (("table.classes=('ADJ','NOUN','VERB')", "table.usual_tag=NOUN"), "NOUN"),
+    ],
+)
+def test_a_word_without_a_piece_has_the_usual_tag(table, usual, tmp_path, answered):
+    """By the command, the export and the baseline: not the first tag in the alphabet."""
+    write_reading(tmp_path)
+    init = read_init("none", "bert_tiny", tmp_path / "vocabulary")
+    shape = [f"{name}={value}" for name, value in SHRUNK.items() if "training" not in name]
+    recipe = override(init.apply(preset("bert", get_task("tag", own=True))), [*shape, *table])
+    run = FinetuningRun(as_path(tmp_path / "run"), recipe, init.vocabulary)
+    write_untrained(run)
+    words = ["ann", "\u200b", "saw", "\xad", "️"]
+    found = answered(main, "predict", run.path, text=" ".join(words)).splitlines()
+    assert [found[number] for number in (1, 3, 4)] == [f"{words[n]}\t{usual}" for n in (1, 3, 4)]
+    module, _ = open_module(str(run.path))
+    tags = module.serve([" ".join(words)])["tags"].numpy()[0]
+    assert [f"{word}\t{tag.decode()}" for word, tag in zip(words, tags, strict=True)] == found[:5]
+    train = TaggedSentences([["a"]], [np.array([run.task.outside - 1])])
+    assert kind_of(run.task).baseline(train)(TaggedSentences([["new"]], None)) == [[usual]]
 
 
 def test_a_function_of_ones_own_is_a_table(toy, tmp_path, monkeypatch, ran, refused):

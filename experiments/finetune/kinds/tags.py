@@ -13,8 +13,8 @@ from macaron_tf.data.tasks.tags import (
     TaggedSentences,
     at_spaces,
     encode_tagged,
-    is_iob,
     read_tagged,
+    scheme_of,
     word_probabilities,
 )
 from macaron_tf.evaluation.reading import score_tags, score_words
@@ -45,17 +45,18 @@ class Tags(TaskKind):
     def outputs(
         self, logits, encoded: EncodedTaggedSentences, examples, limits, tuned
     ) -> list[np.ndarray]:
-        found = word_probabilities(tf.constant(logits), encoded.positions).numpy()  # (W, C)
-        return np.split(found, encoded.splits[1:-1])
+        # (W, C)
+        found = word_probabilities(tf.constant(logits), encoded.positions, self.task.outside)
+        return np.split(found.numpy(), encoded.splits[1:-1])
 
     def decide(self, outputs: list[np.ndarray]) -> list[list[str]]:
         return [self._named(values.argmax(axis=1)) for values in outputs]
 
     def score(self, predictions: list[list[str]], examples: TaggedSentences) -> dict[str, float]:
         truths = [self._named(tags) for tags in examples.labels]
-        if not is_iob(self.task.labels):
+        if not (scheme := scheme_of(self.task.labels)):
             return self.with_score(score_words(predictions, truths))
-        return self.with_score(score_tags(predictions, truths))
+        return self.with_score(score_tags(predictions, truths, scheme))
 
     def lines(self, outputs: list[np.ndarray], examples: TaggedSentences) -> str:
         """CoNLL's columns: a line a word, with its tag, and an empty line after a sentence."""
@@ -66,13 +67,13 @@ class Tags(TaskKind):
         )
 
     def baseline(self, train: TaggedSentences) -> Callable[[TaggedSentences], list[list[str]]]:
-        """Gives each word its most frequent tag of the training set, and "O" to a new one."""
+        """Gives each word its most frequent tag of the training set; a new one is outside."""
         counts: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
         tags = itertools.chain.from_iterable(train.labels)
         for word, tag in zip(itertools.chain.from_iterable(train.words), tags, strict=True):
             counts[word][int(tag)] += 1
         usual = {word: self.task.labels[c.most_common(1)[0][0]] for word, c in counts.items()}
-        outside = self.task.labels[0]
+        outside = self.task.labels[self.task.outside]
         return lambda examples: [
             [usual.get(word, outside) for word in words] for words in examples.words
         ]

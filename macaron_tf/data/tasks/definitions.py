@@ -31,8 +31,7 @@ class Task(Settings):
             the words of a sentence.
         second: fields of the second text, such as a question's context; none for a task on one
             text.
-        labels: names of the classes, class 0 first; empty for regression. Of tags, in IOB2, "O" is
-            the first.
+        labels: names of the classes, class 0 first; empty for regression.
         metrics: the papers' metrics; their mean is the main score.
         more_metrics: others worth reporting.
         kind: `"classification"` (or regression) of a text or two, `"spans"`, an
@@ -55,6 +54,7 @@ class Task(Settings):
             `macaron_tf.data.tasks.own_tables`.
         label: the column of a table that holds the answers.
         mean, deviation: of the scores of a regression; a model learns (score - mean) / deviation.
+        usual_tag: of a word without a piece, where no tag is O; None = the first.
 
     Example:
         Task("spam", first=("subject", "body"), labels=("ham", "spam"), metrics=("f1",))
@@ -81,6 +81,7 @@ class Task(Settings):
     label: str = "label"
     mean: float = 0.0
     deviation: Positive = 1.0
+    usual_tag: str | None = None
 
     @property
     def num_classes(self) -> int:
@@ -91,11 +92,18 @@ class Task(Settings):
     def regression(self) -> bool:
         return self.kind == "classification" and not self.labels
 
+    @property
+    def outside(self) -> int:
+        """The number of the tag of a word that a model cannot see: O, else `usual_tag`."""
+        tag = "O" if "O" in self.labels else self.usual_tag
+        return self.labels.index(tag) if tag else 0
+
     def summary(self) -> str:
         """Columns and classes in a line, such as "text -> label: a, b"."""
         columns = " + ".join((*self.first, *self.question, *self.second)) or "words"
         classes = f"{len(self.labels)} classes, {', '.join(self.labels[:20])}"
-        return f"{columns} -> {self.label}: {'a score' if self.regression else classes}"
+        answers = "a score" if self.regression else classes
+        return f"{columns} -> {self.label}: {answers}, judged by {' and '.join(self.metrics)}"
 
     @property
     def grouped(self) -> bool:

@@ -3,9 +3,10 @@
 TableSettings().filled(get_task("classify", own=True), "tsv:mine.tsv")
 """
 
+import collections
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -14,7 +15,7 @@ from annotated_types import Gt, Lt
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.reading import OWN_ROWS, Table, parse_task_source, read_examples
-from macaron_tf.data.tasks.tags import FORMS, as_iob2, is_iob, sentences_of
+from macaron_tf.data.tasks.tags import FORMS, as_iob2, scheme_of, sentences_of, strays_among
 from macaron_tf.errors import UserError
 from macaron_tf.settings import Natural, Positive, Settings
 
@@ -52,6 +53,8 @@ class TableSettings(Settings):
         classes: names of the classes or tags, class 0 first; by default those that a set of
             TensorFlow Datasets names, or those of the training table, sorted; of choices their
             numbers from 1.
+        usual_tag: of a word without a piece, such as a zero-width space, where no tag is O; by
+            default the commonest of the training table.
         mean, deviation: of the scores, which a model learns as (score - mean) / deviation; by
             default of the training table.
         held_out: share of the examples that are the development set, where the file's name has no
@@ -66,6 +69,7 @@ class TableSettings(Settings):
     choices: tuple[str, ...] = ()
     label: str | None = None
     classes: tuple[str, ...] = ()
+    usual_tag: str | None = None
     mean: float | None = None
     deviation: Positive | None = None
     held_out: Annotated[float, Gt(0), Lt(1)] = 0.1
@@ -74,10 +78,12 @@ class TableSettings(Settings):
     def check(self) -> None:
         if len(set(self.classes)) < len(self.classes) or len(self.classes) == 1:
             raise self.error(f"classes={self.classes!r} must be two names or more, each once")
+        if self.usual_tag and self.classes and self.usual_tag not in self.classes:
+            raise self.error(f"usual_tag={self.usual_tag!r} is none of {', '.join(self.classes)}")
 
     def check_task(self, task: Task) -> None:
         """Refuses columns and classes for a task that has its own."""
-        names = ("text", "text_b", "choices", "label", "classes", "mean", "deviation")
+        names = ("text", "text_b", "choices", "label", "classes", "mean", "deviation", "usual_tag")
         for name in names:
             if getattr(self, name) not in ((), None) and not task.own:
                 raise self.error(
@@ -94,9 +100,9 @@ class TableSettings(Settings):
         fields = dict(first=self.text, second=self.text_b, labels=self.classes)
         if task.kind == "choice":
             fields |= dict(question=self.text_b, second=self.choices)
-        fields |= dict(label=self.label or "label", mean=self.mean or 0.0)
+        fields |= dict(label=self.label or "label", usual_tag=self.usual_tag, mean=self.mean or 0.0)
         metrics = {}
-        if task.kind == "tags" and not is_iob(self.classes):
+        if task.kind == "tags" and not scheme_of(self.classes):
             metrics = dict(metrics=("accuracy",))
         return dataclasses.replace(task, **fields, **metrics, deviation=self.deviation or 1.0)
 
@@ -107,17 +113,20 @@ class TableSettings(Settings):
         forms = FORMS if task.kind == "tags" else ("tsv:FILE", OWN_ROWS)
         parsed = parse_task_source(task, source, *forms)
         table = None if parsed.kind == "conll" else Table(parsed, "train", tfds)
+        if not table and not "".join((*self.text, self.label or "0")).isdecimal():
+            raise self.error("text and label of conll:FILE are numbers of columns, from 1")
         found = self._with_columns(task, table) if table else self
         known = found.described(task)
         names = table.class_names.get(known.label) if table else None
         if task.kind == "tags":
-            if self.classes:
+            if names and not self.classes:
+                found = _replaced(found, str(source), _tags(names))
+            if found.classes and ("O" in found.classes or found.usual_tag):
                 return found
-            if names:
-                sentences = [((), (name,)) for name in names]
-            else:
-                sentences = sentences_of(known, parsed, "train", tfds=tfds)
-            return _replaced(found, str(source), _tags(sentences))
+            counts = _counted(sentences_of(known, parsed, "train", tfds=tfds), not found.classes)
+            found = found if found.classes else _replaced(found, str(source), _tags(counts))
+            usual = None if "O" in found.classes else max(sorted(counts), key=counts.get)
+            return dataclasses.replace(found, usual_tag=found.usual_tag or usual)
         if task.metrics == ("pearson",):
             if self.deviation:
                 return found
@@ -232,10 +241,34 @@ def _classes(task: Task, table: Table) -> list[str]:
     return sorted(found)
 
 
-def _tags(sentences: Sequence[tuple[Sequence[str], Sequence[str]]]) -> list[str]:
-    """The tags of sentences: O first and both of each type where they mark entities, or sorted."""
-    found = {tag for _, tags in sentences for tag in as_iob2(tags)}
-    if not is_iob(found):
-        return sorted(found)
-    types = sorted({tag[2:] for tag in found} - {""})
-    return ["O", *(f"{begins}-{kind}" for kind in types for begins in "BI")]
+def _counted(sentences: Iterable[tuple], checked: bool) -> collections.Counter:
+    """How often each tag of `sentences_of` is met, as IOB2.
+
+    Args:
+        checked: refuse what looks like a mistake among the tags of entities, such as one `0` for O,
+            and tell of types that are met once or twice.
+    """
+    counts, places = collections.Counter(), {}
+    for _, tags, where in sentences:
+        for tag, place in zip(as_iob2(tags), where, strict=True):
+            counts[tag] += 1
+            places.setdefault(tag, place)
+    if checked and (strays := strays_among(counts)):
+        tag, others = strays[0], sorted({*counts} - {*strays})
+        raise UserError(
+            f"{places[tag]}: the tag {tag[:40]!r}, met {counts[tag]:,} time(s), is not of the kind "
+            f"of {', '.join(others[:5])}: correct it, or give every tag by --set table.classes"
+        )
+    types = collections.Counter(tag[2:] for tag in counts.elements() if tag != "O")
+    rare = [f"{tag[:40]!r} ({places[tag]})" for tag in places if 0 < types[tag[2:]] < 3]
+    if checked and scheme_of(counts) and rare:
+        print(f"warning: met once or twice, a misprint? {', '.join(rare[:5])}", file=sys.stderr)
+    return counts
+
+
+def _tags(tags: Iterable[str]) -> list[str]:
+    """The classes of tags: O first and all of each type where they mark entities, or sorted."""
+    if not (scheme := scheme_of(tags)):
+        return sorted(tags)
+    types = sorted({tag[2:] for tag in tags} - {""})
+    return ["O", *(f"{begins}-{kind}" for kind in types for begins in scheme)]

@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import NamedTuple
 
 import numpy as np
@@ -30,6 +30,9 @@ from macaron_tf.text.token_rows import TokenRows
 _WORDS, _TAGS = "tokens", "ner"
 _DOCUMENT = "-DOCSTART-"
 FORMS = ("conll:FILE", "tsv:FILE", OWN_ROWS)  # sources beside TFDS
+# Letters of the tags of entities: IOB, BIOES, BILOU, BMES and BMEWO, all beside O.
+_SCHEMES = ("BI", "BIES", "BILU", "BMES", "BMEW")
+_ENTITY = re.compile("([BIESLUMW])-.+")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -61,7 +64,9 @@ def read_tagged(
         source: instead of the task's own, one of
             `tfds:NAME[/CONFIG][:VERSION]`: records of `tokens` and their classes `ner`;
             `conll:FILE`, see `Source.path`: a word a line, in the first of several columns (with
-                tabs or spaces between), its tag in the last; an empty line ends a sentence;
+                tabs between, or spaces in a line without tabs), its tag in the last; an empty line
+                ends a sentence, comments (`# id 1`) stand before one. The numbers of other columns
+                are `task.first` and `task.label`; CoNLL-U's are known;
             `tsv:FILE`, `python:MODULE:FUNCTION` or, of a task of the user's own, `tfds:NAME`: a
                 `Table` whose cells hold the words of a sentence and, in the task's label column, as
                 many tags, spaces between.
@@ -75,7 +80,7 @@ def read_tagged(
         found = _of_tfds(task, parsed.place, split, tfds)
     else:
         found = sentences_of(task, parsed, split, task.labels, tfds)
-    words, tags = zip(*found, strict=True)
+    words, tags = zip(*((words, tags) for words, tags, _ in found), strict=True)
     numbers = {tag: number for number, tag in enumerate(task.labels)}
     labels = [np.array([numbers[tag] for tag in as_iob2(row)], np.int32) for row in tags]
     return TaggedSentences(list(map(list, words)), labels)
@@ -87,22 +92,21 @@ def sentences_of(
     split: str,
     known: Sequence[str] | None = None,
     tfds: Tfds | None = None,
-) -> list[tuple[Sequence[str], Sequence[str]]]:
-    """The words of each sentence of a table or of a file in columns, and their tags as they stand.
+) -> Iterator[tuple[Sequence[str], Sequence[str], Sequence[str]]]:
+    """The words of each sentence of a table or of a file in columns, their tags, and their places.
 
     Args:
         known: the tags that there may be; None = any.
     """
     if source.kind == "conll":
-        path, found = source.path(split), []
-        for sentence in _of_lines(path):
+        path, sentence = source.path(split), None
+        for sentence in _of_lines(path, task, known):
             where, words, tags = zip(*sentence, strict=True)
             _check_tags(task, where, tags, known)
-            found.append((words, tags))
-        if not found:
+            yield words, tags, where
+        if not sentence:
             raise UserError(f"{path} holds no sentence: give a word and its tag a line")
-        return found
-    found = []
+        return
     for where, cells in Table(source, split, tfds).rows((*task.first, task.label)):
         words, tags = (at_spaces(cell) for cell in cells)
         if len(words) != len(tags):
@@ -110,9 +114,9 @@ def sentences_of(
                 f"{where}: {len(words)} words, and {len(tags)} tags in column {task.label!r}; give "
                 "a tag for each word, with spaces between"
             )
-        _check_tags(task, [where] * len(tags), tags, known)
-        found.append((words, tags))
-    return found
+        places = [where] * len(tags)
+        _check_tags(task, places, tags, known)
+        yield words, tags, places
 
 
 def at_spaces(text: str) -> list[str]:
@@ -137,22 +141,42 @@ def as_iob2(tags: Sequence[str]) -> list[str]:
 
     In IOB1, as CoNLL's own files are, B- is only written between two entities of a type: 267
     entities of TensorFlow Datasets' copy of the training set begin with I- still, which a scorer
-    of IOB2 would not see. Here IOB1, IOB2 and mixtures become IOB2.
+    of IOB2 would not see. Here IOB1, IOB2 and mixtures become IOB2; schemes that mark an entity's
+    end (`scheme_of`) stay.
     """
     found, before = [], "O"
+    ended = any(tag[0] not in "BI" for tag in tags if _ENTITY.fullmatch(tag))
     for tag in tags:
-        opens = tag.startswith("I-") and before[2:] != tag[2:]
+        opens = not ended and tag.startswith("I-") and before[2:] != tag[2:]
         found.append(f"B{tag[1:]}" if opens else tag)
         before = tag
     return found
 
 
-def is_iob(tags: Iterable[str]) -> bool:
-    """Whether tags are O, B-TYPE and I-TYPE, which mark entities."""
-    return all(re.fullmatch("O|[BI]-.+", tag) for tag in tags)
+def scheme_of(tags: Iterable[str]) -> str | None:
+    """The letters, of `_SCHEMES`, of tags that mark entities (O aside); None of other tags."""
+    found = [_ENTITY.fullmatch(tag) for tag in tags if tag != "O"]
+    letters = {match[1] for match in found if match}
+    # In IOE, no letter says where an entity begins.
+    if not all(found) or (letters - {"I"} and letters.isdisjoint("BSUW")):
+        return None
+    return next((scheme for scheme in _SCHEMES if letters <= {*scheme}), None)
 
 
-def _of_tfds(task: Task, name, split, tfds) -> Iterator[tuple[list, list]]:
+def strays_among(counts: Mapping[str, int]) -> list[str]:
+    """Tags outside the scheme of those that are met three times or more, such as one `0` for O.
+
+    Where they are the greater part of the tags, these mark no entities, and none is a stray.
+    """
+    entities = [tag for tag in counts if _ENTITY.fullmatch(tag)]
+    letters = {tag[0] for tag in entities if counts[tag] > 2} or {tag[0] for tag in entities}
+    schemes = [scheme for scheme in _SCHEMES if letters <= {*scheme}]
+    known = "BI" if "BI" in schemes else "".join(schemes)
+    strays = [tag for tag in counts if tag != "O" and (tag not in entities or tag[0] not in known)]
+    return strays if letters and known and 2 * len(strays) <= len(counts) else []
+
+
+def _of_tfds(task: Task, name, split, tfds) -> Iterator[tuple[list, list, tuple]]:
     columns = read_columns(name, split, (_WORDS, _TAGS), tfds)
     names = columns.class_names.get(_TAGS, ())
     if set(names) != set(task.labels):
@@ -161,26 +185,69 @@ def _of_tfds(task: Task, name, split, tfds) -> Iterator[tuple[list, list]]:
             f"{', '.join(task.labels)}: take a set with the task's tags"
         )
     for words, tags in zip(columns.values[_WORDS], columns.values[_TAGS], strict=True):
-        yield decoded(words), [names[tag] for tag in tags]
+        yield decoded(words), [names[tag] for tag in tags], ()
 
 
-def _of_lines(path) -> Iterator[list[tuple[str, str, str]]]:
+def _cells(line: str) -> list[str]:
+    """The columns of a line, between tabs or, in a line without tabs, between spaces."""
+    # A no-break space stands within a word.
+    return [cell for part in line.split("\t" if "\t" in line else " ") if (cell := part.strip(" "))]
+
+
+def _of_lines(
+    path, task: Task, known: Sequence[str] | None
+) -> Iterator[list[tuple[str, str, str]]]:
     """The place, the word and the tag of each line, sentence by sentence."""
+    word, tag, numbered, tags = _form_of(path, task)
+    tags |= {"#", *(known or ())}
     sentence: list[tuple[str, str, str]] = []
     for number, line in enumerate(itertools.chain(lines_of(path), [""]), start=1):
-        # A no-break space stands within a word: only these two separate columns.
-        columns = [column for column in re.split("[\t ]", line) if column]
-        if not columns or columns[0] == _DOCUMENT:
+        row = _cells(line)
+        if not row or row[0] == _DOCUMENT:
             if sentence:
                 yield sentence
             sentence = []
-            continue
-        if len(columns) < 2:
-            raise UserError(
-                f"{path}, line {number}: {columns[0][:40]!r} stands alone; give a word and its tag "
-                "with a tab or a space between, and an empty line after each sentence"
-            )
-        sentence.append((f"{path}, line {number}", columns[0], columns[-1]))
+        elif sentence or not _is_comment(line, tags):
+            if len(row) <= max(1, word, tag):
+                raise UserError(
+                    f"{path}, line {number}: {line.strip()[:40]!r} stands alone; give a word and "
+                    "its tag with a tab or a space between, and an empty line after each sentence"
+                )
+            if not numbered or row[0].isdecimal():  # CoNLL-U's 1-2 and 1.1 number no words
+                sentence.append((f"{path}, line {number}", row[word], row[tag]))
+
+
+def _form_of(path, task: Task) -> tuple[int, int, bool, set[str]]:
+    """The columns of words and of tags in a file, whether numbers of the words stand before them,
+    and what stands in the last column.
+    """
+    last, widths, numbered = set(), set(), True
+    for row in map(_cells, lines_of(path)):
+        if row and row[0][0] != "#" and row[0] != _DOCUMENT:
+            last.add(row[-1])
+            widths.add(len(row))
+            numbered = numbered and re.fullmatch(r"\d+([-.]\d+)?", row[0]) is not None
+    # The word and its universal part of speech, of CoNLL-U's ten columns.
+    word, tag = (1, 3) if numbered and widths == {10} else (0, -1)
+    if task.own:
+        word = int(task.first[0]) - 1 if task.first and task.first[0].isdecimal() else word
+        tag = int(task.label) - 1 if task.label.isdecimal() else tag
+    if numbered and word == 0 and min(widths, default=0) > 2:
+        raise UserError(
+            f"{path}: the first column numbers the words; take it out, or give the columns of word "
+            "and tag to the task tag, as by --set table.text=2 --set table.label=3"
+        )
+    return word, tag, numbered and word > 0, last
+
+
+def _is_comment(line: str, tags: Set[str]) -> bool:
+    """Whether a line is a comment, such as `# id 1` or `# text = A`, and not `#` with its tag."""
+    mark, *others = line.split()
+    if line.startswith("#\t") or not others:
+        return False
+    if "=" in others[:3]:
+        return mark[0] == "#"
+    return mark == "#" and others[-1] not in tags and not _ENTITY.fullmatch(others[-1])
 
 
 class WordPositions(NamedTuple):
@@ -233,17 +300,17 @@ def encode_words(
     return rows_of(parts), positions
 
 
-def word_probabilities(logits: tf.Tensor, positions: WordPositions) -> tf.Tensor:
+def word_probabilities(logits: tf.Tensor, positions: WordPositions, outside: int = 0) -> tf.Tensor:
     """A tagger's probabilities of the tags of each word, (W, C) float32.
 
-    A word without a piece has the first tag, "O".
+    Args:
+        outside: tag of a word without a piece, see `Task.outside`.
     """
     has_piece = positions.rows >= 0
     # A sentence of such words alone has a window all the same: position 0 is always there.
     index = tf.maximum(tf.stack(positions, axis=1), 0)  # (W, 2)
     seen = tf.nn.softmax(tf.cast(tf.gather_nd(logits, index), tf.float32))  # (W, C)
-    outside = tf.one_hot(tf.zeros_like(positions.rows), tf.shape(logits)[-1])  # (W, C)
-    return tf.where(has_piece[:, None], seen, outside)
+    return tf.where(has_piece[:, None], seen, tf.one_hot(outside, tf.shape(logits)[-1]))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -75,6 +75,53 @@ def test_bad_tables_are_one_sentence(task, text, words, tmp_path):
     refuses(words, filled, task, tmp_path, text)
 
 
+ENTITIES = "Ann B-PER\nof O\nRome B-LOC\n\n" * 3
+
+
+@pytest.mark.parametrize("tag", ["0", "o", "E-PER", "U-LOC", "B_PER", "-"])
+def test_a_stray_tag_among_entities_is_refused(tag, tmp_path):
+    words = rf"own.txt, line 13: the tag '{tag}', met 1 time.s., is not of the kind of B-LOC, B-PER"
+    refuses(words, filled, TAG, tmp_path, f"{ENTITIES}x {tag}\n", "own.txt")
+    table = "words\ttags\n" + "Ann of\tB-PER O\n" * 3 + f"Ann of\tB-PER {tag}\n"
+    refuses("own.tsv, line 5: the tag", filled, TAG, tmp_path, table)
+    named = {"classes": ("O", tag, "B-PER", "B-LOC")}  # the user's word
+    _, task = filled(TAG, tmp_path, f"{ENTITIES}x {tag}\n", "own.txt", **named)
+    assert task.labels == named["classes"]
+    if tag[1:2] != "-":  # of another scheme, if it is everywhere
+        everywhere = ENTITIES.replace(" O", f" {tag}")
+        refuses("line 2: the tag .*, met 3 time", filled, TAG, tmp_path, everywhere, "own.txt")
+
+
+def test_rare_types_of_entities_are_told(tmp_path, capsys):
+    _, task = filled(TAG, tmp_path, f"{ENTITIES}x I-LCO\n", "own.txt")
+    assert task.labels == ("O", *(f"{b}-{t}" for t in ("LCO", "LOC", "PER") for b in "BI"))
+    said = capsys.readouterr().err
+    assert "met once or twice, a misprint? 'B-LCO'" in said and "own.txt, line 13)" in said
+    filled(TAG, tmp_path, ENTITIES, "own.txt")
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("scheme", "one", "more"), [("BIES", "S", "E"), ("BILU", "U", "L")])
+def test_schemes_that_mark_the_end_stay_entities(scheme, one, more, tmp_path):
+    text = f"Ann B-PER\nLee {more}-PER\nof O\nRome {one}-LOC\n\n" * 3
+    _, task = filled(TAG, tmp_path, text, "own.txt")
+    assert task.labels == ("O", *(f"{b}-{t}" for t in ("LOC", "PER") for b in scheme))
+    assert task.metrics == ("f1",)
+
+
+def test_the_tag_of_words_that_no_model_sees(tmp_path):
+    text = "a DET\ndog NOUN\nruns VERB\n\nthe DET\n"
+    table, task = filled(TAG, tmp_path, text, "own.txt")
+    assert (table.usual_tag, task.outside, task.metrics) == ("DET", 0, ("accuracy",))
+    _, task = filled(TAG, tmp_path, text, "own.txt", classes=("VERB", "NOUN", "DET"))
+    assert task.outside == 2
+    _, task = filled(TAG, tmp_path, text, "own.txt", usual_tag="NOUN")
+    assert task.labels[task.outside] == "NOUN"
+    table, task = filled(TAG, tmp_path, ENTITIES, "own.txt", classes=("B-LOC", "B-PER", "O"))
+    assert (table.usual_tag, task.outside) == (None, 2)
+    refuses("usual_tag='X' is none of A, B", TableSettings, classes=("A", "B"), usual_tag="X")
+
+
 def test_choices_are_numbered_columns(tmp_path):
     text = f"{CHOICES}a\tb\tc\td\te\t3\nf\tg\th\ti\t\t1\n"
     table, task = filled(CHOOSE, tmp_path, text)

@@ -9,12 +9,14 @@ import tensorflow as tf
 
 from macaron_tf.data.batches import ExampleBatches
 from macaron_tf.data.tasks.definitions import get_task
+from macaron_tf.data.tasks.own_tables import TableSettings
 from macaron_tf.data.tasks.tags import (
     TaggedSentences,
     as_iob2,
     encode_tagged,
     encode_words,
     read_tagged,
+    scheme_of,
     word_probabilities,
 )
 from tests.harness import refuses
@@ -46,6 +48,64 @@ def test_conll_files(tmp_path):
         assert " ".join(as_iob2(given.split())) == "O B-PER I-PER O B-LOC B-LOC B-ORG"
     assert as_iob2(["I-PER", "I-LOC", "B-LOC", "I-LOC"]) == ["B-PER", "B-LOC", "B-LOC", "I-LOC"]
     assert as_iob2([]) == []
+
+
+CONLL_U = (
+    "# sent_id = 1\n# text = du Vitamin O\n1-2\tdu\t_\t_\t_\t_\t_\t_\t_\t_\n"
+    "1\tde\tde\tADP\tP\t_\t2\tcase\t_\t_\n2\tle\tle\tDET\tD\t_\t0\troot\t_\tSpaceAfter=No\n"
+    "2.1\tx\t_\t_\t_\t_\t_\t_\t_\t_\n3\t#\t#\tSYM\tS\t_\t0\troot\t_\t_\n"
+)
+UNER = "# id = 1\n1\tAnn\tB-PER\t-\tme\n2\tis\tO\t-\tme\n3\tX\tO\t-\tme\n\n" * 3
+COLUMNS = {"text": ("2",), "label": "3"}
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "found"),
+    [
+        ("New York\tB-LOC\nno  \t\tO\n", {}, "New York/B-LOC no/O"),
+        ("EU \tNNP\tB-ORG \nno O\n", {}, "EU/B-ORG no/O"),
+        ("# id 5239\tdomain=en\nin _ _ O\nrome _ _ B-X\n\n# id 2 domain=en\nx _ _ O\n", {},
+         "in/O rome/B-X | x/O"),
+        ("# sent_id = 1\n# text = Vitamin O\n#newdoc id = O\na O\nb B-X\n", {}, "a/O b/B-X"),
+        ("-DOCSTART- O\n\n# a note\na O\nb B-X\n", {}, "a/O b/B-X"),
+        ("#\tO\n#\tB-X\n\n# O\n# B-Y\n# = O\n\n#win\tO\n", {},
+         "#/O #/B-X | #/O #/B-Y #/O | #win/O"),
+        ("#\tHT\na\tX\n\n# # #\n", {}, "#/HT a/X | #/#"),
+        (CONLL_U, {}, "de/ADP le/DET #/SYM"),
+        (CONLL_U, {"label": "5"}, "de/P le/D #/S"),
+        (UNER, COLUMNS, "Ann/B-PER is/O X/O | Ann/B-PER is/O X/O | Ann/B-PER is/O X/O"),
+    ],
+)  # fmt: skip
+def test_columns_and_comments(text, settings, found, tmp_path):
+    (tmp_path / "own.txt").write_text(text)
+    source, task = f"conll:{tmp_path}/own.txt", get_task("tag", own=True)
+    task = TableSettings(**settings).filled(task, source).described(task)
+    read = read_tagged(task, "train", source=source)
+    names = [[task.labels[tag] for tag in tags] for tags in read.labels]
+    rows = [map("/".join, zip(*row, strict=True)) for row in zip(read.words, names, strict=True)]
+    assert " | ".join(map(" ".join, rows)) == found
+
+
+def test_columns_that_are_not_known_are_refused(tmp_path):
+    (tmp_path / "own.txt").write_text(UNER)
+    (tmp_path / "short.txt").write_text("1\tAnn\tB-PER\n2\tis\n")
+    for name, settings, message in (
+        ("own", {}, "own.txt: the first column numbers the words; take it out, or give the col"),
+        ("own", {"label": "upos"}, "label of conll:FILE are numbers of columns, from 1"),
+        ("short", COLUMNS, "short.txt, line 2: .* stands alone"),
+    ):
+        source, task = f"conll:{tmp_path}/{name}.txt", get_task("tag", own=True)
+        refuses(message, TableSettings(**settings).filled, task, source)
+
+
+def test_schemes_of_entities():
+    assert as_iob2(["B-PER", "I-LOC", "E-PER"]) == ["B-PER", "I-LOC", "E-PER"]
+    for tags, scheme in (
+        ("O B-PER I-PER", "BI"), ("I-PER O", "BI"), ("O B-X I-X E-X S-X", "BIES"), ("S-X", "BIES"),
+        ("B-X I-X L-X U-X O", "BILU"), ("B-X M-X E-X S-X", "BMES"), ("B-X M-X E-X W-X O", "BMEW"),
+        ("I-X E-X O", None), ("B-X 0", None), ("DET NOUN", None), ("B-X L-X S-X", None),
+    ):  # fmt: skip
+        assert scheme_of(tags.split()) == scheme, tags
 
 
 def test_a_tag_that_only_iob2_has_is_refused(tmp_path):
@@ -138,5 +198,7 @@ def test_a_word_without_a_piece_is_outside(vocabulary):
         found[0], np.exp(logits[0, 1]) / np.exp(logits[0, 1]).sum(), rtol=1e-5
     )
     assert found[1:].tolist() == [[1, 0, 0, 0]] * 2
+    found = word_probabilities(tf.constant(logits), positions, outside=2).numpy()
+    assert found[1:].tolist() == [[0, 0, 1, 0]] * 2
     refuses("max_length=2", lambda: encode_tagged(vocabulary, TaggedSentences([["a"]], None), 2))
     refuses("no example", lambda: encode_tagged(vocabulary, TaggedSentences([], None), 8))
