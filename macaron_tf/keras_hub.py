@@ -28,6 +28,8 @@ from macaron_tf.layers.dense import activation as activation_named
 from macaron_tf.layers.dense import policy_of
 from macaron_tf.layers.embeddings import TiedEmbedding
 from macaron_tf.layers.heads import Pooler, Pooling
+from macaron_tf.layers.recording import part_flags, set_part_flags
+from macaron_tf.models.base import Model
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.language_model import LanguageModel
@@ -68,6 +70,8 @@ class _Backbone(keras_hub.models.Backbone):
         config = super().get_config()
         if config["dtype"]["class_name"] == "DTypePolicyMap":
             own["quantized"] = config["dtype"]  # again: a backbone's loader writes None over it
+        if flags := part_flags(self):
+            own["trainable_parts"] = flags
         return {**config, **own}
 
     @classmethod
@@ -78,7 +82,10 @@ class _Backbone(keras_hub.models.Backbone):
         own = keras.saving.deserialize_keras_object(options["config"])
         quantized = options.pop("quantized", None)
         options["dtype"] = options.get("dtype") or quantized
-        return super().from_config({**options, "config": dataclasses.replace(own, **changes)})
+        flags = options.pop("trainable_parts", {})
+        made = super().from_config({**options, "config": dataclasses.replace(own, **changes)})
+        set_part_flags(made, flags)
+        return made
 
     def default_lora_layer_names(self) -> list[str]:
         return ["query_key_value", "query", "key_value"]
@@ -444,13 +451,13 @@ class LanguageModelCausalLM(keras_hub.models.CausalLM):
 
 
 def task_of(
-    found: Pretrained, sequence_length: int | None = None, **kwargs
+    found: Pretrained | keras.Model, sequence_length: int | None = None, **kwargs
 ) -> keras_hub.models.Task:
     """A network with its weights, its vocabulary and its head, as KerasHub's task.
 
     Args:
-        found: of `macaron_tf.load`: a classifier, a language model, or an encoder pre-trained on
-            masked tokens.
+        found: of `macaron_tf.load`, or a network alone, whose task then reads ids: a classifier, a
+            language model, or an encoder pre-trained on masked tokens.
         sequence_length: of the preprocessor's rows; None = the network's greatest, or 512.
         kwargs: of the task.
 
@@ -462,12 +469,20 @@ def task_of(
         lm.compile(sampler="top_p")
         print(lm.generate("The story of", max_length=64))
     """
+    if isinstance(found, keras.Model):
+        found = Pretrained(found)
+    elif not isinstance(found, Pretrained):
+        raise UserError(f"task_of({found!r}): give a network, or macaron_tf.load(PLACE)")
     network, settings = found.network, {}
+    if isinstance(network, Model) and not network.built:
+        network.build()
     if isinstance(network, LanguageModel):
         kind, backbone = LanguageModelCausalLM, LanguageModelBackbone(network.config)
         backbone.language_model.set_weights(network.get_weights())
         settings["add_start_token"] = found.starts
-    elif isinstance(network, PretrainingEncoder | EncoderClassifier) and network.encoder:
+    elif isinstance(network, PretrainingEncoder | EncoderClassifier) and isinstance(
+        network.config, EncoderConfig
+    ):
         backbone = EncoderBackbone(network.config)
         backbone.encoder.set_weights(network.encoder.get_weights())
         pooler = found.pooler or network.pooler

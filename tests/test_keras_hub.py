@@ -16,6 +16,7 @@ from macaron_tf.models import (
     LanguageModel,
     PretrainingEncoder,
 )
+from macaron_tf.models.elmo import WordEncoderConfig
 from macaron_tf.models.pretrained import Pretrained
 from macaron_tf.text import BytePairVocabulary, WordPieceVocabulary
 from macaron_tf.text.byte_pairs import byte_alphabet
@@ -335,6 +336,29 @@ def test_two_texts_are_put_together_with_the_vocabulary_s_separators():
         [a], [b, c] = BYTES.encode_lines(["a", "bc"])
         end = BYTES.sep_id
         assert np.asarray(row).tolist() == [[BYTES.cls_id, a, end, end, b, c, end, 0, 0]]
+
+
+@pytest.mark.parametrize("kind", ["task", "part"])
+def test_what_is_frozen_is_so_in_a_preset(kind, tmp_path):
+    task = task_of(Pretrained(classifier(), vocabulary=WORD_PIECES))
+    layer = task.backbone if kind == "task" else task.backbone.encoder.stack.blocks[0]
+    layer.trainable = False
+    task.save_to_preset(str(tmp_path))
+    again = keras_hub.models.TextClassifier.from_preset(str(tmp_path))
+    flags = [weight.trainable for weight in task.weights]
+    assert [weight.trainable for weight in again.weights] == flags and not all(flags)
+
+
+def test_a_network_alone_becomes_a_task():
+    for network in (classifier(), language_model()):
+        task = task_of(network)
+        inputs = {name: pairs()[name] for name in task.input}
+        np.testing.assert_allclose(task(inputs), network(inputs), atol=1e-5)
+        assert task.preprocessor is None
+    assert task_of(PretrainingEncoder(config())).built  # one that was not built
+    refuses(r"task_of\('runs/bert'\): give a network", task_of, "runs/bert")
+    words = WordEncoderConfig(lstm_dim=4, word_dim=4, filters=((2, 4),))
+    refuses("no task for a EncoderClassifier", task_of, EncoderClassifier(words, 2))
 
 
 def test_other_vocabularies_and_networks_are_refused():

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -18,7 +18,8 @@ class Recording:
     Written before the Keras class, `class Pooler(Recording, keras.layers.Layer)`, it takes the
     place of a hand-written `get_config` and `from_config`. Arguments may be plain values,
     `Settings`, and objects that Keras serializes: initializers, activations, layers. Name, dtype
-    policy and `trainable` are Keras's own.
+    policy and `trainable` are Keras's own; the config also records the layers within whose
+    `trainable` differs from their owner's. Layers that `build` makes start with this one's.
 
     From `super().__init__(**kwargs)` on each named argument is an attribute of the same name, which
     the constructor may replace; layers among them it assigns itself, where Keras is to track them.
@@ -85,11 +86,13 @@ class Recording:
             name: _serialized(value) for name, value in getattr(self, "_arguments", {}).items()
         }
         config = {**super().get_config(), **arguments}
-        inner = self._flatten_layers(include_self=False)
-        quantized = {layer.path: policy_of(layer) for layer in inner if layer.quantization_mode}
-        if quantized:
-            policies = DTypePolicyMap(policy_of(self), quantized)
+        own, built = policy_of(self), [one for one in self._flatten_layers() if one.path]
+        others = {one.path: policy_of(one) for one in built if policy_of(one) != own}
+        if others:
+            policies = DTypePolicyMap(own, others)
             config["dtype"] = keras.dtype_policies.serialize(policies)
+        if flags := part_flags(self):
+            config["trainable_parts"] = flags
         return config
 
     @classmethod
@@ -99,7 +102,10 @@ class Recording:
             name: value if name == "dtype" else _deserialized(value)
             for name, value in config.items()
         }
-        return cls(**values)
+        flags = values.pop("trainable_parts", {})
+        layer = cls(**values)
+        set_part_flags(layer, flags)
+        return layer
 
 
 _KERAS_OWN = ("name", "dtype", "trainable", "autocast")
@@ -119,6 +125,7 @@ def _recording(init):
         named = {k: v for k, v in list(bound.arguments.items())[1:] if k not in _KERAS_OWN}
         more = named.pop(kinds.get(inspect.Parameter.VAR_KEYWORD), {})
         noted = vars(self)  # Keras allows no attribute before its own constructor
+        outermost = "_arguments" not in noted
         own = {k: v for k, v in more.items() if k not in _KERAS_OWN}
         noted.setdefault("_arguments", {**named, **own})
         noted["_named"] = {**noted.get("_named", {}), **named}
@@ -127,6 +134,8 @@ def _recording(init):
             kwargs["dtype"] = policy  # a quantized one from before the default is a map
         with _default_policy(policy):
             init(self, *args, **kwargs)
+        if outermost:
+            _freeze_new(self, ())
 
     recorded.__signature__ = signature
     return recorded
@@ -135,10 +144,55 @@ def _recording(init):
 def _building(build):
     @functools.wraps(build)
     def built(self, *args, **kwargs):
+        before = _within(self)
         with _default_policy(self.dtype_policy):
             build(self, *args, **kwargs)
+        _freeze_new(self, before)
+        set_part_flags(self, vars(self).get("_waiting", {}))
 
     return built
+
+
+def _within(layer) -> list[keras.layers.Layer]:
+    """The layers right within one, in the order in which they were made."""
+    return layer._flatten_layers(include_self=False, recursive=False)
+
+
+def _freeze_new(layer, before: Sequence[keras.layers.Layer]) -> None:
+    """Freezes the layers within a frozen one that were not there before: Keras leaves them."""
+    if not layer.trainable:
+        old = {id(part) for part in before}
+        for part in _within(layer):
+            if id(part) not in old:
+                part.trainable = False
+
+
+def _parts(layer, place: str = "") -> Iterator[tuple[str, keras.layers.Layer, keras.layers.Layer]]:
+    """Place, layer and owner of all layers within one, owners first.
+
+    A place is a number among each owner's layers, `"2/0"`: names may be numbers of the process.
+    """
+    for number, part in enumerate(_within(layer)):
+        yield f"{place}{number}", part, layer
+        yield from _parts(part, f"{place}{number}/")
+
+
+def part_flags(layer: keras.layers.Layer) -> dict[str, bool]:
+    """`trainable` of the layers within one that differ from their owner, by place."""
+    own = {
+        place: part.trainable
+        for place, part, owner in _parts(layer)
+        if part.trainable != owner.trainable
+    }
+    return {**own, **vars(layer).get("_waiting", {})}
+
+
+def set_part_flags(layer: keras.layers.Layer, flags: Mapping[str, bool]) -> None:
+    """Sets `part_flags` of the layers that are there; those of others wait for `build`."""
+    parts = {place: part for place, part, _ in _parts(layer)} if flags else {}
+    for place in sorted(flags.keys() & parts.keys()):  # owners first: Keras sets all within
+        parts[place].trainable = flags[place]
+    vars(layer)["_waiting"] = {n: flag for n, flag in flags.items() if n not in parts}
 
 
 @contextlib.contextmanager

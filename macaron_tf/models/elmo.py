@@ -212,6 +212,8 @@ class WordEncoder(Model):
         self.elmo = None
         if config.elmo_places:
             self.elmo = Elmo(dataclasses.replace(config.elmo, vocab_size=1), name="elmo")
+            self.elmo.trainable = not config.elmo_frozen
+            self.elmo.output_layer.trainable = False
         self.mixtures = {
             place: LayerMixture(config.elmo_norm, name=name)
             for place, name in (("input", "mixture"), ("output", "output_mixture"))
@@ -228,8 +230,6 @@ class WordEncoder(Model):
         width = config.word_dim
         if self.elmo:
             self.elmo.build()
-            self.elmo.trainable = not config.elmo_frozen  # the weights must exist for this
-            self.elmo.output_layer.trainable = False
             layers, vector = 1 + config.elmo.num_layers, 2 * config.elmo.projection_dim
             for place, mixture in self.mixtures.items():
                 mixture.build((None, None, layers, vector))

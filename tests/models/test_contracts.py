@@ -1,10 +1,16 @@
 """The contract of every model, see `tests.harness.check_model`."""
 
+import copy
+import pickle
+
 import keras
+import numpy as np
 import pytest
 
-from macaron_tf import models
-from tests.harness import check_model, ids
+from macaron_tf import layers, models
+from macaron_tf.models.pretrained import Pretrained
+from macaron_tf.pretrained import load
+from tests.harness import check_model, ids, normal
 from tests.objectives.toy import tiny
 from tests.systems_toy import SYSTEMS
 
@@ -74,3 +80,98 @@ def test_a_system_s_model_keeps_its_contract(name, tmp_path):
     if "token_ids" not in batch and "source" not in batch:
         inputs = batch[system.inputs[0]]
     check_model(network, inputs, tmp_path)
+
+
+def behind(layer, inputs):
+    """A functional model: a layer, and a linear one over the mean of its vectors."""
+    x = keras.layers.GlobalAveragePooling1D()(layer(inputs))
+    return keras.Model(inputs, keras.layers.Dense(2)(x))
+
+
+def frozen(model, *parts):
+    """The model, built; `trainable` of its parts is set as given, in order."""
+    if not model.built:
+        model.build()
+    for part, trainable in parts:
+        part(model).trainable = trainable
+    return model
+
+
+TEXT, VECTORS = keras.Input((None,), dtype="int32"), keras.Input((None, 8))
+BLOCK = {"num_heads": 2, "feed_forward_dim": 16}
+# A model with frozen parts, and how many of its weights are trained.
+FROZEN = {
+    "encoder": lambda: (behind(models.Encoder(tiny()), TEXT), [(lambda m: m.layers[1], False)], 2),
+    "given": lambda: (behind(models.Encoder(tiny(), trainable=False), TEXT), [], 2),
+    "sequential": lambda: (
+        keras.Sequential([TEXT, models.Encoder(tiny(), trainable=False), keras.layers.Dense(2)]),
+        [],
+        2,
+    ),
+    "block": lambda: (
+        behind(layers.MacaronBlock(**BLOCK), VECTORS),
+        [(lambda m: m.layers[1], False), (lambda m: m.layers[1].attention_1.sublayer, True)],
+        2 + 4,
+    ),
+    "product": lambda: (
+        behind(layers.MacaronBlock(**BLOCK), VECTORS),
+        [(lambda m: m.layers[1].attention_1.sublayer.query_key_value, False)],
+        2 + 18 - 2,
+    ),
+    "task": lambda: (models.EncoderTagger(tiny(), 3), [(lambda m: m.encoder, False)], 2),
+    "stack": lambda: (
+        models.EncoderTagger(tiny(num_layers=2, sharing="all"), 3),
+        [(lambda m: m.encoder.stack.blocks[1], False)],
+        2 + 5,
+    ),
+}
+COPIES = {
+    "keras": lambda m, file: m.save(file) or keras.saving.load_model(file),
+    "clone": lambda m, file: keras.models.clone_model(m),
+    "deepcopy": lambda m, file: copy.deepcopy(m),
+    "pickle": lambda m, file: pickle.loads(pickle.dumps(m)),
+    "config": lambda m, file: type(m).from_config(m.get_config()),
+}
+
+
+@pytest.mark.parametrize("case", FROZEN)
+def test_frozen_layers_stay_frozen_in_every_copy(case, tmp_path):
+    model, parts, trained = FROZEN[case]()
+    frozen(model, *parts)
+    flags = [weight.trainable for weight in model.weights]
+    assert len(model.trainable_weights) == sum(flags) == trained
+    for way in COPIES if case == "encoder" else ("keras", "clone"):
+        found = frozen(COPIES[way](model, tmp_path / "model.keras"))
+        assert [weight.trainable for weight in found.weights] == flags, way
+
+
+def test_layers_that_are_frozen_before_they_are_built():
+    model = models.EncoderTagger(tiny(num_layers=2), 3)
+    model.encoder.trainable = False
+    model.encoder.stack.blocks[1].trainable = True
+    copied = type(model).from_config(model.get_config())
+    copied.encoder.stack.blocks[0].trainable = True  # a later word counts
+    for one, blocks in ((model, 1), (copied, 2)):
+        one.build()
+        assert len(one.trainable_weights) == 2 + 12 * blocks
+
+
+def test_frozen_weights_do_not_move():
+    model = behind(models.Encoder(tiny(), trainable=False), TEXT)
+    model.compile("sgd", "mse")
+    before = [weight.copy() for weight in model.get_weights()]
+    model.fit(ids(4, 7), normal(4, 2), verbose=0)
+    moved = [(a != b).any() for a, b in zip(before, model.get_weights(), strict=True)]
+    assert not any(moved[:-2]) and all(moved[-2:])
+
+
+def test_a_folder_keeps_frozen_layers_and_a_layer_s_own_dtype(tmp_path):
+    model = models.EncoderTagger(tiny(), 3, dtype="mixed_bfloat16")
+    model.head.dtype_policy = "float32"
+    frozen(model, (lambda m: m.encoder, False))
+    Pretrained(model).save_pretrained(tmp_path / "folder")
+    found = load(tmp_path / "folder").network
+    assert len(found.trainable_weights) == 2
+    kinds = [one.compute_dtype for one in (found, found.encoder.stack, found.head.dense)]
+    assert kinds == ["bfloat16", "bfloat16", "float32"]
+    np.testing.assert_array_equal(found(TOKENS), model(TOKENS))
