@@ -1,11 +1,15 @@
 """The cache folder, stamps that tell whether a file has changed, and the lock of a folder."""
 
+import bz2
 import concurrent.futures
 import contextlib
+import csv
 import gzip
 import hashlib
+import lzma
 import os
 import pathlib
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 
@@ -19,6 +23,9 @@ from macaron_tf.io.progress import Progress
 
 _END = 1 << 20  # bytes at either end of a file that are read
 _BLOCK = 1 << 22  # bytes
+_PACKERS = {".gz": gzip, ".bz2": bz2, ".xz": lzma}
+# First bytes of zip (workbooks too), Zstandard, gzip, bzip2 and xz.
+_BINARY = (b"PK\3\4", b"\x28\xb5\x2f\xfd", b"\x1f\x8b", b"BZh91AY", b"\xfd7zXZ")
 _THREADS = 16  # a bucket answers each request late, and many at once
 
 
@@ -108,22 +115,32 @@ def only_writer(folder: str | os.PathLike, activity: str, wait: bool = False) ->
         yield
 
 
+def is_compressed(path: epath.Path) -> bool:
+    """Whether `lines_of` unpacks a file, by its name: `.gz`, `.bz2` or `.xz`."""
+    return path.suffix.lower() in _PACKERS
+
+
 def lines_of(path: epath.Path) -> Iterator[str]:
-    """Lines of a plain or `.gz` file without their ends.
+    """Lines of a plain or compressed file without their ends.
 
     Only line feeds end a line: U+2028, NEL and form feeds stay inside it.
 
     Raises:
         UserError: the file cannot be read, is not UTF-8, has a first line full of zero bytes, as
-            UTF-16 without a byte order mark has, or is no whole gzip file.
+            UTF-16 without a byte order mark has, is an archive, or is not whole.
     """
     number = 0
     try:
         with contextlib.ExitStack() as opened:
             file = opened.enter_context(path.open("rb"))
-            if path.suffix == ".gz":
-                file = opened.enter_context(gzip.open(file))
+            if is_compressed(path):
+                file = opened.enter_context(_PACKERS[path.suffix.lower()].open(file))
             for number, line in enumerate(file, start=1):
+                if number == 1 and line.startswith(_BINARY):
+                    raise UserError(
+                        f"{path} is an archive, a workbook or compressed: save its text alone, as "
+                        "it is or in a file named .gz, .bz2 or .xz"
+                    )
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
                 if number == 1 and 3 * line.count(0) >= len(line):  # half of English in UTF-16
                     raise UserError(
@@ -136,10 +153,48 @@ def lines_of(path: epath.Path) -> Iterator[str]:
             f"{path}, line {number}: not UTF-8 (byte 0x{error.object[error.start]:02x}); "
             "convert the file to UTF-8"
         ) from error
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise UserError(f"{path} is not a whole gzip file: {error}; compress it again") from error
+    except (gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError) as error:
+        name = _PACKERS[path.suffix.lower()].__name__
+        raise UserError(f"{path} is not a whole {name} file: {error}; compress it again") from error
     except storage.FILE_ERRORS as error:
         raise UserError(f"cannot read {path}: {storage.reason(error)}; check the path") from error
+
+
+def table_rows(path: epath.Path) -> Iterator[tuple[int, list[str]]]:
+    """The line and the cells of each row of a table; blank lines at its end are no rows.
+
+    A `.csv` file follows CSV's rules, with the separator of its first line: comma, semicolon or
+    tab. Elsewhere tabs separate columns and quotes are letters, of which GLUE's files have stray
+    ones; but a cell such as `"He said ""go\"""`, as pandas and Excel write it, is unquoted.
+    """
+    if ".csv" not in map(str.lower, path.suffixes):
+        for number, line in enumerate(_without_blank_end(path), start=1):
+            cells = line.split("\t")
+            yield number, list(map(_unquoted, cells)) if '""' in line else cells
+        return
+    separator = max(",\t;", key=next(lines_of(path), "").count)
+    lines = (f"{line}\n" for line in _without_blank_end(path))
+    rows = csv.reader(lines, delimiter=separator, strict=True)
+    try:
+        yield from ((rows.line_num, cells) for cells in rows)
+    except csv.Error as error:
+        raise UserError(
+            f"{path}, line {rows.line_num}: {error}; quote cells as CSV does, or name the file .tsv"
+        ) from error
+
+
+def _without_blank_end(path: epath.Path) -> Iterator[str]:
+    held = []
+    for line in lines_of(path):
+        held.append(line)
+        if line.strip():
+            yield from held
+            held.clear()
+
+
+def _unquoted(cell: str) -> str:
+    whole = re.fullmatch(r'"((?:[^"]|"")*)"', cell)
+    return whole[1].replace('""', '"') if whole and '""' in whole[1] else cell
 
 
 def count_lines(path: epath.Path) -> int:

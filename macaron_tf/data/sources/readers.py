@@ -23,7 +23,7 @@ from macaron_tf.data.sources.tfds import (
 )
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
-from macaron_tf.io.files import count_lines, lines_of, state_stamp
+from macaron_tf.io.files import count_lines, is_compressed, lines_of, state_stamp, table_rows
 from macaron_tf.plug_ins import called, file_of, find
 
 _TEXT_FIELDS = ("text", "book_text")  # Wikipedia's and PG-19's
@@ -86,7 +86,7 @@ def count_pairs(
     if parsed.kind not in ("text", "tsv"):
         return None
     paths = source_files(source, split, languages, tfds)
-    if any(path.suffix == ".gz" for path in paths):
+    if any(map(is_compressed, paths)):
         return None
     counts = [count_lines(path) for path in paths]
     if len(set(counts)) > 1:
@@ -171,8 +171,7 @@ def _unequal(paths: Sequence[epath.Path], counts: Sequence[int]) -> UserError:
 
 def _two_columns(path: epath.Path) -> Iterator[tuple[str, str]]:
     number = 0
-    for number, line in enumerate(lines_of(path), start=1):
-        columns = line.split("\t")
+    for number, columns in table_rows(path):
         if len(columns) != 2:
             raise UserError(
                 f"{path}, line {number}: {len(columns)} columns, not 2; "

@@ -14,7 +14,13 @@ from annotated_types import Gt, Lt
 
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import Task
-from macaron_tf.data.tasks.reading import OWN_ROWS, Table, parse_task_source, read_examples
+from macaron_tf.data.tasks.reading import (
+    OWN_ROWS,
+    Table,
+    parse_task_source,
+    read_examples,
+    warn_alike,
+)
 from macaron_tf.data.tasks.tags import FORMS, as_iob2, scheme_of, sentences_of, strays_among
 from macaron_tf.errors import UserError
 from macaron_tf.settings import Natural, Positive, Settings
@@ -224,20 +230,21 @@ def _replaced(settings: TableSettings, source: str, classes: Sequence[str]) -> T
 
 def _classes(task: Task, table: Table) -> list[str]:
     """The labels of a table, sorted."""
-    found, rows = set(), 0
+    found, rows = {}, 0
     for where, cells in table.rows((*task.first, task.label), (task.label,)):
         if not (label := cells[-1].strip()):
             raise UserError(
                 f"{where}: the label in column {task.label!r} is empty; fill it in or take the "
                 "line out"
             )
-        found.add(label)
+        found.setdefault(label, where)
         rows += 1
     if len(found) > max(_MANY, rows // 2):
         raise UserError(
             f"{table.path}: column {task.label!r} has {len(found):,} different labels in {rows:,} "
             "lines: name the column of the class by table.label, or train `regress` on scores"
         )
+    warn_alike(found)
     return sorted(found)
 
 
@@ -259,6 +266,8 @@ def _counted(sentences: Iterable[tuple], checked: bool) -> collections.Counter:
             f"{places[tag]}: the tag {tag[:40]!r}, met {counts[tag]:,} time(s), is not of the kind "
             f"of {', '.join(others[:5])}: correct it, or give every tag by --set table.classes"
         )
+    if checked:
+        warn_alike(places)
     types = collections.Counter(tag[2:] for tag in counts.elements() if tag != "O")
     rare = [f"{tag[:40]!r} ({places[tag]})" for tag in places if 0 < types[tag[2:]] < 3]
     if checked and scheme_of(counts) and rare:

@@ -5,6 +5,8 @@ import dataclasses
 import itertools
 import math
 import re
+import sys
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -13,13 +15,14 @@ from macaron_tf.data.sources.names import TFDS, Source, parse_source
 from macaron_tf.data.sources.tfds import Tfds, decoded, listed, open_set, read_columns
 from macaron_tf.data.tasks.definitions import Task, get_task
 from macaron_tf.errors import UserError
-from macaron_tf.io.files import lines_of
+from macaron_tf.io.files import lines_of, table_rows
 from macaron_tf.io.paths import as_path
 from macaron_tf.plug_ins import called, find
 
 _LABEL, _INDEX = "label", "idx"
 OWN_ROWS = "python:MODULE:FUNCTION"
 _NAMED = 20  # classes that a refusal names
+_UNSEEN = re.compile("[\\s\\xad\\u200b-\\u200f\\u2060\\ufe00-\\ufe0f\\ufeff]")
 # SentEval's test sets in one file: its path, lines of a header, columns of two texts and a score.
 _ONE_FILE = {
     "STSb": ("STS/STSBenchmark/sts-test.csv", 0, (5, 6, 4)),
@@ -46,8 +49,8 @@ def parse_task_source(task: Task, source: str | None, *forms: str) -> Source:
 class Table:
     """Rows under a header.
 
-    `tsv:FILE` is a tab-separated file, plain or `.gz`, without quoting. `python:MODULE:FUNCTION` is
-    code of the user's: `FUNCTION(split)` gives a dict an example, of texts by column, and numbers.
+    `tsv:FILE` is a file of `table_rows`. `python:MODULE:FUNCTION` is code of the user's:
+    `FUNCTION(split)` gives a dict an example, of texts by column, and numbers.
     `tfds:NAME` is a set of TensorFlow Datasets, whose texts may be empty.
 
     Attributes:
@@ -70,13 +73,13 @@ class Table:
             return
         self.path = source.path(split)
         self._head = f"{self.path}, line 1"
-        self.header = next(iter(lines_of(self.path)), "").split("\t")
+        self.header = list(map(str.strip, next(table_rows(self.path), (1, [""]))[1]))
         self._read = self._lines
 
     def _lines(self) -> Iterator[tuple[str, list[str]]]:
         """The place and the cells of each line of a file behind the header."""
-        lines = itertools.islice(enumerate(lines_of(self.path), start=1), 1, None)
-        return ((f"{self.path}, line {n}", line.split("\t")) for n, line in lines)
+        rows = itertools.islice(table_rows(self.path), 1, None)
+        return ((f"{self.path}, line {number}", cells) for number, cells in rows)
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -396,10 +399,32 @@ def _parse_label(task: Task, text: str, where: str) -> int | float:
         label = int(text)
     if _is_allowed(task, label):
         return label
+    alike = [known for known in task.labels if look_of(known) == look_of(text)]
+    shown = f"{text[:40]!a}, which looks like {alike[0]!a}," if alike else repr(text[:40])
     raise UserError(
-        f"{where}: {text[:40]!r} in column {task.label!r} is not {_allowed(task)}; "
+        f"{where}: {shown} in column {task.label!r} is not {_allowed(task)}; "
         "correct it or take the line out"
     )
+
+
+def look_of(label: str) -> str:
+    """A label as people see it: without case, spaces, signs of no width, or a number's zeros."""
+    seen = _UNSEEN.sub("", unicodedata.normalize("NFC", label)).casefold()
+    with contextlib.suppress(ValueError):
+        return str(float(seen))
+    return seen
+
+
+def warn_alike(places: Mapping[str, str]) -> None:
+    """Tells of labels that look alike; `places` is where each is met first."""
+    looks: dict[str, str] = {}
+    for label, place in places.items():
+        if (other := looks.setdefault(look_of(label), label)) != label:
+            print(
+                f"warning: {place}: the label {label!a} looks like {other!a} of {places[other]}, "
+                "and is another class: correct one if they are the same",
+                file=sys.stderr,
+            )
 
 
 def _is_allowed(task: Task, label: float) -> bool:

@@ -1,8 +1,11 @@
 """Readers of pairs and documents: files, TFDS sets, one sentence for all that is wrong."""
 
+import bz2
 import gzip
+import lzma
 import shutil
 import socket
+import zipfile
 
 import pytest
 from etils import epath
@@ -10,6 +13,7 @@ from etils import epath
 from macaron_tf.data.sources import names
 from macaron_tf.data.sources.readers import (
     count_documents,
+    count_pairs,
     documents,
     read_pairs,
     source_files,
@@ -251,6 +255,49 @@ def test_no_such_source_or_split(tfds, source, message):
 def test_an_empty_file(tmp_path, kind, content):
     (tmp_path / "a.txt").write_bytes(content)
     refuses(r"a\.txt holds no text", lambda: list(documents(f"{kind}:{tmp_path}/a.txt")))
+
+
+@pytest.mark.parametrize("pack", [gzip, bz2, lzma])
+def test_packed_files(pack, tmp_path):
+    end = {gzip: ".gz", bz2: ".bz2", lzma: ".xz"}[pack]
+    whole = pack.compress(b"one\teins\r\ntwo\tzwei\r\n" * 500)
+    for name in (f"a.tsv{end}", f"a.TSV{end.upper()}"):
+        (tmp_path / name).write_bytes(whole)
+        assert read(f"tsv:{tmp_path}/{name}") == [("one", "eins"), ("two", "zwei")] * 500
+        assert count_pairs(f"tsv:{tmp_path}/{name}", "train", "en", "de") is None
+        (tmp_path / name).write_bytes(whole[: len(whole) // 2])
+        refuses(f"{name} is not a whole {pack.__name__} file", read, f"tsv:{tmp_path}/{name}")
+    for name in ("a.tsv", f"a.tsv{end}"):  # packed without a name that says so, or twice
+        (tmp_path / name).write_bytes(whole if name == "a.tsv" else pack.compress(whole))
+        refuses("is an archive, a workbook or compressed: save", read, f"tsv:{tmp_path}/{name}")
+
+
+def test_archives_are_one_sentence(tmp_path):
+    for name in ("a.tsv.zip", "a.xlsx", "a.tsv"):
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            archive.writestr("a.tsv", "one\teins\n")
+        refuses("is an archive, a workbook or compressed", read, f"tsv:{tmp_path}/{name}")
+
+
+def test_rows_as_pandas_and_excel_write_them(tmp_path):
+    tsv = b'\xef\xbb\xbfHe said ""go""\t"He said ""go"""\r\n"a"\t5" b\n"c\td"\n\n \n\t\n'
+    (tmp_path / "a.tsv").write_bytes(tsv)
+    assert read(f"tsv:{tmp_path}/a.tsv") == [
+        ('He said ""go""', 'He said "go"'), ('"a"', '5" b'), ('"c', 'd"')
+    ]  # fmt: skip
+    csv = b'"He said ""go""";"a;b"\r\n5" c;"d\r\n\r\ne"\r\n\r\n'
+    (tmp_path / "a.csv").write_bytes(csv)
+    packed = {"b.CSV.gz": gzip.compress(csv), "c.csv": csv.replace(b";", b",")}
+    packed["d.csv"] = csv.replace(b";", b"\t")
+    for name, content in packed.items():
+        (tmp_path / name).write_bytes(content)
+    for name, mark in {"a.csv": ";", "b.CSV.gz": ";", "c.csv": ",", "d.csv": "\t"}.items():
+        found = [('He said "go"', f"a{mark}b"), ('5" c', "d\n\ne")]
+        assert read(f"tsv:{tmp_path}/{name}") == found
+    (tmp_path / "a.csv").write_text('a,b\n"Go," he said,b\n')
+    refuses("a.csv, line 2: .* expected after .*quote cells as", read, f"tsv:{tmp_path}/a.csv")
+    (tmp_path / "a.csv").write_text("a,b\n\nc,d\n")
+    refuses("a.csv, line 2: 0 columns, not 2", read, f"tsv:{tmp_path}/a.csv")
 
 
 def test_files_that_cannot_be_read(tmp_path):

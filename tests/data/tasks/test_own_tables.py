@@ -122,6 +122,36 @@ def test_the_tag_of_words_that_no_model_sees(tmp_path):
     refuses("usual_tag='X' is none of A, B", TableSettings, classes=("A", "B"), usual_tag="X")
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("caf\u00e9", "cafe\u0301"),
+        ("1", "1.0"),
+        ("10", "1e1"),
+        ("pos", "Pos"),
+        ("so good", "so\u00a0good"),
+        ("yes", "y\u200bes"),
+        ("yes", "yes\ufeff"),
+        ("\u2764", "\u2764\ufe0f"),
+    ],
+)
+def test_labels_that_look_alike_are_told(one, other, tmp_path, capsys):
+    _, task = filled(CLASSIFY, tmp_path, f"text\tlabel\na\t{one}\nb\tno\nc\t{other}\nd\t{other}\n")
+    assert task.labels == tuple(sorted({one, "no", other}))
+    said = capsys.readouterr().err
+    assert f"own.tsv, line 4: the label {other!a} looks like {one!a} of " in said
+    assert said.isascii() and said.count("warning") == 1
+    for label in (f"{one}\u00a0", "same"):  # stripped; unlike
+        filled(CLASSIFY, tmp_path, f"text\tlabel\na\t{one}\nb\tno\nc\t{label}\n")
+        assert not capsys.readouterr().err
+
+
+def test_tags_that_look_alike_are_told(tmp_path, capsys):
+    filled(TAG, tmp_path, "a B-PER\nb O\nc B-Per\n" * 3, "own.txt")
+    said = capsys.readouterr().err
+    assert "own.txt, line 3: the label 'B-Per' looks like 'B-PER' of " in said
+
+
 def test_choices_are_numbered_columns(tmp_path):
     text = f"{CHOICES}a\tb\tc\td\te\t3\nf\tg\th\ti\t\t1\n"
     table, task = filled(CHOOSE, tmp_path, text)

@@ -346,6 +346,16 @@ def test_a_table(table, tmp_path):
     assert examples.groups.tolist() == [[0, 0], [0, 1], [1, 2], [0, 0]]
 
 
+def test_a_table_that_pandas_wrote(table):
+    header, *lines = '"label"," text"', 'good,"so\n""good"", so"', "bad,x", "", ""
+    source = table(header, *lines, name="table.csv")
+    examples = read_examples(SENTIMENT, "train", source=source)
+    assert examples.first == ['so\n"good", so', "x"] and examples.labels.tolist() == [1, 0]
+    source = table("label \ttext", 'good\t"so ""good"""', 'bad\t"x"', "", "\t")
+    examples = read_examples(SENTIMENT, "train", source=source)
+    assert examples.first == ['so "good"', '"x"'] and examples.labels.tolist() == [1, 0]
+
+
 def test_a_table_without_labels(table):
     source = table("text", "so good", name="test_a.tsv").replace("test_a", "{split}")
     assert read_examples(SENTIMENT, "test_a", source=source).labels is None
@@ -365,7 +375,9 @@ def test_a_table_without_labels(table):
         (["label\ttext", "-1\tx"], "line 2: '-1' in column 'label' is not one of the classes bad"),
         (["label\ttext", "good\tx", "bad\t "], "line 3: the text in column 'text' is empty"),
         (["label\ttext", "good\tx\ty"], "line 2: 3 columns, not the header's 2"),
-        (["label\ttext", "good\tx", ""], "line 3: 1 columns, not the header's 2"),
+        (["label\ttext", "good\tx", "", "bad\ty"], "line 3: 1 columns, not the header's 2"),
+        (["label\ttext", 'good\t"x', 'y"'], "line 3: 1 columns, .* take tabs and line ends out"),
+        (["label\ttext", "Good\tx"], "line 2: 'Good', which looks like 'good', in column 'label'"),
         (["label\ttext"], "holds no example"),
         ([], "line 1: no column named 'text' among ''"),
     ],
