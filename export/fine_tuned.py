@@ -8,7 +8,7 @@ from etils import epath
 from experiments.finetune.kinds import Limits
 from experiments.finetune.kinds.spans import THRESHOLD
 from experiments.finetune.run import FinetuningRun, recipe_of
-from export.module import ExportedModule
+from export.module import ExportedModule, require
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import encode_choices, encode_pairs, present
 from macaron_tf.data.tasks.questions import encode_questions
@@ -91,9 +91,9 @@ class ChooserModule(TaskModule):
         count = len(self.task.second)  # R
         asked = tf.repeat(texts[0], count) if self.task.question else None  # (B R,)
         choices = tf.stack(texts[-count:], axis=1)  # (B, R)
-        several = tf.debugging.Assert(
-            tf.reduce_all(tf.math.count_nonzero(present(choices), axis=1) > 1),
-            ["a row has fewer than two choices: give two or more"],
+        several = require(
+            tf.math.count_nonzero(present(choices), axis=1) > 1,
+            "a row has fewer than two choices: give two or more",
         )
         with tf.control_dependencies([several]):
             choices = tf.reshape(choices, [-1])  # (B, R) -> (B R,)

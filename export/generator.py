@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import tensorflow as tf
 
 from experiments.generate.run import OpenedModel, open_model
-from export.module import ExportedModule
+from export.module import ExportedModule, require
 from macaron_tf.decoding import Controls, Prompts
 from macaron_tf.special_ids import PAD
 
@@ -48,12 +48,10 @@ class GeneratorModule(ExportedModule):
         """Texts `(B,)` as ids `(B, L)` padded with PAD, their lengths and limits `(B,)`."""
         rows = self.text_generator.rows(text)  # (B, None)
         lengths = tf.cast(rows.row_lengths(), tf.int32)
-        fits = tf.debugging.Assert(
-            tf.reduce_all(self.text_generator.fits(lengths)),
-            [
-                f"a text is too long to go on in {self.text_generator.longest} tokens: shorten it; "
-                "or empty, where the model begins none"
-            ],
+        fits = require(
+            self.text_generator.fits(lengths),
+            f"a text is too long to go on in {self.text_generator.longest} tokens: shorten it; "
+            "or empty, where the model begins none",
         )
         with tf.control_dependencies([fits]):
             limits = tf.clip_by_value(max_tokens, 0, MAX_TOKENS)
@@ -73,9 +71,8 @@ class GeneratorModule(ExportedModule):
         generator = self.text_generator
         rows, lengths, limits = self.asked(text, max_tokens)
         good = (temperature >= 0) & (top_k >= 0) & (top_p > 0) & (top_p <= 1)
-        usable = tf.debugging.Assert(
-            tf.reduce_all(good),
-            ["temperature and top_k must be 0 or more, top_p above 0 and at most 1"],
+        usable = require(
+            good, "temperature and top_k must be 0 or more, top_p above 0 and at most 1"
         )
         with tf.control_dependencies([usable]):
             seed = tf.identity(seed)

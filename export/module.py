@@ -145,11 +145,18 @@ def _checked(function: Callable) -> Callable:
 def _checked_text(texts: tf.Tensor) -> tf.Tensor:
     """The texts `(B,)`, or an InvalidArgumentError where one is not UTF-8."""
     mended = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
-    whole = tf.debugging.Assert(
-        tf.reduce_all(tf.equal(mended, texts)), ["a text is not UTF-8: send it as UTF-8"]
-    )
+    whole = require(tf.equal(mended, texts), "a text is not UTF-8: send it as UTF-8")
     with tf.control_dependencies([whole]):
         return tf.identity(texts)
+
+
+def require(good: tf.Tensor, message: str) -> tf.Operation:
+    """Checks rows `(B,)`: an InvalidArgumentError of the message and the numbers of the bad rows.
+
+    A server that merged requests runs the others again without them (`export.server.errors`).
+    """
+    bad = tf.reshape(tf.where(tf.logical_not(good)), [-1])
+    return tf.debugging.Assert(tf.reduce_all(good), [message, "rows:", bad], summarize=-1)
 
 
 @contextlib.contextmanager

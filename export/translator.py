@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from export.module import COMPILED_LENGTHS, ExportedModule, compiled_for_one
+from export.module import COMPILED_LENGTHS, ExportedModule, compiled_for_one, require
 from export.warm_up import TEXT
 from macaron_tf.decoding import BeamSearchConfig, score_ids, translate_ids
 from macaron_tf.special_ids import EOS, PAD
@@ -62,11 +62,9 @@ class TranslationModule(ExportedModule):
     def ids(self, lines: tf.Tensor, language: str) -> tf.Tensor:
         """Lines `(B,)` to ids `(B, L)`, each row ending in EOS, PAD after."""
         rows = self.vocabulary.encode(lines, language)
-        fits = tf.debugging.assert_less_equal(
-            rows.row_lengths(),
-            tf.constant(self.max_tokens, tf.int64),
+        fits = require(
+            rows.row_lengths() <= self.max_tokens,
             f"a line has more than {self.max_tokens} tokens: split it",
-            summarize=1,
         )
         with tf.control_dependencies([fits]):
             rows = tf.identity(rows)

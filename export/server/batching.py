@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import dataclasses
+import itertools
 import logging
 import threading
 import time
@@ -9,7 +10,7 @@ from collections import deque
 
 import numpy as np
 
-from export.server.errors import Code, ServingError
+from export.server.errors import Code, ServingError, rows_of
 from export.server.servable import Servable, Signature
 
 _LOG = logging.getLogger(__name__)
@@ -32,8 +33,10 @@ class Batcher:
     """A queue that merges compatible requests and returns to each its own rows.
 
     Requests are compatible when version, signature, dtypes and all dimensions but the first agree.
-    A batch starts when it is full, or when its oldest request has waited `timeout_ms`. If a merged
-    batch fails, each request is run again alone, so that only the faulty one fails.
+    A batch starts when it is full, or when its oldest request has waited `timeout_ms`. A merged
+    batch that fails is run again in two parts, and so on, so that only the faulty requests fail.
+    Where the error names rows (`export.module.require`), the first part is all without them: good
+    requests wait for one more run. Else the parts are halves. A run that fails costs little.
 
     Args:
         max_batch_size: rows of a merged batch. A larger request runs alone, whole.
@@ -147,24 +150,22 @@ class Batcher:
         return tasks
 
     def _run(self, tasks: list[_Task]) -> None:
-        if len(tasks) > 1:
-            try:
-                results = self._run_merged(tasks)
-            except Exception as error:
-                _LOG.info("a batch of %d requests failed, running each: %s", len(tasks), error)
-                for task in tasks:
-                    self._run([task])
-                return
-        else:
-            try:
-                results = [self._call(tasks[0], tasks[0].inputs)]
-            except Exception as error:
+        try:
+            results = self._run_merged(tasks)
+        except Exception as error:
+            if len(tasks) == 1:
                 tasks[0].future.set_exception(error)
                 return
-        for task, result in zip(tasks, results, strict=True):
-            task.future.set_result(result)
+            _LOG.info("a batch of %d requests failed, running parts: %s", len(tasks), error)
+            for part in _parts(tasks, rows_of(error)):
+                self._run(part)
+        else:
+            for task, result in zip(tasks, results, strict=True):
+                task.future.set_result(result)
 
     def _run_merged(self, tasks: list[_Task]) -> list[Arrays]:
+        if len(tasks) == 1:
+            return [self._call(tasks[0], tasks[0].inputs)]
         total = sum(task.rows for task in tasks)
         names = tasks[0].inputs
         merged = {name: np.concatenate([task.inputs[name] for task in tasks]) for name in names}
@@ -182,6 +183,17 @@ class Batcher:
         with self._changed:
             self.batches += 1
         return task.servable.run(task.signature, inputs)
+
+
+def _parts(tasks: list[_Task], rows: set[int]) -> list[list[_Task]]:
+    """A batch that failed as those without the rows that the error names, and with; or halved."""
+    starts = itertools.accumulate((task.rows for task in tasks), initial=0)
+    named = [t for t, at in zip(tasks, starts, strict=False) if rows & {*range(at, at + t.rows)}]
+    if 0 < len(named) < len(tasks):
+        return [[task for task in tasks if task not in named], named]
+    halved = len(tasks) > 3 and tasks[0].signature.batchable
+    size = (len(tasks) + 1) // 2 if halved else 1
+    return [tasks[at : at + size] for at in range(0, len(tasks), size)]
 
 
 def _stopped() -> ServingError:

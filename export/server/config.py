@@ -35,7 +35,10 @@ class ServerConfig(Settings, in_models=False):
         workers: batches run at once. Two, so that one slow line does not stop the others.
         max_queue: requests that may wait; more are refused at once with 503.
         max_request_rows: rows in one request.
+        max_request_values: values in one request, as JSON.
         max_body_bytes: bytes of one request.
+        max_total_body_bytes: bytes of all requests together, from their arrival to their answers;
+            0 = 16 times `max_body_bytes`. Beyond, requests above 64 KiB are refused with 503.
         max_connections: open REST connections.
         request_timeout: seconds a request may take, its wait included.
         header_timeout: seconds a client has to send a request's head.
@@ -57,7 +60,9 @@ class ServerConfig(Settings, in_models=False):
     workers: Count = 2
     max_queue: Count = 1024
     max_request_rows: Count = 1024
+    max_request_values: Count = 1024 * 1024
     max_body_bytes: Count = 16 * 1024 * 1024
+    max_total_body_bytes: Annotated[int, Ge(0), Le(MAX_VERSION)] = 0
     max_connections: Count = 1024
     request_timeout: Seconds = 120.0
     header_timeout: Seconds = 20.0

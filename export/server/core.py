@@ -2,20 +2,54 @@
 
 import concurrent.futures
 import contextlib
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 from tensorflow_serving.apis import get_model_metadata_pb2
 
 from export.server.batching import Batcher
 from export.server.config import ServerConfig
-from export.server.errors import no_status, not_found
+from export.server.errors import Code, ServingError, no_status, not_found
 from export.server.metrics import Metrics
 from export.server.servable import Servable, Signature
 from export.server.versions import Lease, VersionManager, VersionStatus
 
 # A model's name, version (None = the current one) and label, as a request gives them.
 Spec = tuple[str, int | None, str]
+_SHORT = 64 * 1024  # bytes of a request that is always admitted: long ones lock nobody out
+
+
+class Bodies:
+    """The bytes that all requests hold together; beyond `limit`, long ones are refused."""
+
+    def __init__(self, limit: int):
+        self.held = 0
+        self._limit = limit
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def share(self) -> Iterator[Callable[[int], None]]:
+        """A function that counts bytes of one request, which holds them until the `with` ends.
+
+        It raises a ServingError, RESOURCE_EXHAUSTED (HTTP 503), at the limit.
+        """
+        own = 0
+
+        def take(count: int) -> None:
+            nonlocal own
+            with self._lock:
+                if own + count > _SHORT and self.held + count > self._limit:
+                    message = f"the requests under way hold {self.held} bytes; try again later"
+                    raise ServingError(Code.RESOURCE_EXHAUSTED, message, http_status=503)
+                self.held += count
+                own += count
+
+        try:
+            yield take
+        finally:
+            with self._lock:
+                self.held -= own
 
 
 class ServingCore:
@@ -31,6 +65,7 @@ class ServingCore:
         self.config = config
         self.metrics = Metrics(models)
         self.models = models
+        self.bodies = Bodies(config.max_total_body_bytes or 16 * config.max_body_bytes)
         self._batcher = batcher
 
     def statuses(self, spec: Spec) -> list[VersionStatus]:

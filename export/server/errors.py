@@ -7,6 +7,8 @@ from grpc import StatusCode as Code
 MAX_MESSAGE = 1000  # characters: an error that quotes a 100,000-character line must not repeat it
 # TensorFlow's messages name nodes, values and stacks of the graph; a client has no use for them.
 _ASSERTION = re.compile(r"assertion failed: \[(.*?)\](?=\s|$)", re.S)
+# As `export.module.require` names the rows that fail.
+_ROWS = re.compile(r"assertion failed: \[.*?\] \[rows:\] \[([0-9 ]+)\]", re.S)
 _PREAMBLE = re.compile(r"Graph execution error:\s+|\d+ root error\(s\) found\.\s+\(0\) \w+: ")
 _TRACE = re.compile(
     r"\s*(\[\[|\n\s*\(1\) |\n\n(Original stack|Errors may have originated|Stack trace)|\[Op:)"
@@ -77,6 +79,12 @@ def from_exception(error: BaseException) -> ServingError:
         message = _sentence(str(getattr(error, "message", error)))
         return ServingError(_CODE_OF.get(number, Code.UNKNOWN), message)
     return ServingError(Code.INTERNAL, f"{type(error).__name__}: {error}")
+
+
+def rows_of(error: BaseException) -> set[int]:
+    """The rows that a failed check of the model names: a guess, as texts can imitate it."""
+    found = _ROWS.search(str(getattr(error, "message", "")))
+    return set(map(int, re.findall(r"\b\d{1,9}\b", found[1]))) if found else set()
 
 
 def _sentence(message: str) -> str:

@@ -2,13 +2,12 @@
 
 import concurrent.futures
 import logging
-import math
 
 import grpc
 import numpy as np
 import tensorflow as tf
 from google.protobuf import message
-from tensorflow.core.framework import tensor_pb2, types_pb2
+from tensorflow.core.framework import tensor_pb2
 from tensorflow_serving.apis import (
     get_model_metadata_pb2,
     get_model_status_pb2,
@@ -17,9 +16,9 @@ from tensorflow_serving.apis import (
     prediction_service_pb2_grpc,
 )
 
-from export.server.core import ServingCore, Spec
+from export.server.core import Bodies, ServingCore, Spec
 from export.server.errors import Code, ServingError, from_exception, invalid, too_late
-from export.server.servable import Servable, Signature
+from export.server.servable import Servable, Signature, to_array
 
 _LOG = logging.getLogger(__name__)
 # A call blocks its thread until its batch is done, so the pool is larger than a full batch.
@@ -53,18 +52,22 @@ class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
         return _answer(context, self._metadata, request)
 
     def _measured_predict(self, request, context) -> predict_pb2.PredictResponse:
-        with self._core.measured(request.model_spec.name, "GRPC"):
-            return self._predict(request, context)
+        measured = self._core.measured(request.model_spec.name, "GRPC")
+        with measured, self._core.bodies.share() as take:
+            return self._predict(request, context, take)
 
-    def _predict(self, request, context) -> predict_pb2.PredictResponse:
+    def _predict(self, request, context, take) -> predict_pb2.PredictResponse:
         config, signature, wanted = self._core.config, None, []
 
         def read(servable: Servable):
             nonlocal signature, wanted
             signature = servable.signature(request.model_spec.signature_name)
             wanted = _wanted_outputs(list(request.output_filter), signature)
+            signature.check_names(request.inputs.keys())
             limit = config.max_body_bytes
-            return signature, {n: _to_array(n, proto, limit) for n, proto in request.inputs.items()}
+            inputs = {n: to_array(n, proto, limit) for n, proto in request.inputs.items()}
+            take(sum(array.nbytes for array in inputs.values()))
+            return signature, inputs
 
         future, servable = self._core.submit(_model_spec(request), read)
         context.add_callback(future.cancel)  # the client hung up: do not run the request
@@ -133,7 +136,7 @@ def build_server(core: ServingCore) -> tuple[grpc.Server, int]:
             ("grpc.server_max_unrequested_time_in_server", 86_400),
         ),
         maximum_concurrent_rpcs=config.max_queue,
-        interceptors=(_Refusals(),),
+        interceptors=(_Refusals(core.bodies),),
     )
     prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(
         PredictionService(core), server
@@ -152,8 +155,12 @@ def build_server(core: ServingCore) -> tuple[grpc.Server, int]:
 class _Refusals(grpc.ServerInterceptor):
     """Bytes that are no message are INVALID_ARGUMENT, methods not served UNIMPLEMENTED.
 
-    By itself gRPC logs a traceback for either, and calls the first INTERNAL.
+    By itself gRPC logs a traceback for either, and calls the first INTERNAL. It also parses in the
+    one thread that serves all connections; here the call's own does.
     """
+
+    def __init__(self, bodies: Bodies):
+        self._bodies = bodies
 
     def intercept_service(self, continuation, handler_call_details):
         """The method's handler, which parses so."""
@@ -161,21 +168,19 @@ class _Refusals(grpc.ServerInterceptor):
         if handler is None or handler.unary_unary is None:
             return handler
 
-        def parse(data: bytes):
+        def call(data: bytes, context):
             try:
-                return handler.request_deserializer(data)
+                with self._bodies.share() as take:
+                    take(len(data))
+                    return handler.unary_unary(handler.request_deserializer(data), context)
+            except ServingError as error:  # of `take`
+                context.abort(error.code, error.message)
             except message.DecodeError:
-                return self
-
-        def call(request, context):
-            if request is self:
                 context.abort(Code.INVALID_ARGUMENT, "the bytes are no message of this method")
-            try:
-                return handler.unary_unary(request, context)
             except NotImplementedError:
                 context.abort(Code.UNIMPLEMENTED, "the method is not served")
 
-        return handler._replace(request_deserializer=parse, unary_unary=call)
+        return handler._replace(request_deserializer=None, unary_unary=call)
 
 
 def _answer(context, method, request):
@@ -212,25 +217,6 @@ def _wanted_outputs(names: list[str], signature: Signature) -> list[str]:
         if names.count(name) > 1:
             raise invalid(f"duplicate output tensor alias: {name}")
     return names or list(signature.outputs)
-
-
-def _to_array(name: str, proto: tensor_pb2.TensorProto, max_bytes: int) -> np.ndarray:
-    """The array of a TensorProto, its shape checked before unpacking: a proto of a few bytes may
-    claim a million million zeros."""
-    sizes = [dim.size for dim in proto.tensor_shape.dim]
-    if proto.tensor_shape.unknown_rank or any(size < 0 for size in sizes):
-        raise invalid(f"input {name!r}: the shape of a TensorProto must be known")
-    try:
-        dtype = tf.dtypes.as_dtype(proto.dtype)
-        if math.prod(sizes) * max(dtype.size or 1, 1) > max_bytes:
-            raise invalid(f"input {name!r}: a tensor of shape {sizes} exceeds {max_bytes} bytes")
-        return tf.make_ndarray(proto)
-    except (TypeError, ValueError, LookupError, ArithmeticError):
-        known = proto.dtype in types_pb2.DataType.values()
-        dtype_name = types_pb2.DataType.Name(proto.dtype) if known else str(proto.dtype)
-        raise invalid(
-            f"input {name!r}: the TensorProto holds no tensor of dtype {dtype_name}, shape {sizes}"
-        ) from None
 
 
 def _fill_tensor(proto: tensor_pb2.TensorProto, array: np.ndarray) -> None:

@@ -1,7 +1,8 @@
 """The HTTP/1.1 server: h11 parses, asyncio holds the connections.
 
-One event loop serves all connections, so an idle or slow client costs no thread. Everything that a
-client controls has a limit or a time-out, and a refusal is answered before the connection closes.
+One event loop serves all connections, so an idle or slow client costs no thread; what takes long
+runs in threads. Everything that a client controls has a limit or a time-out, and a refusal is
+answered before the connection closes.
 """
 
 import asyncio
@@ -9,6 +10,7 @@ import dataclasses
 import gzip
 import http.client
 import io
+import itertools
 import json
 import logging
 import re
@@ -19,9 +21,13 @@ from collections.abc import Awaitable, Callable
 import h11
 
 from export.server.config import ServerConfig
+from export.server.core import Bodies
+from export.server.errors import Code, ServingError
 
 _LOG = logging.getLogger(__name__)
-_MAX_HEAD = 32 * 1024  # bytes of a request's head
+_MAX_HEAD = 16 * 1024  # bytes of a request's head that are read at once, and may be incomplete
+_UNPACKED = 1024 * 1024  # bytes that are unpacked at once
+_CHUNKS = 64  # pieces of a body that are read before other connections have their turn
 _LINGER_SECONDS = 2.0  # how long the rest of a refused request is read and thrown away
 _ORIGIN = re.compile(r"https?://[^/?#]+(?=[/?#]|$)", re.I)  # of an absolute-form target
 
@@ -45,19 +51,18 @@ class Response:
     content_type: str = "application/json"
 
 
-Handler = Callable[[Head, bytes], Awaitable[Response]]
+Body = bytes | bytearray
+Handler = Callable[[Head, Body], Awaitable[Response]]
 
 
-class _Refused(Exception):
-    """A request that is not read to its end; the connection closes after the answer."""
-
-    def __init__(self, status: int, message: str):
-        super().__init__(message)
-        self.status = status
+def _refused(status: int, message: str) -> ServingError:
+    return ServingError(Code.INVALID_ARGUMENT, message, status)
 
 
 def error_response(status: int, message: str, *headers: tuple[str, str]) -> Response:
-    """TensorFlow Serving's error shape: {"error": message}."""
+    """TensorFlow Serving's error shape: {"error": message}; one of 503 is to be tried again."""
+    if status == 503:
+        headers += (("Retry-After", "1"),)
     body = json.dumps({"error": message}, ensure_ascii=False).encode("utf-8", "replace")
     return Response(status, body, headers)
 
@@ -65,9 +70,10 @@ def error_response(status: int, message: str, *headers: tuple[str, str]) -> Resp
 class HttpServer:
     """HTTP/1.1 in a thread of its own; `handler` answers a request and must not raise."""
 
-    def __init__(self, config: ServerConfig, handler: Handler):
+    def __init__(self, config: ServerConfig, handler: Handler, bodies: Bodies):
         self._config = config
         self._handler = handler
+        self._bodies = bodies
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="http", daemon=True)
         self._server: asyncio.Server | None = None
@@ -138,15 +144,20 @@ class HttpServer:
 
     async def _exchange(self, connection: "_Connection") -> bool:
         """One request and its answer; whether another request may follow."""
+        refused = False
         try:
-            if (request := await connection.read_request()) is None:
-                return False
-            response = await self._handler(*request)
-        except _Refused as error:
-            await connection.answer(error_response(error.status, str(error)), last=True)
+            with self._bodies.share() as take:
+                if (request := await connection.read_request(take)) is None:
+                    return False
+                response = await self._handler(*request)
+                del request
+        except ServingError as error:
+            refused, response = True, error_response(error.http_status, error.message)
+        # Nothing holds the body any more, the error's traceback neither: a client may read slowly.
+        follows = await connection.answer(response, last=refused or self._stopping)
+        if refused:
             await connection.linger()
-            return False
-        return await connection.answer(response, last=self._stopping)
+        return follows
 
 
 class _Connection:
@@ -167,22 +178,26 @@ class _Connection:
         self._requests = 0
         self._bodiless = False  # the request under way is HEAD: its answer has no body
 
-    async def read_request(self) -> tuple[Head, bytes] | None:
+    async def read_request(self, take: Callable[[int], None]) -> tuple[Head, Body] | None:
         """The next request's head and body; None where the client left or stayed silent.
 
+        `take` counts the bytes of the body as they come, and as they are unpacked.
+
         Raises:
-            _Refused: 400 malformed, 408 too slow, 411 without a length, 413 too large (also once
-                unpacked), 415 another content coding than gzip, 431 a head too long,
-                501 another transfer coding than chunked, 505 another version of HTTP.
+            ServingError: 400 malformed, 408 too slow, 411 without a length, 413 too large (also
+                once unpacked), 415 another content coding than gzip, 431 a head too long, 501
+                another transfer coding than chunked, 503 by `take`, 505 another version of HTTP.
         """
         config = self._config
-        self.idle = True
+        self.idle = not self._http.trailing_data[0]  # else the next request has come already
         silence = config.idle_timeout if self._requests else config.header_timeout
         self._requests += 1
-        if not self._http.trailing_data[0]:  # nothing of the next request has come yet
+        if not self.idle:
+            await asyncio.sleep(0)  # the other connections first
+        else:
             try:
                 async with asyncio.timeout(silence):
-                    data = await self._reader.read(65536)
+                    data = await self._reader.read(_MAX_HEAD)
             except TimeoutError:
                 return None
             if not data:
@@ -195,23 +210,24 @@ class _Connection:
             head = _head(request)
             length = head.headers.get("content-length", "0")
             if len(length) > 18 or int(length) > config.max_body_bytes:
-                raise _Refused(413, f"the body exceeds {config.max_body_bytes} bytes")
+                raise _refused(413, f"the body exceeds {config.max_body_bytes} bytes")
             async with asyncio.timeout(config.body_timeout):
-                body = await self._read_body()
+                body = await self._read_body(take)
         except TimeoutError:
-            raise _Refused(408, "the request came too slowly") from None
+            raise _refused(408, "the request came too slowly") from None
         except h11.RemoteProtocolError as error:
             # h11 quotes its buffer as Python's repr.
             message = str(error).partition(": bytearray")[0]
-            raise _Refused(error.error_status_hint, message) from None
-        return head, _unpacked(body, head, config.max_body_bytes)
+            raise _refused(error.error_status_hint, message) from None
+        return head, await _unpacked(body, head, config.max_body_bytes, take)
 
     async def _next_event(self):
         while (event := self._parse()) is h11.NEED_DATA:
             if self._http.they_are_waiting_for_100_continue:
                 go_on = h11.InformationalResponse(status_code=100, headers=[], reason="Continue")
                 self._writer.write(self._http.send(go_on))
-            self._http.receive_data(await self._reader.read(65536))
+            most = _MAX_HEAD if self._http.their_state is h11.IDLE else 65536
+            self._http.receive_data(await self._reader.read(most))
         return event
 
     def _parse(self):
@@ -219,14 +235,17 @@ class _Connection:
             self._bodiless = self._http.trailing_data[0].startswith(b"HEAD ")
         return self._http.next_event()
 
-    async def _read_body(self) -> bytes:
-        chunks, total, limit = [], 0, self._config.max_body_bytes
-        while isinstance(event := await self._next_event(), h11.Data):
-            chunks.append(bytes(event.data))
-            total += len(event.data)
-            if total > limit:
-                raise _Refused(413, f"the body exceeds {limit} bytes")
-        return b"".join(chunks)
+    async def _read_body(self, take: Callable[[int], None]) -> Body:
+        body, limit = bytearray(), self._config.max_body_bytes
+        for count in itertools.count(1):
+            if not isinstance(event := await self._next_event(), h11.Data):
+                return body
+            if len(body) + len(event.data) > limit:
+                raise _refused(413, f"the body exceeds {limit} bytes")
+            take(len(event.data))
+            body += event.data
+            if count % _CHUNKS == 0:
+                await asyncio.sleep(0)
 
     async def answer(self, response: Response, last: bool) -> bool:
         """Writes an answer, the connection's `last` or not; whether another request may follow."""
@@ -274,27 +293,30 @@ def _head(request: h11.Request) -> Head:
         path = path[origin.end() :] or "/"
     head = Head(request.method.decode(), path, headers)
     if request.http_version not in (b"1.0", b"1.1"):
-        raise _Refused(505, "the server speaks HTTP/1.1 and HTTP/1.0")
+        raise _refused(505, "the server speaks HTTP/1.1 and HTTP/1.0")
     if "transfer-encoding" in headers and "content-length" in headers:
-        raise _Refused(400, "both Content-Length and Transfer-Encoding are given")
+        raise _refused(400, "both Content-Length and Transfer-Encoding are given")
     if head.method == "POST" and not {"transfer-encoding", "content-length"} & headers.keys():
-        raise _Refused(411, "a POST needs a Content-Length header")
+        raise _refused(411, "a POST needs a Content-Length header")
     return head
 
 
-def _unpacked(body: bytes, head: Head, limit: int) -> bytes:
+async def _unpacked(body: Body, head: Head, limit: int, take: Callable[[int], None]) -> Body:
     """The body with its content coding undone."""
     coding = head.headers.get("content-encoding", "identity").lower()
     if coding == "identity":
         return body
     if coding != "gzip":
-        raise _Refused(415, f"content coding {coding[:40]!r} is not supported")
+        raise _refused(415, f"content coding {coding[:40]!r} is not supported")
+    file, unpacked = gzip.GzipFile(fileobj=io.BytesIO(body)), bytearray()
     try:
-        unpacked = gzip.GzipFile(fileobj=io.BytesIO(body)).read(limit + 1)
+        while piece := await asyncio.to_thread(file.read, _UNPACKED):
+            if len(unpacked) + len(piece) > limit:
+                raise _refused(413, f"the body exceeds {limit} bytes when unpacked")
+            take(len(piece))
+            unpacked += piece
     except EOFError:
-        raise _Refused(400, "the gzip body is cut short") from None
+        raise _refused(400, "the gzip body is cut short") from None
     except (OSError, zlib.error):
-        raise _Refused(400, "the body is not valid gzip") from None
-    if len(unpacked) > limit:
-        raise _Refused(413, f"the body exceeds {limit} bytes when unpacked")
+        raise _refused(400, "the body is not valid gzip") from None
     return unpacked

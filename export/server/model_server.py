@@ -151,7 +151,7 @@ class ModelServer:
         core = ServingCore(config, self.models, self.batcher)
         rest = RestApi(core)
         self._stops += [lambda _: rest.close(), self.batcher.stop]
-        http = HttpServer(config, rest.handle)
+        http = HttpServer(config, rest.handle, core.bodies)
         with _port("REST", "--rest-port", config.rest_port):
             http.start()
         self.rest_port = http.port

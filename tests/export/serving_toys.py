@@ -57,6 +57,10 @@ class ToyTranslator(tf.Module):
     def scalar(self, x):
         return {"y": x + 1.0}
 
+    @tf.function(input_signature=[WORDS])
+    def motto(self, text):
+        return {"motto": tf.strings.reduce_join([tf.strings.reduce_join(text), "g\u00fct\0"])}
+
     @tf.function(input_signature=[tf.TensorSpec([None], tf.int32)])
     def slow(self, steps):
         limit = tf.reduce_max(steps)
@@ -67,7 +71,9 @@ class ToyTranslator(tf.Module):
 def export_toy(folder: pathlib.Path, version: int) -> pathlib.Path:
     """Writes version `version` of the toy under `folder`."""
     toy = ToyTranslator(version)
-    signatures = {name: getattr(toy, name) for name in ("score", "numbers", "scalar", "slow")}
+    signatures = {
+        name: getattr(toy, name) for name in ("score", "numbers", "scalar", "motto", "slow")
+    }
     signatures["serving_default"] = toy.translate
     path = folder / str(version)
     tf.saved_model.save(toy, str(path), signatures=signatures)

@@ -32,8 +32,10 @@ from export import client, keras_model, module, translator
 from export.client import GrpcClient, RestClient
 from export.places import open_module
 from export.saved_model import export, main
+from export.server.batching import Batcher
 from export.server.config import ServerConfig
 from export.server.model_server import ModelServer
+from export.server.servable import Servable
 from export.warm_up import WARMUP_REQUESTS
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.tags import at_spaces
@@ -464,6 +466,28 @@ def test_translations_are_the_runs(number_hypotheses, answers):
         assert scored["tokens"][i] == number_hypotheses[i][0].length
     assert "a text is not UTF-8" in broken["error"]
     assert "a line has more than 256 tokens: split it" in long["error"]
+
+
+def test_lines_too_long_cost_those_merged_with_them_one_run(folder, number_hypotheses):
+    batcher = Batcher(max_batch_size=8, timeout_ms=60_000, max_queue=8, workers=1)
+    servable = Servable(str(served(folder, "numbers")), 1)
+    long = "one " * 300
+    lines = [NUMBERS[0], long, *NUMBERS[1:6], long]
+    futures = [
+        batcher.submit(
+            servable, servable.signature(), {"text": np.array([line.encode()], object)}, 1
+        )
+        for line in lines
+    ]
+    for line, future in zip(lines, futures, strict=True):
+        if line is long:
+            assert "a line has more than 256 tokens" in future.exception(60).message
+        else:
+            best = number_hypotheses[NUMBERS.index(line)][0].text
+            assert future.result(60)["translations"][0, 0] == best.encode()
+    assert batcher.batches == 5  # all, the good, the bad, and each of these
+    batcher.stop(5)
+    servable.close()
 
 
 def test_32_clients_and_a_new_version_lose_and_mix_up_nothing(folder, number_hypotheses):

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from export.server.batching import Batcher
 from export.server.errors import Code, ServingError
@@ -13,13 +14,17 @@ from export.server.errors import Code, ServingError
 
 class Doubler:
     """A model of one signature: doubles, unless told another way to its result; fails on negative
-    numbers; can be held up."""
+    numbers, by an error made of them; can be held up."""
 
     version = 1
 
-    def __init__(self, result=lambda x: x * 2):
+    def __init__(
+        self,
+        result=lambda x: x * 2,
+        error=lambda x: ServingError(Code.INVALID_ARGUMENT, f"negative: {x.min()}"),
+    ):
         self.signature = SimpleNamespace(name="double", batchable=True)
-        self.result = result
+        self.result, self.error = result, error
         self.calls = []
         self.gate = threading.Event()
         self.gate.set()
@@ -28,7 +33,7 @@ class Doubler:
         self.gate.wait(10)
         self.calls.append(len(inputs["x"]))
         if (inputs["x"] < 0).any():
-            raise ServingError(Code.INVALID_ARGUMENT, f"negative: {inputs['x'].min()}")
+            raise self.error(inputs["x"])
         return {"y": self.result(inputs["x"])}
 
 
@@ -76,6 +81,40 @@ def test_an_error_in_a_batch_fails_only_the_guilty(batcher):
     with pytest.raises(ServingError, match="-2"):
         bad.result(5)
     assert model.calls == [3, 1, 1, 1]
+
+
+def run_once(values, error):
+    """The calls that one batch of one-row requests makes, and what they answer; < 0 is bad."""
+    batcher = Batcher(max_batch_size=len(values), timeout_ms=60_000, max_queue=99, workers=1)
+    model = Doubler(error=error)
+    futures = [submit(batcher, model, value) for value in values]
+    answers = [future.exception(10) or int(future.result()["y"][0]) for future in futures]
+    batcher.stop(5)
+    return model.calls, answers
+
+
+def test_a_check_that_names_rows_costs_the_good_requests_one_run():
+    def named(x):
+        rows = " ".join(map(str, np.flatnonzero(x < 0)))
+        message = f"assertion failed: [too long] [rows:] [{rows}]\n\t [[{{{{node a}}}}]]"
+        return tf.errors.InvalidArgumentError(None, None, message)
+
+    values = [1, 2, -3, 4, 5, 6, 7, -8, 9, 10, 11, 12, 13, 14]
+    calls, answers = run_once(values, named)
+    assert calls == [14, 12, 2, 1, 1]
+    assert [a for a in answers if isinstance(a, int)] == [
+        2 * value for value in values if value > 0
+    ]
+    assert [type(a) for a in answers].count(tf.errors.InvalidArgumentError) == 2
+
+
+@pytest.mark.parametrize("rows", ["", "0 1 2 3 4 5 6 7", "99", "9" * 5000, "3"])
+def test_a_check_that_names_no_rows_or_wrong_ones_fails_only_the_guilty(rows):
+    """A text may imitate the message; a model of others names nothing: halves then."""
+    error = tf.errors.InvalidArgumentError(None, None, f"assertion failed: [a] [rows:] [{rows}]")
+    calls, answers = run_once([1, 2, 3, 4, 5, 6, -7, 8], lambda x: error)
+    assert [a if isinstance(a, int) else "bad" for a in answers] == [2, 4, 6, 8, 10, 12, "bad", 16]
+    assert rows == "3" or calls == [8, 4, 4, 2, 2, 1, 1]
 
 
 def test_outputs_without_rows_end_the_merging(batcher):

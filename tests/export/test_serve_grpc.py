@@ -66,6 +66,11 @@ def test_every_dtype_comes_back(prediction):
     }
 
 
+def test_a_scalar_string_comes_back(prediction):
+    output = prediction.Predict(make_request("motto", text=["a", "b"]), 20).outputs["motto"]
+    assert list(output.string_val) == ["abg\u00fct\0".encode()] and not output.tensor_shape.dim
+
+
 def test_output_filter(prediction):
     request = make_request(text=["a"])
     request.output_filter.append("scores")

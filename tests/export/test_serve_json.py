@@ -26,7 +26,7 @@ PAIR = signature(a=tf.TensorSpec([None, 2], tf.int32), b=tf.TensorSpec([None], t
 
 
 def decode(body: str, which: Signature = TEXT):
-    return json_tensors.decode_inputs(json_tensors.parse_body(body.encode()), which)
+    return json_tensors.decode_inputs(json_tensors.parse_body(body.encode(), 10**6), which)
 
 
 @pytest.mark.parametrize(
@@ -99,9 +99,17 @@ def test_numbers_are_not_cast_with_loss(row):
 
 def test_invalid_utf8_and_plain_list_for_two_inputs():
     with pytest.raises(ServingError, match="UTF-8"):
-        json_tensors.parse_body(b'{"instances": ["\xff"]}')
+        json_tensors.parse_body(b'{"instances": ["\xff"]}', 10**6)
     with pytest.raises(ServingError, match="list of objects"):
         decode('{"instances": [1]}', PAIR)
+
+
+def test_a_body_has_a_limit_of_values():
+    fits, long = (json.dumps({"instances": [[]] * count}).encode() for count in (3, 4))
+    assert json_tensors.parse_body(fits, 8) == {"instances": [[], [], []]}
+    with pytest.raises(ServingError, match="more than 8 JSON values") as caught:
+        json_tensors.parse_body(long, 8)
+    assert caught.value.http_status == 413
 
 
 def encode(row_form: bool, **outputs):
@@ -126,6 +134,16 @@ def test_strings_and_floats_are_printed_as_tensorflow_serving_does():
     assert encode(True, out=raw) == {"predictions": ["\ufffd"]}
     floats = json_tensors.encode_outputs({"f": np.array([0.2, np.nan, 1e30], np.float32)}, False)
     assert floats == b'{"outputs": [0.2, NaN, 1e+30]}'
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (2, 0), (5000,), (3, 2048)])
+def test_long_answers_are_printed_in_pieces_as_whole(shape):
+    values = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    texts = np.array([s.encode() for s in map(str, values.reshape(-1))], object).reshape(shape)
+    for each in (values, texts):
+        whole = each.astype("U32").astype(np.float64) if each is values else each.astype("U32")
+        expected = json.dumps({"outputs": {"a": whole.tolist(), "b": [1, 2]}}).encode()
+        assert json_tensors.encode_outputs({"a": each, "b": np.arange(1, 3)}, False) == expected
 
 
 def test_row_form_needs_equal_rows():

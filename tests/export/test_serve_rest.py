@@ -1,15 +1,21 @@
 """TensorFlow Serving's REST contract, on a live server."""
 
+import asyncio
+import contextlib
 import gzip
 import http.client
 import json
 import re
 import socket
+import threading
 import time
 
 import pytest
 
 from export.client import GrpcClient
+from export.server import http_server
+from export.server.config import ServerConfig
+from export.server.core import Bodies
 from tests.export.serving_toys import call
 
 PREDICT = "/v1/models/toy:predict"
@@ -121,6 +127,8 @@ def test_signatures_dtypes_and_scalars(port):
     assert call(port, "POST", PREDICT, body) == (200, {"predictions": [expected]})
     body = {"signature_name": "scalar", "inputs": {"x": 1}}
     assert call(port, "POST", PREDICT, body) == (200, {"outputs": 2.0})
+    body = {"signature_name": "motto", "inputs": ["a", "b"]}
+    assert call(port, "POST", PREDICT, body) == (200, {"outputs": "abg\u00fct\0"})
 
 
 @pytest.mark.parametrize(
@@ -241,6 +249,104 @@ def test_chunked_gzip_and_expect_continue(port):
         assert connection.recv(65536) == b"HTTP/1.1 100 Continue\r\n\r\n"
         connection.sendall(body)
         assert connection.recv(65536).startswith(b"HTTP/1.1 200 OK")
+
+
+@contextlib.contextmanager
+def bare_server(handler, bodies=None):
+    """The port of an HTTP server without a model."""
+    config = ServerConfig("x", "x", rest_port=0)
+    server = http_server.HttpServer(config, handler, bodies or Bodies(1 << 30))
+    server.start()
+    yield server.port
+    server.stop(0)
+
+
+def test_gzip_is_unpacked_while_others_are_answered(port, monkeypatch):
+    held, free = threading.Event(), threading.Event()
+
+    class Slow(gzip.GzipFile):
+        def read(self, size=-1):
+            held.set()
+            assert free.wait(10), "the event loop waited for it"
+            return super().read(size)
+
+    monkeypatch.setattr(http_server.gzip, "GzipFile", Slow)
+    body, answers = gzip.compress(b'{"instances": ["a"]}'), []
+    ask = (port, "POST", PREDICT, body, {"Content-Encoding": "gzip"})
+    slow = threading.Thread(target=lambda: answers.append(call(*ask)))
+    slow.start()
+    assert held.wait(10)
+    assert call(port, "GET", "/healthz") == (200, {"ready": True})
+    assert not answers
+    free.set()
+    slow.join()
+    assert answers == [(200, {"predictions": [translated("a")]})]
+
+
+def test_a_client_that_sends_many_pieces_waits_for_the_others():
+    turns = []
+
+    class Watched(Bodies):
+        """Notes each piece of a body, and when the loop has served all others."""
+
+        @contextlib.contextmanager
+        def share(self):
+            def take(count):
+                if not turns:
+                    asyncio.get_running_loop().call_soon(turns.append, "others")
+                turns.append(count)
+
+            yield take
+
+    async def handler(head, body):
+        if head.method == "GET" and len(turns) < 2:
+            asyncio.get_running_loop().call_soon(turns.append, "others")
+        turns.append(head.path)
+        return http_server.Response(200, b"")
+
+    with bare_server(handler, Watched(0)) as port:
+        chunks = b"1\r\na\r\n" * 1000 + b"0\r\n\r\n"
+        raw_exchange(port, HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunks)
+        assert len(turns) == 1002 and turns.index("others") < 100
+        turns.clear()
+        answer = raw_exchange(
+            port, b"".join(b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n" % i for i in range(9))
+        )
+        assert answer.count(b"HTTP/1.1 200 ") == 9 and turns[:4] == ["/0", "others", "/1", "/2"]
+
+
+def test_the_bytes_of_all_requests_together_have_a_limit():
+    bodies, held = Bodies(1_000_000), []
+
+    async def handler(head, body):
+        held.append(bodies.held)
+        return http_server.Response(200, b'"%d"' % len(body))
+
+    def settled(count):
+        deadline = time.monotonic() + 10
+        while bodies.held != count and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return bodies.held == count
+
+    with bare_server(handler, bodies) as port, contextlib.ExitStack() as stack:
+        place = ("127.0.0.1", port)
+        slow = [stack.enter_context(socket.create_connection(place, 20)) for _ in range(3)]
+        for connection in slow:
+            connection.sendall(HEAD + b"Content-Length: 400000\r\n\r\n" + bytes(300_000))
+        assert settled(900_000)
+        refusal = raw_exchange(port, HEAD + b"Content-Length: 300000\r\n\r\n" + bytes(300_000))
+        assert refusal.startswith(b"HTTP/1.1 503 ") and b"\r\nRetry-After: 1\r\n" in refusal
+        assert b"hold 9" in refusal and settled(900_000)
+        # A bomb holds what it unpacks to, and short requests are always answered.
+        bomb, short = gzip.compress(bytes(300_000)), gzip.compress(bytes(60_000))
+        assert call(port, "POST", "/", bomb, {"Content-Encoding": "gzip"})[0] == 503
+        assert call(port, "POST", "/", short, {"Content-Encoding": "gzip"}) == (200, "60000")
+        assert held == [900_000 + len(short) + 60_000]
+        for connection in slow[:2]:
+            connection.close()
+        assert settled(300_000)
+        slow[2].sendall(bytes(100_000))
+        assert slow[2].recv(65536).startswith(b"HTTP/1.1 200 ") and settled(0)
 
 
 def test_a_client_that_goes_away_midway_disturbs_nobody(port, caplog):

@@ -34,7 +34,7 @@ def test_each_signature_gets_a_made_up_row(model_folder, runs):
     servable.close()
     assert ("serving_default", {"text": [b"warm up"]}) in runs
     assert ("scalar", {"x": 0.0}) in runs
-    assert len(runs) == 5
+    assert len(runs) == 6
 
 
 @pytest.mark.parametrize("text, expected", [("recorded", 1), ("FAIL", 1), (None, 0)])
