@@ -34,7 +34,9 @@ def train_vocabulary(recipe: PretrainingRecipe, tfds: Tfds | None = None) -> Pie
     """Trains a recipe's vocabulary on its `vocabulary_lines`, ten million at most."""
     config, lines = recipe.vocabulary, vocabulary_lines(recipe, tfds)
     if config.kind == "wordpiece":
-        return WordPieceVocabulary.train(lines, config.size, lower_case=config.lower_case)
+        return WordPieceVocabulary.train(
+            lines, config.size, config.lower_case, config.max_characters
+        )
     if config.kind == "byte_bpe":
         return BytePairVocabulary.train(lines, config.size, lower_case=config.lower_case)
     unigram = config.kind == "unigram"
@@ -121,7 +123,7 @@ def _own_vocabulary(
 
 
 def described(vocabulary: PieceVocabulary) -> VocabularyConfig:
-    """A vocabulary's settings in a recipe's form; `max_documents` is unknown."""
+    """A vocabulary's settings in a recipe's form; what it was trained on is unknown."""
     settings = vocabulary.settings()
     lower_case = {**settings, **settings.get("normalization", {})}["lower_case"]
     kind = vocabulary.kind

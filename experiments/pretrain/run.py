@@ -83,6 +83,9 @@ class VocabularyConfig(Settings):
         size: pieces, the special ones included.
         lower_case: fold case; with WordPiece and unigram accents go too, as in BERT and ALBERT.
         max_documents: greatest number of documents read, the first of each source; None = all.
+        max_characters: of `"wordpiece"`: the text's most frequent characters that become pieces; a
+            word with another one is [UNK]. None = 1,000, or 99.95% of a text of more, such as
+            Chinese, as far as they fit into three quarters of the pieces.
     """
 
     section: ClassVar[str] = "vocabulary"
@@ -91,6 +94,7 @@ class VocabularyConfig(Settings):
     size: Annotated[int, Ge(8), INT32] = 8_000
     lower_case: bool = True
     max_documents: Count | None = None
+    max_characters: Count | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -199,7 +203,10 @@ class PretrainingRecipe(Recipe):
             del readers["masking."]
         others = {name: kinds for name, kinds in readers.items() if self.learns not in kinds}
         words = {name: " or ".join(map(repr, kinds)) for name, kinds in others.items()}
-        return super().unread() | {name: f"objective {kinds}" for name, kinds in words.items()}
+        found = super().unread() | {name: f"objective {kinds}" for name, kinds in words.items()}
+        if self.vocabulary.kind != "wordpiece":
+            found["vocabulary.max_characters"] = "vocabulary.kind=wordpiece"
+        return found
 
     @property
     def learns(self) -> str:

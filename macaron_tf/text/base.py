@@ -11,7 +11,8 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
@@ -163,6 +164,35 @@ def drawn(items: Iterable[Item], count: int, seed: int = 0) -> Iterator[Item]:
             yield kept.pop()
 
     return given()
+
+
+def says_unknown(train: Callable) -> Callable:
+    """Lets the `train` of a vocabulary say on stderr which share of the text's pieces is unknown.
+
+    They are counted in every line, or every second, fourth, ... of more than 10,000.
+    """
+
+    @functools.wraps(train)
+    def trained(cls, lines: Iterable[str | tuple[str, str]], *arguments, **options):
+        kept, step = [], 1
+
+        def watched() -> Iterator:
+            nonlocal step
+            for number, item in enumerate(lines):
+                if number % step == 0:
+                    kept.append(item if isinstance(item, str) else item[0])
+                if len(kept) > 10_000:
+                    del kept[1::2]
+                    step *= 2
+                yield item
+
+        vocabulary = train(cls, watched(), *arguments, **options)
+        share = np.mean(vocabulary.encode_rows(kept).ids == vocabulary.unk_id)
+        of = f"the pieces of {len(kept):,} lines"
+        print(f"unknown to the vocabulary: {share:.3%} of {of}", file=sys.stderr)
+        return vocabulary
+
+    return trained
 
 
 def too_small(size: int, units: str, least: int | str, remedy: str) -> UserError:

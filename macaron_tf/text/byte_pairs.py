@@ -23,6 +23,7 @@ from macaron_tf.text.base import (
     NO_TEXT,
     PieceVocabulary,
     check_distinct,
+    says_unknown,
     too_large,
     too_small,
 )
@@ -246,6 +247,7 @@ class BytePairVocabulary(MergedPieceVocabulary):
         self._byte_ids = np.array([self.numbers[unit] for unit in byte_alphabet()], np.int64)
 
     @classmethod
+    @says_unknown
     def train(cls, lines: Iterable[str], size: int, lower_case: bool = False) -> Self:
         """Learns a vocabulary that begins each line with a space, the same of the same lines.
 

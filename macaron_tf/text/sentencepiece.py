@@ -18,7 +18,14 @@ from macaron_tf.errors import UserError
 from macaron_tf.io.memory import return_freed_memory
 from macaron_tf.io.progress import Progress
 from macaron_tf.special_ids import BOS, EOS, PAD, UNK
-from macaron_tf.text.base import MAX_LINES, NO_TEXT, PieceVocabulary, too_large, too_small
+from macaron_tf.text.base import (
+    MAX_LINES,
+    NO_TEXT,
+    PieceVocabulary,
+    says_unknown,
+    too_large,
+    too_small,
+)
 from macaron_tf.text.normalization import (
     NormalizationConfig,
     in_chunks,
@@ -93,6 +100,7 @@ class SentencePieceVocabulary(PieceVocabulary):
         self._tokenizer = None
 
     @classmethod
+    @says_unknown
     def train(
         cls,
         lines: Iterable[str | tuple[str, str]],

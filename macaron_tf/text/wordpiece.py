@@ -5,8 +5,10 @@ import collections
 import functools
 import itertools
 import os
+import re
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 import sentencepiece
 import tensorflow as tf
 import tensorflow_text
@@ -20,6 +22,7 @@ from macaron_tf.text.base import (
     NO_TEXT,
     PieceVocabulary,
     check_distinct,
+    says_unknown,
     too_large,
     too_small,
 )
@@ -39,6 +42,9 @@ _PUNCTUATION = r"!-/:-@\[-`{-~\pP"
 _IDEOGRAPHS = (
     r"\x{4e00}-\x{9fff}\x{3400}-\x{4dbf}\x{20000}-\x{2a6df}\x{2a700}-\x{2b73f}"
     r"\x{2b740}-\x{2b81f}\x{2b820}-\x{2ceaf}\x{f900}-\x{faff}\x{2f800}-\x{2fa1f}"
+)
+_IDEOGRAPH = re.compile(
+    "[" + re.sub(r"\\x\{(\w+)\}", lambda code: chr(int(code[1], 16)), _IDEOGRAPHS) + "]"
 )
 # Between single spaces: over the classes above, {101,} takes RE2 more memory than it allows.
 _LONG_WORD = "[^ ]{101,}"
@@ -149,12 +155,13 @@ class WordPieceVocabulary(PieceVocabulary):
             raise UserError(f"{os.fspath(path)}: {error}") from error
 
     @classmethod
+    @says_unknown
     def train(
         cls,
         lines: Iterable[str],
         size: int,
         lower_case: bool = True,
-        max_characters: int = 1000,
+        max_characters: int | None = None,
     ) -> "WordPieceVocabulary":
         """Learns a vocabulary; the same lines give the same vocabulary, byte for byte.
 
@@ -165,7 +172,7 @@ class WordPieceVocabulary(PieceVocabulary):
         Args:
             size: number of pieces, the 5 special ones included.
             max_characters: only that many of the text's characters become pieces, the most
-                frequent ones; a word with another one is [UNK].
+                frequent ones; a word with another one is [UNK]. See `_characters` for None.
 
         Raises:
             UserError: no text at all, or too little of it (or too much) for `size` pieces.
@@ -177,21 +184,19 @@ class WordPieceVocabulary(PieceVocabulary):
             text = [line.replace(WORD_START, "").strip() for line in words]
             counts = collections.Counter(itertools.chain.from_iterable(text))
             counts.pop(" ", None)
-            # By number and character: a tie must not depend on the order of the text.
-            ranked = sorted(counts, key=lambda character: (-counts[character], character))
-            alphabet = sorted(ranked[:max_characters])
-            if len(alphabet) < len(ranked):
+            alphabet, continuing = _characters(counts, size, max_characters)
+            if len(alphabet) < len(counts):
                 kept = {*alphabet, " "}
                 text = [" ".join(filter(kept.issuperset, line.split(" "))) for line in text]
             text = [line for line in text if line]
             if not text:
                 raise UserError(NO_TEXT)
             # In Unicode's order, each as a word's start and as a continuation.
-            singles = [*alphabet, *(CONTINUES + character for character in alphabet)]
+            singles = [*alphabet, *(CONTINUES + character for character in continuing)]
             if size < (least := len(SPECIAL_PIECES) + len(singles)):
                 remedy = f"{least} pieces or more, or lower max_characters"
                 raise too_small(size, "the text's characters", least, remedy)
-            merges = _merges(text, size - len(SPECIAL_PIECES))
+            merges = _merges(text, size - least + 2 * len(alphabet))
             if len(merges) < size - least:
                 raise too_large(size, len(merges) + least)
         return cls([*SPECIAL_PIECES, *singles, *merges[: size - least]], lower_case)
@@ -242,6 +247,29 @@ class WordPieceVocabulary(PieceVocabulary):
 
     def trackables(self) -> list:
         return [self.tokenizer]
+
+
+def _characters(
+    counts: collections.Counter, size: int, most: int | None
+) -> tuple[list[str], list[str]]:
+    """The characters that become pieces, and those of them that also continue a word; sorted.
+
+    Args:
+        most: the number of characters; None = 1,000, or 99.95% of the text, as SentencePiece
+            advises for Chinese and Japanese. Where both forms of these do not fit into three
+            quarters of the pieces, an ideograph, always a word of its own, gets one piece.
+    """
+    # By number and character: a tie must not depend on the order of the text.
+    ranked = sorted(counts, key=lambda character: (-counts[character], character))
+    if most is None:
+        covered = np.cumsum([counts[character] for character in ranked])
+        most = max(1000, int(np.searchsorted(covered, 0.9995 * counts.total())) + 1)
+        if most > 1000 and 2 * most > (room := 3 * size // 4):
+            pieces = np.cumsum([1 if _IDEOGRAPH.match(character) else 2 for character in ranked])
+            alphabet = sorted(ranked[: np.searchsorted(pieces, room, side="right")])
+            return alphabet, [c for c in alphabet if not _IDEOGRAPH.match(c)]
+    alphabet = sorted(ranked[:most])
+    return alphabet, alphabet
 
 
 def _merges(text: list[str], size: int) -> list[str]:

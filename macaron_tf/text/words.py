@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import itertools
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -202,7 +203,11 @@ def count_words(texts: Iterable[Sequence[str]], size: int) -> WordVocabulary:
     if not counts:
         raise UserError("the sources hold no word: give others")
     ordered = sorted(counts, key=lambda word: (-counts[word], word))
-    return WordVocabulary((*_SPECIAL, *ordered[: size - len(_SPECIAL)]))
+    kept = ordered[: size - len(_SPECIAL)]
+    unknown = counts.total() - sum(counts[word] for word in kept)
+    share = f"{unknown / counts.total():.3%}"
+    print(f"unknown to the vocabulary: {share} of the words of the text", file=sys.stderr)
+    return WordVocabulary((*_SPECIAL, *kept))
 
 
 def as_word_text(words: Sequence[str], vocabulary: WordVocabulary) -> WordText:

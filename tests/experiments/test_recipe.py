@@ -219,6 +219,7 @@ def test_bad_settings_are_named(setting, message):
         ),
         ("t5_tiny", "partial_prediction=2", "objective 'permutation_language'"),
         ("t5_tiny", "training.beta_1=0.5", "training.optimizer=adam"),
+        ("gpt2_tiny", "vocabulary.max_characters=9", "vocabulary.kind=wordpiece"),
         ("multi30k_macaron_tiny", "denoising.deletion=0.5", "unsupervised=True"),
     ],
 )

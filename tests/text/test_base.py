@@ -2,7 +2,9 @@
 # ruff: noqa: RUF001 -- Greek is Greek here
 
 import dataclasses
+import functools
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -222,6 +224,30 @@ def test_training_errors_are_sentences(train, units):
     refuses(f"too small: {units}", train, LINES, 10)
     for nothing in ([], ["", "  "]):
         refuses("no text to train a vocabulary on", train, nothing, 300)
+
+
+@pytest.mark.parametrize(
+    ("train", "size", "knows"),
+    [
+        (functools.partial(WordPieceVocabulary.train, max_characters=3), 12, False),
+        (functools.partial(SentencePieceVocabulary.train, character_coverage=0.99), 10, False),
+        (joint, 10, True),
+        (BytePairVocabulary.train, 262, True),
+    ],
+)
+def test_training_says_how_much_of_the_text_is_unknown(train, size, knows, capsys):
+    lines = ["ab c"] * 60 + ["ab \u2603 c"] * (not knows)
+    vocabulary = train(lines, size)
+    share = np.mean(vocabulary.encode_rows(lines).ids == vocabulary.unk_id)
+    assert (share == 0) == knows
+    said = f"unknown to the vocabulary: {share:.3%} of the pieces of {len(lines)} lines\n"
+    assert capsys.readouterr().err == said
+    # Of more lines every second, the last ones too.
+    more = ["ab c"] * 10_000 + lines * 20
+    train(more, size)
+    [share, count] = re.findall(r"[\d.,]+", capsys.readouterr().err)
+    assert float(share) > 0 or knows
+    assert int(count.replace(",", "")) == -(-len(more) // 2)
 
 
 def test_bytes_joined_are_the_decoded_line(vocabulary):

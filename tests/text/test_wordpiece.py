@@ -104,6 +104,35 @@ def test_rare_characters_are_left_out():
     refuses("no text to train a vocabulary on", WordPieceVocabulary.train, ["", "\x00"], 100)
 
 
+def test_thousands_of_characters_become_pieces_where_the_text_has_them():
+    """Chinese characters whose frequencies fall as in a language; Latin words for the merges."""
+    rng = np.random.default_rng(0)
+    drawn = np.array([chr(0x4E00 + i) for i in range(3000)])
+    share = 1 / np.arange(1, 3001)
+    characters = rng.choice(drawn, 60_000, p=share / share.sum())
+    letters = rng.choice(list("abcdefghij"), (4000, 8))
+    lines = [
+        "".join(characters[15 * i : 15 * i + 15]) + " " + "".join(letters[i]) for i in range(4000)
+    ]
+
+    def unknown(vocabulary) -> float:
+        return np.mean(vocabulary.encode_rows(lines).ids == vocabulary.unk_id)
+
+    train = WordPieceVocabulary.train
+    before = train(lines, 7000, max_characters=1000)
+    assert unknown(before) > 0.04
+    # Both forms of each character, as before, where they fit; else an ideograph has one.
+    for size, both in ((8000, True), (4000, False)):
+        vocabulary = train(lines, size)
+        assert vocabulary.pieces == size and unknown(vocabulary) < 0.001
+        assert any(word.startswith("##\u4e00") for word in vocabulary.words) == both
+        assert {f"##{letter}" for letter in "abcdefghij"} <= {*vocabulary.words}
+    # As many as fit into three quarters of a small one.
+    small = train(lines, 1600)
+    assert sum(len(word) == 1 for word in small.words) == 1200 - 10
+    assert unknown(before) > unknown(small) > 0.02
+
+
 def test_a_file_that_is_no_vocabulary(tmp_path):
     path = tmp_path / "vocab.txt"
     refuses(r"cannot read .*vocab\.txt", WordPieceVocabulary.from_file, path)

@@ -41,13 +41,18 @@ def test_texts_are_cut_at_white_space_and_punctuation():
     assert rows[1] == [b"<S>", b"</S>"]
 
 
-def test_documents_become_sentences_and_their_words_numbers():
+def test_documents_become_sentences_and_their_words_numbers(capsys):
     documents = ["A cat sat. It sat\nalone", "", "A cat ran."]
     words = read_words(documents)
     assert words[1] == []
     assert " ".join(words[0]) == "<S> A cat sat . </S> <S> It sat </S> <S> alone </S>"
     vocabulary = count_words(words, 6)
     assert vocabulary.words == ("<UNK>", "<S>", "</S>", ".", "A", "cat")
+    # "It", "alone", "ran" and "sat", which is met twice, of 11 words and signs.
+    assert (
+        capsys.readouterr().err
+        == f"unknown to the vocabulary: {5 / 11:.3%} of the words of the text\n"
+    )
     text = as_word_text(words[2], vocabulary)
     assert text.types == [*vocabulary.words, "ran"]
     np.testing.assert_array_equal(text.ids, [1, 4, 5, 6, 3, 2])
