@@ -192,8 +192,11 @@ class Client(abc.ABC):
         found = []
         for part in self._run_in_batches(_SIGNATURE, first, **columns):
             values = {name or only: value for name, value in part.items()}
-            rows = zip(*values.values(), strict=True)
-            found += [dict(zip(values, row, strict=True)) for row in rows]
+            rows = min(len(lines) - len(found), self.batch_size)
+            for name, value in values.items():
+                if not isinstance(value, list) or len(value) != rows:
+                    raise ClientError(f"the model's output {name!r} has no row for each line")
+            found += [{name: value[i] for name, value in values.items()} for i in range(rows)]
         return found
 
     def translate(self, lines: Sequence[str]) -> list[str]:
@@ -324,13 +327,16 @@ class RestClient(Client):
                 reason = str(error) or type(error).__name__
                 failure = ClientError(f"no answer from {self.address}: {reason}")
             else:
-                answer = _parse(raw, response.status)
-                if response.status == 200:
-                    return answer
-                said = str(answer.get("error", f"HTTP {response.status}"))
-                failure = ClientError(said, response.status)
-                if response.status not in _BUSY:
-                    raise failure
+                try:
+                    answer = _parse(raw, response.status)
+                    if response.status == 200:
+                        return answer
+                    said = str(answer.get("error", f"HTTP {response.status}"))
+                    raise ClientError(said, response.status)
+                except ClientError as error:
+                    if response.status not in _BUSY:
+                        raise
+                    failure = error
             if attempt >= retries:
                 raise failure
             time.sleep(self.backoff * 2.0**attempt)
@@ -439,7 +445,7 @@ def text_of(answer: Mapping[str, Any]) -> str:
 def _parse(raw: bytes, status: int) -> dict:
     try:
         answer = json.loads(raw)
-    except ValueError:
+    except (ValueError, RecursionError):
         answer = None
     if not isinstance(answer, dict):
         said = f"the answer is no JSON object (HTTP {status}): {raw[:80]!r}"
@@ -473,13 +479,9 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     pairs = [given.partition("=")[::2] for given in parsed.input]
     try:
         parsed.input = {name: json.loads(number) for name, number in pairs}
-    except ValueError:
+    except (ValueError, RecursionError):
         parser.error(f"--input {' '.join(parsed.input)}: write NAME=NUMBER")
     return parsed
-
-
-def _of_line(number: int, error: ClientError) -> ClientError:
-    return ClientError(f"line {number}: {error}", error.status)
 
 
 @exit_on_user_error
@@ -505,22 +507,21 @@ def main(arguments: list[str] | None = None) -> None:
                 print(text_of(answer))
         sys.stdout.flush()
 
+    def answer(lines: list[str], first: int) -> None:
+        try:
+            show(lines, first)
+        except ClientError as error:
+            if error.status not in _LINE_REFUSED:
+                raise
+            if len(lines) == 1:
+                raise ClientError(f"line {first}: {error}", error.status) from None
+            for number, line in enumerate(lines, first):  # those before the refused are answered
+                answer([line], number)
+
     lines, number = iter(parsed.text or decoded(sys.stdin.buffer)), 1
     try:
         while chunk := list(itertools.islice(lines, parsed.batch_size)):
-            try:
-                show(chunk, number)
-            except ClientError as error:
-                if error.status not in _LINE_REFUSED:
-                    raise
-                if len(chunk) == 1:
-                    raise _of_line(number, error) from None
-                # One by one: the lines before the refused one are answered.
-                for at, line in enumerate(chunk, number):
-                    try:
-                        show([line], at)
-                    except ClientError as error:
-                        raise _of_line(at, error) from None
+            answer(chunk, number)
             number += len(chunk)
     except ClientError as error:
         named = f" (the model is named by --name, now {parsed.name!r})"

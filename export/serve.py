@@ -56,8 +56,7 @@ def run(config: ServerConfig, stop: threading.Event) -> None:
     # Imported late: `--help` answers without TensorFlow, and without gRPC.
     from export.server.model_server import ModelServer
 
-    # Requests of many values set off collections of garbage; one that goes through TensorFlow's
-    # two million objects stops all threads for 0.3 s.
+    # A collection of garbage that visits TensorFlow's 500,000 objects stops all threads for 0.3 s.
     gc.freeze()
     with ModelServer(config) as server:
         shown = ", ".join(

@@ -65,6 +65,11 @@ def no_status(name: str, version: int | None) -> ServingError:
     return ServingError(Code.NOT_FOUND, f"Could not find {asked} of model {name}")
 
 
+def not_loaded(name: str) -> ServingError:
+    """A model that is still being loaded."""
+    return ServingError(Code.UNAVAILABLE, f"model {name!r} is not loaded yet; try again")
+
+
 def too_late(seconds: float) -> ServingError:
     """A request that did not finish in time."""
     return ServingError(Code.DEADLINE_EXCEEDED, f"the request took longer than {seconds:g} s")

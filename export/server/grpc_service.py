@@ -2,12 +2,14 @@
 
 import concurrent.futures
 import logging
+import math
+from collections.abc import Callable
 
 import grpc
 import numpy as np
 import tensorflow as tf
 from google.protobuf import message
-from tensorflow.core.framework import tensor_pb2
+from tensorflow.core.framework import tensor_pb2, types_pb2
 from tensorflow_serving.apis import (
     get_model_metadata_pb2,
     get_model_status_pb2,
@@ -18,7 +20,7 @@ from tensorflow_serving.apis import (
 
 from export.server.core import Bodies, ServingCore, Spec
 from export.server.errors import Code, ServingError, from_exception, invalid, too_late
-from export.server.servable import Servable, Signature, to_array
+from export.server.servable import Servable, Signature
 
 _LOG = logging.getLogger(__name__)
 # A call blocks its thread until its batch is done, so the pool is larger than a full batch.
@@ -63,11 +65,8 @@ class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
             nonlocal signature, wanted
             signature = servable.signature(request.model_spec.signature_name)
             wanted = _wanted_outputs(list(request.output_filter), signature)
-            signature.check_names(request.inputs.keys())
-            limit = config.max_body_bytes
-            inputs = {n: to_array(n, proto, limit) for n, proto in request.inputs.items()}
-            take(sum(array.nbytes for array in inputs.values()))
-            return signature, inputs
+            protos, limit = request.inputs.items(), config.max_body_bytes
+            return signature, {name: _to_array(name, p, limit, take) for name, p in protos}
 
         future, servable = self._core.submit(_model_spec(request), read)
         context.add_callback(future.cancel)  # the client hung up: do not run the request
@@ -217,6 +216,29 @@ def _wanted_outputs(names: list[str], signature: Signature) -> list[str]:
         if names.count(name) > 1:
             raise invalid(f"duplicate output tensor alias: {name}")
     return names or list(signature.outputs)
+
+
+def _to_array(
+    name: str, proto: tensor_pb2.TensorProto, max_bytes: int, take: Callable[[int], None]
+) -> np.ndarray:
+    """The array of a TensorProto, its shape checked before unpacking: a proto of a few bytes may
+    claim a million million zeros."""
+    sizes = [dim.size for dim in proto.tensor_shape.dim]
+    if proto.tensor_shape.unknown_rank or any(size < 0 for size in sizes):
+        raise invalid(f"input {name!r}: the shape of a TensorProto must be known")
+    try:
+        dtype = tf.dtypes.as_dtype(proto.dtype)
+        size = math.prod(sizes) * (dtype.size or 8)  # a string takes a pointer at least
+        if size > max_bytes:
+            raise invalid(f"input {name!r}: a tensor of shape {sizes} exceeds {max_bytes} bytes")
+        take(size)
+        return tf.make_ndarray(proto)
+    except (TypeError, ValueError, LookupError, ArithmeticError):
+        known = proto.dtype in types_pb2.DataType.values()
+        dtype_name = types_pb2.DataType.Name(proto.dtype) if known else str(proto.dtype)
+        raise invalid(
+            f"input {name!r}: the TensorProto holds no tensor of dtype {dtype_name}, shape {sizes}"
+        ) from None
 
 
 def _fill_tensor(proto: tensor_pb2.TensorProto, array: np.ndarray) -> None:

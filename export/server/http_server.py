@@ -10,7 +10,6 @@ import dataclasses
 import gzip
 import http.client
 import io
-import itertools
 import json
 import logging
 import re
@@ -25,9 +24,8 @@ from export.server.core import Bodies
 from export.server.errors import Code, ServingError
 
 _LOG = logging.getLogger(__name__)
-_MAX_HEAD = 16 * 1024  # bytes of a request's head that are read at once, and may be incomplete
+_MAX_HEAD = 32 * 1024  # bytes of a request's head
 _UNPACKED = 1024 * 1024  # bytes that are unpacked at once
-_CHUNKS = 64  # pieces of a body that are read before other connections have their turn
 _LINGER_SECONDS = 2.0  # how long the rest of a refused request is read and thrown away
 _ORIGIN = re.compile(r"https?://[^/?#]+(?=[/?#]|$)", re.I)  # of an absolute-form target
 
@@ -132,6 +130,7 @@ class HttpServer:
             keep_alive = True
             while keep_alive and not self._stopping:
                 keep_alive = await self._exchange(connection)
+                await asyncio.sleep(0)  # the next may have come: the other connections first
         except (OSError, h11.ProtocolError):
             pass  # the client went away, or stopped reading
         except asyncio.CancelledError:
@@ -189,15 +188,13 @@ class _Connection:
                 another transfer coding than chunked, 503 by `take`, 505 another version of HTTP.
         """
         config = self._config
-        self.idle = not self._http.trailing_data[0]  # else the next request has come already
+        self.idle = True
         silence = config.idle_timeout if self._requests else config.header_timeout
         self._requests += 1
-        if not self.idle:
-            await asyncio.sleep(0)  # the other connections first
-        else:
+        if not self._http.trailing_data[0]:  # nothing of the next request has come yet
             try:
                 async with asyncio.timeout(silence):
-                    data = await self._reader.read(_MAX_HEAD)
+                    data = await self._reader.read(65536)
             except TimeoutError:
                 return None
             if not data:
@@ -226,8 +223,7 @@ class _Connection:
             if self._http.they_are_waiting_for_100_continue:
                 go_on = h11.InformationalResponse(status_code=100, headers=[], reason="Continue")
                 self._writer.write(self._http.send(go_on))
-            most = _MAX_HEAD if self._http.their_state is h11.IDLE else 65536
-            self._http.receive_data(await self._reader.read(most))
+            self._http.receive_data(await self._reader.read(65536))
         return event
 
     def _parse(self):
@@ -237,15 +233,14 @@ class _Connection:
 
     async def _read_body(self, take: Callable[[int], None]) -> Body:
         body, limit = bytearray(), self._config.max_body_bytes
-        for count in itertools.count(1):
-            if not isinstance(event := await self._next_event(), h11.Data):
-                return body
+        while isinstance(event := await self._next_event(), h11.Data):
             if len(body) + len(event.data) > limit:
                 raise _refused(413, f"the body exceeds {limit} bytes")
             take(len(event.data))
             body += event.data
-            if count % _CHUNKS == 0:
+            if len(event.data) < 4096:  # many may have come at once: the other connections first
                 await asyncio.sleep(0)
+        return body
 
     async def answer(self, response: Response, last: bool) -> bool:
         """Writes an answer, the connection's `last` or not; whether another request may follow."""
@@ -315,8 +310,6 @@ async def _unpacked(body: Body, head: Head, limit: int, take: Callable[[int], No
                 raise _refused(413, f"the body exceeds {limit} bytes when unpacked")
             take(len(piece))
             unpacked += piece
-    except EOFError:
-        raise _refused(400, "the gzip body is cut short") from None
-    except (OSError, zlib.error):
-        raise _refused(400, "the body is not valid gzip") from None
+    except (EOFError, OSError, zlib.error):
+        raise _refused(400, "the body is not valid gzip, or is cut short") from None
     return unpacked

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from export.server.config import MODEL_FILE, version_of
 from export.server.errors import (
     Code,
-    ServingError,
     from_exception,
     invalid,
     no_status,
     not_found,
+    not_loaded,
 )
 from export.server.models import ServedModel
 from export.server.servable import Servable
@@ -154,11 +154,9 @@ class VersionManager:
             servable = self._serving.get(newest if version is None else version)
             if servable is None:
                 status = self._statuses.get(version) if version is not None else None
-                loading = status is not None and status.state in ("START", "LOADING")
-                if loading or version is None:
-                    raise ServingError(
-                        Code.UNAVAILABLE, f"model {self.model.name!r} is not loaded yet; try again"
-                    )
+                waits = status is not None and status.state in ("START", "LOADING")
+                if waits or version is None:
+                    raise not_loaded(self.model.name)
                 raise not_found(self.model.name, version)
             self._leases[servable] += 1
         return Lease(servable, self._release)
@@ -168,6 +166,8 @@ class VersionManager:
         with self._lock:
             statuses = sorted(self._statuses.items(), reverse=True)
         known = [status for number, status in statuses if version in (None, number)]
+        if not known and version is None:  # the models before it load
+            raise not_loaded(self.model.name)
         if not known:
             raise no_status(self.model.name, version)
         return known

@@ -77,6 +77,16 @@ def test_32_concurrent_clients_each_get_their_own_answers(connect, live_server):
     assert live_server.batcher.batches - before < 32 * 8  # some were merged
 
 
+@pytest.mark.parametrize("lines", [["ab"], ["ab", "c"]])
+def test_an_output_without_a_row_for_each_line_is_one_sentence(connect, monkeypatch, lines):
+    """A scalar string is no row of characters."""
+    monkeypatch.setattr(command, "_SIGNATURE", "motto")
+    client = connect()
+    with pytest.raises(ClientError, match="the model's output 'motto' has no row for each line"):
+        client.answers(lines)
+    client.close()
+
+
 def test_versions_and_names(connect, live_server):
     assert connect(version=1).translate(["a"]) == ["v1:A"]
     with pytest.raises(ClientError, match="not found") as caught:
@@ -147,12 +157,18 @@ def test_an_input_is_a_number_of_its_type(given, words):
 
 
 @pytest.mark.parametrize(
-    "answer", [{}, {"metadata": None}, {"metadata": {"signature_def": {}}}, {"metadata": [1]}]
+    ("data", "words"),
+    [
+        (b"{}", "does not answer as TensorFlow Serving does"),
+        (b'{"metadata": null}', "does not answer as TensorFlow Serving does"),
+        (b'{"metadata": {"signature_def": {}}}', "does not answer as TensorFlow Serving does"),
+        (b'{"metadata": [1]}', "does not answer as TensorFlow Serving does"),
+        (b"[" * 100_000, "the answer is no JSON object (HTTP 200): b'[[["),
+    ],
 )
-def test_another_server_is_one_sentence(answer, capsys):
+def test_another_server_is_one_sentence(data, words, capsys):
     class Other(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
-            data = json.dumps(answer).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
@@ -165,7 +181,7 @@ def test_another_server_is_one_sentence(answer, capsys):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         assert command.main(["--url", f"127.0.0.1:{server.server_port}", "a"]) == 2
         server.shutdown()
-    assert "does not answer as TensorFlow Serving does" in capsys.readouterr().err
+    assert words in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("flag", ["--url", "--grpc"])
@@ -187,7 +203,7 @@ def test_a_refused_connection_is_tried_again_and_then_an_error():
 
 
 class BusyServer(http.server.BaseHTTPRequestHandler):
-    """Says 503 twice, then answers."""
+    """Says 503 twice, once as a proxy's page, then answers."""
 
     count = 0
 
@@ -196,7 +212,7 @@ class BusyServer(http.server.BaseHTTPRequestHandler):
         self.rfile.read(int(self.headers["Content-Length"]))
         busy = self.count <= 2
         body = {"error": "busy"} if busy else {"outputs": [-1.5]}
-        data = json.dumps(body).encode()
+        data = json.dumps(body).encode() if self.count != 1 else b"<html>"
         self.send_response(503 if busy else 200)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
@@ -240,6 +256,13 @@ def test_a_dead_grpc_address_is_named_in_time(capsys):
     assert command.main(["--grpc", address, "--timeout", "1", "a"]) == 2
     assert capsys.readouterr().err.startswith(f"error: no answer from {address}")
     assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize("value", ["", "a", "[" * 5000], ids=len)
+def test_an_input_that_is_no_number_is_one_sentence(value, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        command.main(["--input", f"x={value}", "a"])
+    assert capsys.readouterr().err.endswith(": write NAME=NUMBER\n")
 
 
 @pytest.mark.parametrize("flag", ["--version", "--timeout", "--batch-size"])

@@ -16,6 +16,10 @@ from tensorflow_serving.apis import (
     prediction_service_pb2_grpc,
 )
 
+from export.server.config import ServerConfig
+from export.server.core import ServingCore
+from export.server.grpc_service import build_server
+
 
 @pytest.fixture(scope="module")
 def channel(live_server):
@@ -120,6 +124,28 @@ def test_status_codes(prediction, request_, code):
         prediction.Predict(request_, 20)
     assert caught.value.code().name == code
     assert caught.value.details()
+
+
+def test_claimed_strings_take_a_pointer_each(prediction):
+    request = make_request(text=["a"])
+    request.inputs["text"].tensor_shape.dim[0].size = 200_000
+    with pytest.raises(grpc.RpcError, match="exceeds 1000000 bytes"):
+        prediction.Predict(request, 20)
+
+
+def test_the_bytes_of_all_messages_together_have_a_limit():
+    config = ServerConfig("x", "x", grpc_port=0, max_total_body_bytes=1)
+    server, port = build_server(ServingCore(config, {}, None))
+    server.start()
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        stub = model_service_pb2_grpc.ModelServiceStub(channel)
+        for length, code in ((60_000, "NOT_FOUND"), (70_000, "RESOURCE_EXHAUSTED")):
+            request = get_model_status_pb2.GetModelStatusRequest()
+            request.model_spec.name = "a" * length
+            with pytest.raises(grpc.RpcError) as caught:
+                stub.GetModelStatus(request, 20)
+            assert caught.value.code().name == code
+    server.stop(0)
 
 
 def test_metadata_and_status(prediction, channel):

@@ -69,6 +69,12 @@ def write(out, version=None):
     return write_version(Doubled(), {"run": "toy"}, out, version)
 
 
+def test_a_model_that_waits_for_others_to_load_is_not_absent(tmp_path):
+    with pytest.raises(ServingError, match="'toy' is not loaded yet; try again") as caught:
+        VersionManager(ServedModel("toy", str(tmp_path)), 1.0).statuses()
+    assert caught.value.http_status == 503
+
+
 def test_a_version_is_whole(disk_or_bucket):
     out = f"{disk_or_bucket}/served"
     path = write(out)
