@@ -63,8 +63,8 @@ def sentence_of(error: BaseException, place: str = "") -> str | None:
 # Modules that every command needs: pyproject.toml's dependencies, and Keras's files.
 CORE = (
     *("annotated_types", "docstring_parser", "etils", "filelock", "h5py", "keras", "numpy"),
-    *("rich", "sacrebleu", "sacremoses", "scipy", "sentencepiece", "sklearn", "tensorboard"),
-    *("tensorflow", "tensorflow_text"),
+    *("regex", "rich", "sacrebleu", "sacremoses", "scipy", "sentencepiece", "sklearn"),
+    *("tensorboard", "tensorflow", "tensorflow_text"),
 )
 # Optional modules, and the extra of pyproject.toml that brings each.
 EXTRAS = {
