@@ -81,7 +81,8 @@ main = cli.program(
         cli.TFDS,
         cli.argument("--source", "text to translate; the recipe's by default"),
         cli.argument(
-            "--split", "by default the recipe's validation split; all of files without {split}"
+            "--split",
+            "by default the recipe's validation split; all of other files without {split}",
         ),
         cli.argument(
             "--source-language NAME",

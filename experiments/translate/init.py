@@ -107,7 +107,8 @@ class Start:
 
 def _training_pairs(recipe: TranslationRecipe, tfds: Tfds | None) -> Iterator[tuple[str, str]]:
     """The pairs that a vocabulary is trained on: all, or `SAMPLE` of more."""
-    place = (recipe.data.source, recipe.data.train_split, *recipe.data.languages, tfds)
+    split = recipe.data.splits[recipe.data.train_split]
+    place = (recipe.data.source, split, *recipe.data.languages, tfds)
     with Progress("reading", "pairs", count_pairs(*place)) as progress:
         return drawn(progress.over(stream_pairs(*place)), SAMPLE)
 

@@ -4,10 +4,11 @@ import dataclasses
 import os
 from typing import Annotated, ClassVar
 
-from annotated_types import Ge
+from annotated_types import Ge, Gt, Lt
 
 from experiments.recipe import MAY_CHANGE, Recipe
 from experiments.run import Run
+from macaron_tf.data.sources.names import WHOLE, HeldOut, Source
 from macaron_tf.data.translation import BatchingConfig, BpeDropoutConfig, CleaningConfig
 from macaron_tf.decoding import (
     BackTranslationObjective,
@@ -52,6 +53,9 @@ class DataConfig(Settings):
         sampling: BPE-dropout of the training text.
         validation_lines: lines of the validation split translated for BLEU in training; None =
             all.
+        held_out: share of the pairs that is the validation split, where files have no {split} in
+            their names.
+        seed: draws those pairs.
     """
 
     section: ClassVar[str] = "data"
@@ -70,6 +74,17 @@ class DataConfig(Settings):
     batching: BatchingConfig = BatchingConfig()
     sampling: BpeDropoutConfig = BpeDropoutConfig()
     validation_lines: Count | None = None
+    held_out: Annotated[float, Gt(0), Lt(1)] = 0.1
+    seed: Natural = 1
+
+    @property
+    def splits(self) -> dict[str, str | HeldOut]:
+        """The training and the validation split by their names; parts of files without splits."""
+        names = self.train_split, self.validation_split
+        if Source.of(self.source).has_splits or [name in WHOLE for name in names] != [True, False]:
+            return dict(zip(names, names, strict=True))
+        parts = (HeldOut(self.held_out, self.seed, rest) for rest in (True, False))
+        return dict(zip(names, parts, strict=True))
 
     @property
     def languages(self) -> tuple[str, str]:

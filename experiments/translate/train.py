@@ -93,7 +93,9 @@ def train_recipe(
     start.check(recipe)  # before minutes are spent on the data
     recipe.check_metric((*TranslationObjective.metric_names, "bleu", "sacrebleu", "chrf"))
     opened = TranslationRun.resume(path, recipe)
-    held_out = read_pairs(config.source, config.validation_split, *config.languages, tfds)
+    held_out = read_pairs(
+        config.source, config.splits[config.validation_split], *config.languages, tfds
+    )
     asked = list(held_out[: config.validation_lines])
     references = [reference for _, reference in asked]
     metric = recipe.metric.for_references(references)
@@ -125,7 +127,7 @@ def train_recipe(
         )
     data = TranslationData.build(
         config.source,
-        config.train_split,
+        config.splits[config.train_split],
         vocabulary,
         target_split=config.target_split,
         cleaning=config.cleaning,

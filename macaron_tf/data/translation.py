@@ -15,6 +15,7 @@ from annotated_types import Ge
 
 from macaron_tf.data.batches import Batch, BucketBatches, Buckets, Draw, choose_lengths
 from macaron_tf.data.service import offered, through_service
+from macaron_tf.data.sources.names import HeldOut
 from macaron_tf.data.sources.readers import count_pairs, source_fingerprint, stream_pairs
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.token_shards import (
@@ -250,7 +251,7 @@ class TranslationData(BucketBatches):
     def build(
         cls,
         source: str,
-        split: str,
+        split: str | HeldOut,
         vocabulary: PieceVocabulary,
         *,
         target_split: str | None = None,
@@ -313,7 +314,7 @@ class TranslationData(BucketBatches):
         if not len(tokens.source):
             shutil.rmtree(folder)
             raise UserError(
-                f"no pair of {source}, split {split!r}, is left after cleaning "
+                f"no pair of {source}, split '{split}', is left after cleaning "
                 f"({_counted(tokens.removed)}): check the languages or loosen the limits"
             )
         return cls(tokens, batching)

@@ -4,8 +4,10 @@ The forms are part of the commands' helps, so this module does not import Tensor
 """
 
 import dataclasses
+import hashlib
 import re
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
 
 from etils import epath
 
@@ -32,7 +34,41 @@ DOCUMENTS = {
     "python:MODULE:FUNCTION": "your own: FUNCTION(split) gives documents",
 }
 
-_WHOLE = ("train", "all")  # the splits of files whose names hold no {split}
+WHOLE = ("train", "all")  # the splits of files whose names hold no {split}
+
+
+@dataclasses.dataclass(frozen=True)
+class HeldOut:
+    """A split of a file that has none: a drawn share of its pairs, to validate on, or the rest.
+
+    A pair's text decides where it belongs. Equal pairs are together, and lines that are added later
+    move no other ones.
+    """
+
+    share: float
+    seed: int
+    rest: bool = False
+
+    def __str__(self) -> str:
+        return "train" if self.rest else "validation"
+
+    def among(self, pairs: Iterable[tuple[str, str]], source: str) -> Iterator[tuple[str, str]]:
+        """This split of all pairs; tells how many there are to validate on."""
+        key, counts = str(self.seed).encode(), [0, 0]  # of the rest, and held out
+        for pair in pairs:
+            digest = hashlib.blake2b("\t".join(pair).encode(), digest_size=8, key=key).digest()
+            held = int.from_bytes(digest) < self.share * 2**64
+            counts[held] += 1
+            if held != self.rest:
+                yield pair
+        told = f"{counts[1]:,} of {sum(counts):,} pairs are held out for validation"
+        if not all(counts):
+            raise UserError(
+                f"{source}: {told} (data.held_out={self.share:g}): give more pairs, or a file of "
+                "each split with {split} in the name"
+            )
+        if not self.rest:
+            print(f"{source}: {told}, drawn by data.seed={self.seed}", file=sys.stderr)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,18 +102,18 @@ class Source:
         """Whether splits have names; files without `{split}` have only "train", equally "all"."""
         return self.kind in ("tfds", "python") or self.is_embedded or "{split}" in self.place
 
-    def path(self, split: str) -> epath.Path:
+    def path(self, split: str | HeldOut) -> epath.Path:
         """The file of a split: `{split}` in the name; without it, "train" or "all"."""
         from macaron_tf.io.paths import as_path  # imports TensorFlow
 
-        if not self.has_splits and split not in _WHOLE:
+        if not (self.has_splits or split in WHOLE or isinstance(split, HeldOut)):
             raise UserError(
                 f"the source '{self}' has no split {split!r}: put {{split}} in the file's name, "
                 f"where {split!r} shall stand; without it the file is the split 'all' alone"
             )
-        return as_path(self.place.replace("{split}", split)).expanduser()
+        return as_path(self.place.replace("{split}", str(split))).expanduser()
 
-    def paths(self, split: str) -> list[epath.Path]:
+    def paths(self, split: str | HeldOut) -> list[epath.Path]:
         """The files, or patterns, that commas separate; see `path`."""
         names = filter(None, self.place.split(","))
         return [Source(self.kind, name).path(split) for name in names]

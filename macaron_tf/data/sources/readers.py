@@ -10,7 +10,7 @@ import tensorflow as tf
 from etils import epath
 
 from macaron_tf.data.sources import homeassistant
-from macaron_tf.data.sources.names import DOCUMENTS, PAIRS, Source, parse_source
+from macaron_tf.data.sources.names import DOCUMENTS, PAIRS, HeldOut, Source, parse_source
 from macaron_tf.data.sources.tfds import (
     PreparedSplit,
     Tfds,
@@ -26,19 +26,20 @@ from macaron_tf.io import paths as storage
 from macaron_tf.io.files import count_lines, is_compressed, lines_of, state_stamp, table_rows
 from macaron_tf.plug_ins import called, file_of, find
 
+Split = str | HeldOut
 _TEXT_FIELDS = ("text", "book_text")  # Wikipedia's and PG-19's
 _CHUNK = 32  # records a batch: a book is a megabyte, an article 5 KB
 
 
 def read_pairs(
-    source: str, split: str, source_lang: str, target_lang: str, tfds: Tfds | None = None
+    source: str, split: Split, source_lang: str, target_lang: str, tfds: Tfds | None = None
 ) -> list[tuple[str, str]]:
     """Reads a split of a parallel corpus as a whole, see `stream_pairs`."""
     return list(stream_pairs(source, split, source_lang, target_lang, tfds))
 
 
 def stream_pairs(
-    source: str, split: str, source_lang: str, target_lang: str, tfds: Tfds | None = None
+    source: str, split: Split, source_lang: str, target_lang: str, tfds: Tfds | None = None
 ) -> Iterator[tuple[str, str]]:
     """Reads a split of a parallel corpus, pair by pair.
 
@@ -59,6 +60,8 @@ def stream_pairs(
     """
     parsed = parse_source(source, PAIRS)
     languages = (source_lang, target_lang)
+    if isinstance(split, HeldOut):
+        return split.among(stream_pairs(source, "all", *languages), source)
     if parsed.kind == "tfds":
         return _tfds_pairs(open_fields(parsed.place, split, languages, tfds, languages), languages)
     if parsed.kind == "text":
@@ -71,7 +74,7 @@ def stream_pairs(
 
 
 def count_pairs(
-    source: str, split: str, source_lang: str, target_lang: str, tfds: Tfds | None = None
+    source: str, split: Split, source_lang: str, target_lang: str, tfds: Tfds | None = None
 ) -> int | None:
     """The number of a split's pairs where it is soon known, without decoding them, else None.
 
@@ -83,7 +86,7 @@ def count_pairs(
         found = open_set(parsed.place, split, tfds, languages)
         with found.reading():
             return found.builder.info.splits[split].num_examples
-    if parsed.kind not in ("text", "tsv"):
+    if parsed.kind not in ("text", "tsv") or isinstance(split, HeldOut):
         return None
     paths = source_files(source, split, languages, tfds)
     if any(map(is_compressed, paths)):
@@ -95,7 +98,7 @@ def count_pairs(
 
 
 def source_files(
-    source: str, split: str, languages: Sequence[str] = (), tfds: Tfds | None = None
+    source: str, split: Split, languages: Sequence[str] = (), tfds: Tfds | None = None
 ) -> list[epath.Path]:
     """The files of a source in the order of their text; none for the embedded corpus.
 
@@ -122,7 +125,7 @@ def source_files(
 
 
 def source_fingerprint(
-    source: str, split: str, source_lang: str, target_lang: str, tfds: Tfds | None = None
+    source: str, split: Split, source_lang: str, target_lang: str, tfds: Tfds | None = None
 ) -> str:
     """SHA-256 (hex) that identifies the pairs of `read_pairs` without reading them.
 
@@ -133,7 +136,7 @@ def source_fingerprint(
     files = source_files(source, split, (source_lang, target_lang), tfds)
     embedded = [homeassistant.HOMEASSISTANT_SHA256, homeassistant.FORMAT, parsed.place]
     identity = [state_stamp(path) for path in files] or embedded
-    record = json.dumps([parsed.kind, identity, split, source_lang, target_lang])
+    record = json.dumps([parsed.kind, identity, split, source_lang, target_lang], default=vars)
     return hashlib.sha256(record.encode()).hexdigest()
 
 

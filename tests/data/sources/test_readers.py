@@ -257,6 +257,30 @@ def test_an_empty_file(tmp_path, kind, content):
     refuses(r"a\.txt holds no text", lambda: list(documents(f"{kind}:{tmp_path}/a.txt")))
 
 
+def test_a_part_of_a_file_is_held_out(tmp_path, capsys):
+    pairs = [(f"one {n % 900}", f"eins {n % 900}") for n in range(1000)]
+    source = f"tsv:{tmp_path}/a.tsv"
+
+    def parts(pairs, share=0.1, seed=1):
+        (tmp_path / "a.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in pairs))
+        return [read(source, names.HeldOut(share, seed, rest)) for rest in (True, False)]
+
+    rest, held = parts(pairs)
+    said = f"{source}: {len(held)} of 1,000 pairs are held out for validation, drawn by data.seed=1"
+    assert capsys.readouterr().err == f"{said}\n" and 70 < len(held) < 130
+    # Both in the file's order, none lost, equal pairs on one side.
+    assert sorted(rest + held) == sorted(pairs) and not {*rest} & {*held}
+    assert all(part == [pair for pair in pairs if pair in {*part}] for part in (rest, held))
+    assert parts([("new", "neu"), *pairs[::-1]])[1][::-1][: len(held)] == held
+    assert parts(pairs, seed=2)[1] != held and 170 < len(parts(pairs, 0.2)[1]) < 230
+    prints = {source_fingerprint(source, split, "en", "de") for split in (
+        "train", "all", *(names.HeldOut(0.1, s, r) for s in (1, 2) for r in (True, False))
+    )}  # fmt: skip
+    assert len(prints) == 6
+    refuses("0 of 1 pairs are held out .* .data.held_out=0.1.: give more", parts, pairs[:1])
+    refuses("no split 'test': put {split}", read, source, "test")
+
+
 @pytest.mark.parametrize("pack", [gzip, bz2, lzma])
 def test_packed_files(pack, tmp_path):
     end = {gzip: ".gz", bz2: ".bz2", lzma: ".xz"}[pack]

@@ -1,5 +1,6 @@
 """The commands of translation, from text to scores, on a language of numbers."""
 
+import dataclasses
 import io
 import json
 import os
@@ -9,7 +10,9 @@ import types
 import pytest
 
 from experiments.translate.__main__ import main
-from experiments.translate.run import TranslationRun
+from experiments.translate.run import DataConfig, TranslationRun
+from macaron_tf.data.sources.names import HeldOut
+from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.data.translation import TranslationData
 from macaron_tf.errors import UserError
 from macaron_tf.text import PieceVocabulary
@@ -84,30 +87,6 @@ def test_sampling_is_repeatable_and_varies(number_run, answered, refused):
     assert sampled(*hot) == sampled(*hot) != sampled(*hot, "--seed", "2")
     assert sampled("--temperature", "0") == "eins zwei drei\nvier fünf sechs sieben\n"
     refused(main, ["translate", number_run, "--top-k", "2"], "give --temperature too")
-
-
-def test_the_same_command_goes_on_where_it_stopped(tmp_path, capsys):
-    """Other settings, and other text under the same name, are refused."""
-    settings = number_settings(write_numbers(tmp_path, 300, 40), steps=10)
-    run, longer = str(tmp_path / "run"), [*settings, "training.max_steps=20"]
-    assert train(run, settings) == train(run, longer) == 0
-    assert "going on after step 10" in capsys.readouterr().out
-    assert TranslationRun.open(run).recipe.training.max_steps == 20
-    for other in ("model.num_heads=4", "training.seed=9", "training.dtype_policy=mixed_bfloat16"):
-        assert train(run, [*longer, other]) == 2
-        assert f"{run} was trained with" in capsys.readouterr().err
-    assert TranslationRun.open(run).recipe.training.seed == 1
-    smaller = flags([*settings, "data.vocabulary_size=39"])
-    assert main(["vocabulary", "multi30k_macaron_tiny", str(tmp_path / "other"), *smaller]) == 0
-    os.rename(f"{run}/vocabulary", tmp_path / "own")
-    os.rename(tmp_path / "other", f"{run}/vocabulary")
-    assert train(run, longer) == 2
-    assert "is not the vocabulary that the run was trained with" in capsys.readouterr().err
-    os.rename(f"{run}/vocabulary", tmp_path / "other")
-    os.rename(tmp_path / "own", f"{run}/vocabulary")
-    (tmp_path / "train.tsv").write_text("one one one\teins eins eins\n" * 300)
-    assert train(run, longer) == 2
-    assert "the training text is not what" in capsys.readouterr().err
 
 
 def test_vocabulary_command_and_mismatch(number_run, number_text, tmp_path, ran, refused):
@@ -241,6 +220,55 @@ def repeating(monkeypatch):
         return types.SimpleNamespace(config=decoding, stream=rows)
 
     monkeypatch.setattr(TranslationRun, "translator", translator)
+
+
+def test_the_same_command_goes_on_where_it_stopped(tmp_path, capsys, refused, repeating):
+    """Other settings, and other text under the same name, are refused; a part is held out."""
+    write_numbers(tmp_path, 300, 40)
+    file = tmp_path / "train.tsv"
+    settings = number_settings(f"tsv:{file}", steps=10)
+    run, longer = str(tmp_path / "run"), [*settings, "training.max_steps=20"]
+    assert train(run, settings) == train(run, longer) == 0
+    said, held = capsys.readouterr(), read_pairs(f"tsv:{file}", HeldOut(0.1, 1), "en", "de")
+    assert "going on after step 10" in said.out
+    assert f"training text: {300 - len(held)} pairs" in said.out
+    assert f"tsv:{file}: {len(held)} of 300 pairs are held out for validation" in said.err
+    [scores] = evaluated(run, tmp_path / "scores")
+    assert scores["split"] == "validation" and scores["references"] == [pair[1] for pair in held]
+    for words, split, count in (
+        (["--split", "train"], "train", 300 - len(held)),
+        (["--split", "all"], "all", 300),
+        (["--source", f"tsv:{tmp_path}/validation.tsv"], "all", 40),
+    ):
+        [scores] = evaluated(run, tmp_path / str(count), *words)
+        assert (scores["split"], len(scores["references"])) == (split, count)
+    refused(main, ["evaluate", run, "--split", "test"], "has no split 'test': put {split}")
+    assert TranslationRun.open(run).recipe.training.max_steps == 20
+    for other in ("model.num_heads=4", "training.seed=9", "training.dtype_policy=mixed_bfloat16"):
+        assert train(run, [*longer, other]) == 2
+        assert f"{run} was trained with" in capsys.readouterr().err
+    assert TranslationRun.open(run).recipe.training.seed == 1
+    smaller = flags([*settings, "data.vocabulary_size=39"])
+    assert main(["vocabulary", "multi30k_macaron_tiny", str(tmp_path / "other"), *smaller]) == 0
+    os.rename(f"{run}/vocabulary", tmp_path / "own")
+    os.rename(tmp_path / "other", f"{run}/vocabulary")
+    assert train(run, longer) == 2
+    assert "is not the vocabulary that the run was trained with" in capsys.readouterr().err
+    os.rename(f"{run}/vocabulary", tmp_path / "other")
+    os.rename(tmp_path / "own", f"{run}/vocabulary")
+    file.write_text("".join(f"one one one {n}\teins eins eins {n}\n" for n in range(300)))
+    assert train(run, longer) == 2
+    assert "the training text is not what" in capsys.readouterr().err
+
+
+def test_nothing_is_held_out_where_it_is_not_asked():
+    data = DataConfig("tsv:{split}.tsv", "en", "de")
+    assert data.splits == {"train": "train", "validation": "validation"}
+    data = dataclasses.replace(data, source="tsv:pairs.tsv")
+    assert data.splits == {"train": HeldOut(0.1, 1, rest=True), "validation": HeldOut(0.1, 1)}
+    for names in ("train", "train"), ("train", "all"), ("x", "validation"):
+        asked = dataclasses.replace(data, train_split=names[0], validation_split=names[1])
+        assert [asked.splits[name] for name in names] == [*names]
 
 
 def test_no_evaluation_overwrites_another(number_run, tmp_path, capsys, repeating):
