@@ -3,11 +3,12 @@
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import tensorflow as tf
+from annotated_types import Gt
 
-from macaron_tf.settings import Count, Natural, NonNegative, Settings
+from macaron_tf.settings import INT32, Count, Natural, NonNegative, Settings
 from macaron_tf.special_ids import BOS, EOS, PAD
 
 StepFunction = Callable[[tf.Tensor, tf.Tensor, Any, Any], tuple[tf.Tensor, Any]]
@@ -32,7 +33,7 @@ class LengthLimits(Settings):
     section: ClassVar[str] = "decoding"
 
     max_length_ratio: NonNegative = 1.0
-    max_length_offset: int = 50
+    max_length_offset: Annotated[int, Gt(-(2**31)), INT32] = 50
     max_length: Count = 256
     min_length: Natural = 0
 
@@ -55,8 +56,10 @@ def target_limits(source: tf.Tensor, config: LengthLimits) -> tuple[int | tf.Ten
         which padding does not change.
     """
     lengths = tf.reduce_sum(tf.cast(source != PAD, tf.int32), axis=1)
-    limits = tf.cast(tf.math.ceil(config.max_length_ratio * tf.cast(lengths, tf.float32)), tf.int32)
-    limits = tf.clip_by_value(limits + config.max_length_offset, 1, config.max_length)
+    limits = tf.math.ceil(config.max_length_ratio * tf.cast(lengths, tf.float32))
+    # int32 does not hold the sum, and 2^33 is beyond every limit with any offset.
+    limits = tf.cast(tf.minimum(limits, 2.0**33), tf.int64) + config.max_length_offset
+    limits = tf.cast(tf.clip_by_value(limits, 1, config.max_length), tf.int32)
     if source.shape[1] is None:
         return tf.maximum(tf.reduce_max(limits), 1), limits
     greatest = math.ceil(config.max_length_ratio * source.shape[1]) + config.max_length_offset
@@ -95,7 +98,8 @@ def length_penalty(length: tf.Tensor, name: str, alpha: float) -> tf.Tensor:
     length = tf.cast(length, tf.float32)
     if name == "none" or alpha == 0:
         return tf.ones_like(length)
-    return (length if name == "fairseq" else (5.0 + length) / 6.0) ** alpha
+    penalty = (length if name == "fairseq" else (5.0 + length) / 6.0) ** alpha
+    return tf.minimum(penalty, 1e30)  # log P / infinity * infinity is NaN
 
 
 def gather_beams(cache: Any, parents: tf.Tensor) -> Any:

@@ -115,6 +115,11 @@ class Controls(NamedTuple):
     top_p: float | tf.Tensor = 1.0
 
 
+# The least temperature and top-p. Smaller ones keep the likeliest token alone too, but quotients by
+# them may be infinite.
+_LEAST = 1e-10
+
+
 def filter_logits(logits: tf.Tensor, controls: Controls | DrawSettings) -> tf.Tensor:
     """Logits after temperature (above 0), top-k and top-p; excluded tokens become -inf.
 
@@ -126,7 +131,7 @@ def filter_logits(logits: tf.Tensor, controls: Controls | DrawSettings) -> tf.Te
     """
     if tf.is_tensor(controls.temperature):
         return _filtered_by_row(logits, controls)
-    logits = logits / controls.temperature
+    logits = logits / max(controls.temperature, _LEAST)
     size = logits.shape[-1]
     if 0 < controls.top_k < size:
         least = tf.math.top_k(logits, controls.top_k)[0][..., -1:]
@@ -136,7 +141,7 @@ def filter_logits(logits: tf.Tensor, controls: Controls | DrawSettings) -> tf.Te
         ordered, _ = tf.math.top_k(logits, min(controls.top_k or size, size))
         before = tf.cumsum(tf.nn.softmax(ordered), axis=-1, exclusive=True)
         # The first token whose predecessors reach p is out; the most probable one never is.
-        kept = tf.where(before < controls.top_p, ordered, float("inf"))
+        kept = tf.where(before < max(controls.top_p, _LEAST), ordered, float("inf"))
         logits = tf.where(logits < tf.reduce_min(kept, -1, keepdims=True), NEVER, logits)
     return logits
 
@@ -144,11 +149,12 @@ def filter_logits(logits: tf.Tensor, controls: Controls | DrawSettings) -> tf.Te
 def _filtered_by_row(logits: tf.Tensor, controls: Controls) -> tf.Tensor:
     """`filter_logits` with each row's own controls: one sort of all tokens serves both filters."""
     temperature, top_k, top_p = (x[:, None, None] for x in controls)  # (B, 1, 1)
-    logits = logits / temperature
+    logits = logits / tf.clip_by_value(temperature, _LEAST, 1.0 / _LEAST)
     ordered = tf.sort(logits, axis=-1, direction="DESCENDING")  # (B, K, V)
     kept = (tf.range(logits.shape[-1]) < top_k) | (top_k <= 0)
     share = tf.nn.softmax(tf.where(kept, ordered, NEVER))
-    kept &= (tf.cumsum(share, axis=-1, exclusive=True) < top_p) | (top_p >= 1)
+    before = tf.cumsum(share, axis=-1, exclusive=True)
+    kept &= (before < tf.maximum(top_p, _LEAST)) | (top_p >= 1)
     least = tf.reduce_min(tf.where(kept, ordered, float("inf")), -1, keepdims=True)
     return tf.where(logits < least, NEVER, logits)
 
@@ -174,6 +180,7 @@ def draw(logits: tf.Tensor, uniform: tf.Tensor, controls: Controls | DrawSetting
     total = tf.cumsum(weights, axis=-1)
     # The first token whose cumulative share exceeds u; a token of weight 0 is never it.
     drawn = tf.reduce_sum(tf.cast(total <= uniform[..., None] * total[..., -1:], tf.int32), -1)
+    drawn = tf.where(total[..., -1] > 0, drawn, best)  # a total of NaN draws token 0
     return tf.where(greedy, best, drawn) if by_row else drawn
 
 
@@ -374,7 +381,9 @@ def go_on(
         step,
         values,
         shape_invariants=loop_shapes(values),
-        maximum_iterations=tf.shape(prompts.ids)[1] + max_tokens - 1,
+        # No sum above 2^31 - 1, which would be negative.
+        maximum_iterations=tf.minimum(tf.shape(prompts.ids)[1] - 1, 2**31 - 1 - max_tokens)
+        + max_tokens,
     )
     return values[0], State(*values[1:])
 

@@ -150,7 +150,7 @@ class LineTranslator:
         results = self._search(
             (
                 padded([[*rows[i], EOS] for i in numbers]),
-                np.array([self.seed, first_line + numbers[0]], np.int32),
+                np.array([self.seed, first_line + numbers[0]]).astype(np.int32),
             )
             for numbers in batches
         )

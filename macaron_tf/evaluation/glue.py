@@ -109,12 +109,12 @@ def macro_f1(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 def _or_zero(correlation: Metric) -> Metric:
-    """A correlation that is 0 where an array is not finite, or all equal."""
+    """A correlation that is 0 where an array is not finite, empty, or all equal."""
 
     @functools.wraps(correlation)
     def defined(predictions: np.ndarray, labels: np.ndarray) -> float:
         arrays = (predictions, labels)
-        if not all(np.isfinite(values).all() and np.ptp(values) > 0 for values in arrays):
+        if not all(np.isfinite(v).all() and len(v) and np.ptp(v) > 0 for v in arrays):
             return 0.0
         return float(correlation(predictions, labels))
 
@@ -150,8 +150,8 @@ def exact_match(predictions: np.ndarray, labels: np.ndarray, groups: np.ndarray 
     Raises:
         ValueError: no groups, or not one for each example.
     """
-    if groups is None or len(groups) != len(labels):
-        raise ValueError("exact match needs the group of each example")
+    if groups is None or len(groups) != len(labels) or not len(labels):
+        raise ValueError("exact match needs examples, and the group of each")
     _, question = np.unique(groups, axis=0, return_inverse=True)
     wrong = np.bincount(question.reshape(-1), weights=predictions != labels)  # (questions,)
     return float(np.mean(wrong == 0))

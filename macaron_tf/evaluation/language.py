@@ -21,7 +21,10 @@ def perplexity(log_probs: Iterable[float], lengths: Iterable[int]) -> float:
     tokens = sum(int(length) for length in lengths)
     if tokens == 0:
         raise ValueError("perplexity needs at least one token")
-    return math.exp(-math.fsum(float(log_prob) for log_prob in log_probs) / tokens)
+    try:
+        return math.exp(-math.fsum(float(log_prob) for log_prob in log_probs) / tokens)
+    except OverflowError:  # exp(709.8) is the largest float64
+        return math.inf
 
 
 _WORD = re.compile("[a-z0-9]+")
@@ -88,12 +91,15 @@ def calibrated(scores: np.ndarray, content_free: np.ndarray) -> np.ndarray:
     Returns:
         (N, C) logarithms.
     """
+    if not len(content_free):
+        raise ValueError("calibration needs at least one query about nothing")
     shares = np.exp(_log_shares(content_free)).mean(axis=0)  # (C,)
     return _log_shares(scores) - np.log(np.maximum(shares, 1e-30))
 
 
 def _log_shares(scores: np.ndarray) -> np.ndarray:
     """(N, C) logarithms of each choice's share among the choices."""
+    scores = np.maximum(scores, -1e30)  # all -inf: equal shares, not NaN
     scores = scores - scores.max(axis=-1, keepdims=True)
     return scores - np.log(np.exp(scores).sum(axis=-1, keepdims=True))
 

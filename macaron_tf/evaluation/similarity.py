@@ -43,10 +43,12 @@ def triplet_accuracy(anchor: np.ndarray, positive: np.ndarray, negative: np.ndar
         anchor, positive, negative: (N, D) vectors.
 
     Returns:
-        From 0 to 1; NaN if a vector is not finite.
+        From 0 to 1, 0 of no triplet; NaN if a vector is not finite.
     """
     near, far = (np.linalg.norm(anchor - other, axis=-1) for other in (positive, negative))  # (N,)
-    return float(np.mean(near < far)) if np.isfinite(near + far).all() else float("nan")
+    if not np.isfinite(near + far).all():
+        return float("nan")
+    return float(np.mean(near < far)) if len(near) else 0.0
 
 
 def nearest(

@@ -109,7 +109,7 @@ class EncoderChooser(TaskModel):
 
     Call arguments: a dict of `token_ids (B, R, L)`, the context with each of R choices, rows of
     `encode_choices`, and optionally `segment_ids (B, R, L)`. Returns logits `(B, R)`, whose softmax
-    is over the choices; -1e9 where a row is padding, for an example with fewer.
+    is over the choices; -1e9 where a row is padding, for an example with fewer: float32.
 
     References: Devlin et al. 2018 (BERT), section 4.4.
     """
@@ -141,9 +141,11 @@ class EncoderChooser(TaskModel):
 
 
 def choice_logits(scores, token_ids):
-    """Scores of the rows `(B, R, L)` in any shape, as `(B, R)`; -1e9 of a row of padding."""
+    """Scores of the rows `(B, R, L)` in any shape, as `(B, R)` float32; -1e9 of one of padding."""
     there = ops.any(ops.not_equal(token_ids, PAD), axis=-1)  # (B, R)
-    return ops.where(there, ops.reshape(scores, ops.shape(there)), -1e9)
+    # float16 holds no -1e9: of an example of padding all would be -inf, and their softmax NaN.
+    scores = ops.cast(ops.reshape(scores, ops.shape(there)), "float32")
+    return ops.where(there, scores, -1e9)
 
 
 class EncoderSpanReader(ReadingModel):

@@ -5,6 +5,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+import keras
 import tensorflow as tf
 from keras import ops
 
@@ -128,7 +129,10 @@ def cross_entropy(labels: Tensor, logits: Tensor) -> Tensor:
         losses, _ = native.cross_entropy(rows, ops.reshape(labels, (-1,)))
         return ops.reshape(losses, ops.shape(labels))
     scores = ops.cast(logits, "float32")
-    return ops.sparse_categorical_crossentropy(labels, scores, from_logits=True)
+    if keras.backend.backend() == "tensorflow":
+        return ops.sparse_categorical_crossentropy(labels, scores, from_logits=True)
+    # Keras multiplies by one-hot labels there: 0 times a -inf is NaN.
+    return -ops.take_along_axis(ops.log_softmax(scores), labels[..., None], axis=-1)[..., 0]
 
 
 def correct(logits: Tensor, labels: Tensor) -> Tensor:

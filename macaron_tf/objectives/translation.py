@@ -90,8 +90,10 @@ def label_smoothed_cross_entropy(
     if keras.backend.backend() != "tensorflow":
         scores = ops.cast(logits, "float32")
         nll = cross_entropy(labels, scores)
-        label_score = ops.take_along_axis(scores, labels[:, None], axis=-1)[:, 0]
-        loss = nll + label_smoothing * (label_score - ops.mean(scores, axis=-1))
+        loss = nll
+        if label_smoothing:  # 0 times the infinite spread of a row with a -inf is NaN
+            label_score = ops.take_along_axis(scores, labels[:, None], axis=-1)[:, 0]
+            loss = nll + label_smoothing * (label_score - ops.mean(scores, axis=-1))
         return loss, ops.stop_gradient(nll)
 
     @tf.custom_gradient
@@ -103,7 +105,7 @@ def label_smoothed_cross_entropy(
             nll, slope = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(
                 features=scores, labels=labels
             )
-        loss = nll + label_smoothing * spread
+        loss = nll + label_smoothing * spread if label_smoothing else nll
 
         def gradient(upstream, _):
             rows = tf.range(tf.shape(labels, out_type=labels.dtype)[0])

@@ -78,6 +78,35 @@ def test_what_is_ruled_out_is_never_drawn():
         assert sampling.draw(logits, tf.constant([[u]]), Controls()).numpy() == expected
 
 
+EXTREME = [
+    *({"temperature": t} for t in (1e-10, 1e-37, 1e-38, 1e-45, 1e-300, 3e38)),
+    *({"top_p": p} for p in (1e-30, 1e-38, 1e-45)),
+    {"temperature": 1e-37, "top_p": 1e-38, "top_k": 2**31 - 1},
+]
+
+
+@pytest.mark.parametrize("settings", EXTREME)
+@pytest.mark.parametrize("scale", [1.0, -1e5, 3e37])
+def test_extreme_settings_draw_nothing_that_is_ruled_out(settings, scale):
+    """Small ones are greedy, a great temperature draws all others alike."""
+    logits = scale * np.array([9, 1, 3, -2, 2, 9], np.float32)
+    logits[[0, 5]] = -np.inf
+    logits = tf.tile(tf.constant(logits)[None, None], [1, 4, 1])  # (1, K, V)
+    uniform = tf.constant([[0.0, 0.3, 0.6, 0.99]])
+    best = [int(np.argmax(logits[0, 0]))] * 4
+    expected = [1, 2, 3, 4] if settings.get("temperature") == 3e38 and scale != 3e37 else best
+    config = SamplingConfig(**settings)
+    rows = [np.array([getattr(config, n)], t) for n, t in zip(Controls._fields, "fif", strict=True)]
+    for controls in (config, Controls(*map(tf.constant, rows))):
+        drawn = sampling.draw(logits, uniform, controls).numpy()[0].tolist()
+        if settings.get("temperature") == 3e38 and scale == 3e37:
+            assert set(drawn) <= {1, 2, 3, 4}
+        else:
+            assert drawn == expected
+        filtered = sampling.filter_logits(logits, controls).numpy()
+        assert not np.isnan(filtered).any() and np.isneginf(filtered[..., [0, 5]]).all()
+
+
 LOGITS = np.array([3.0, 1.0, 3.0, 0.5, 2.0, 1.5, 0.0, 4.0], np.float32)
 
 

@@ -45,6 +45,50 @@ def test_limits_follow_the_real_length():
     np.testing.assert_array_equal(limits, [7, 9, 4])
 
 
+GREATEST = 2**31 - 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"max_length_offset": GREATEST}, [256, 256]),
+        ({"max_length_offset": GREATEST, "max_length_ratio": 3e38}, [256, 256]),
+        ({"max_length_offset": 1 - 2**31}, [1, 1]),
+        ({"max_length_ratio": 3e38}, [256, 256]),
+        ({"max_length_ratio": 3e38, "max_length_offset": 1 - 2**31}, [256, 256]),
+        ({"max_length_ratio": 1e10, "max_length": GREATEST}, [GREATEST, GREATEST]),
+        ({"max_length_offset": GREATEST, "max_length": GREATEST}, [GREATEST, GREATEST]),
+        ({"max_length": GREATEST}, [54, 52]),
+    ],
+)
+def test_limits_do_not_overflow(settings, expected):
+    config = decoding.BeamSearchConfig(**settings)
+    source = tf.constant([[5, 6, 7, 3], [5, 3, 0, 0]])
+    signature = [tf.TensorSpec((None, None), tf.int32)]
+    unknown = tf.function(lambda rows: target_limits(rows, config), input_signature=signature)
+    np.testing.assert_array_equal(target_limits(source, config)[1], expected)
+    greatest, limits = unknown(source)
+    assert greatest == max(expected)
+    np.testing.assert_array_equal(limits, expected)
+
+
+@pytest.mark.parametrize("offset", [2**31, -(2**31), 10**30])
+def test_an_offset_that_int32_does_not_hold_is_refused(offset):
+    refuses("max_length_offset=.* must be", decoding.BeamSearchConfig, max_length_offset=offset)
+
+
+@pytest.mark.parametrize("name", ["gnmt", "fairseq"])
+def test_a_huge_length_penalty_leaves_numbers(model, name):
+    source = tf.constant(sources(2, 6))
+    config = decoding.BeamSearchConfig(
+        beam_size=3, length_penalty=1e3, length_penalty_name=name, n_best=2, max_length=12
+    )
+    found = decoding.translate_ids(model, source, config)
+    assert np.isfinite(found["scores"]).all() and np.isfinite(found["log_probs"]).all()
+    own = decoding.score_ids(model, source, found["ids"][:, 0])["log_probs"]
+    np.testing.assert_allclose(found["log_probs"][:, 0], own, rtol=1e-4)
+
+
 def test_cached_search_agrees_with_the_whole_model(model):
     """Every hypothesis's log P, built up through the cache, is the uncached model's."""
     source = sources(5, 7)

@@ -9,6 +9,7 @@ import pytest
 from macaron_tf.data.tasks.definitions import TASKS, Task
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation import glue
+from tests.harness import rejects
 
 COLA, MRPC, STSB, MULTIRC = (TASKS[name] for name in ("cola", "mrpc", "stsb", "multirc"))
 
@@ -66,6 +67,9 @@ def test_degenerate_predictions_score_nothing():
     for predictions in (np.full(4, 0.1), [1, 2, np.nan, 3], [1, 2, np.inf, 3], np.full(4, np.nan)):
         assert glue.score(STSB, predictions, scores) == {"pearson": 0, "spearman": 0, "score": 0}
     assert glue.score(STSB, scores, np.ones(4))["score"] == 0
+    nothing = np.zeros(0)
+    assert glue.pearson(nothing, nothing) == glue.matthews(nothing, nothing) == 0
+    rejects("exact match needs examples", glue.exact_match, nothing, nothing, np.zeros((0, 2)))
 
 
 def test_perfect_and_opposite():

@@ -16,8 +16,11 @@ def test_uniform_model_has_the_vocabularys_size():
     )
 
 
-def test_no_tokens():
+def test_no_tokens_and_hopeless_ones():
     rejects("token", language.perplexity, [], [])
+    assert language.perplexity([-8000.0], [10]) == math.inf
+    assert language.perplexity([-math.inf, -1.0], [1, 1]) == math.inf
+    assert language.perplexity([-1e308] * 3, [1] * 3) == math.inf
 
 
 def test_scores_are_those_of_lins_examples():
@@ -45,6 +48,13 @@ def test_calibration_divides_by_the_mean_share_of_queries_about_nothing():
     found = language.calibrated(np.log(shares) - 5.0, np.log(nothing) - 3.0)
     np.testing.assert_allclose(np.exp(found), shares / [[0.8, 0.2]])
     assert found.argmax(1).tolist() == [1, 0]
+
+
+def test_calibration_of_impossible_choices_and_by_nothing():
+    none, alike = np.full((1, 2), -np.inf), np.log([[0.5, 0.5]])
+    np.testing.assert_allclose(language.calibrated(none, alike), [[0, 0]], atol=1e-9)
+    np.testing.assert_allclose(language.calibrated(alike, none), [[0, 0]], atol=1e-9)
+    rejects("at least one query", language.calibrated, alike, alike[:0])
 
 
 def test_guesses_and_the_majority():

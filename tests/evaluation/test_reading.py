@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from macaron_tf.evaluation.reading import score_answers, score_tags
+from macaron_tf.evaluation.reading import score_answers, score_tags, score_words
 from tests.harness import rejects
 
 
@@ -129,6 +129,8 @@ def test_entities_count_the_same_in_every_scheme(scheme):
 
 
 def test_nothing_found_is_nothing():
+    assert score_words([], []) == score_words([[]], [[]]) == {"accuracy": 0.0}
+    assert score_words(tags("O B"), tags("O O")) == {"accuracy": 0.5}
     found = score_tags(tags("O O"), tags("O O"))
     assert set(found.values()) == {0.0} and {"f1", "precision", "recall"} <= set(found)
     found = score_tags(tags("O O", ""), tags("O B-PER", ""))

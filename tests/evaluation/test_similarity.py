@@ -34,6 +34,14 @@ def test_triplets_are_right_where_the_positive_is_nearer():
     assert np.isnan(similarity.triplet_accuracy(anchor * np.nan, near, far))
 
 
+def test_of_no_vectors_and_of_one_pair_the_scores_are_0():
+    nothing, one = np.zeros((0, 2)), np.ones((1, 2))
+    assert similarity.triplet_accuracy(nothing, nothing, nothing) == 0
+    for vectors in (nothing, one):
+        found = similarity.similarity_metrics(vectors, vectors, vectors[:, 0])
+        assert found == {"spearman": 0, "pearson": 0}
+
+
 @pytest.mark.parametrize("chunk", [7, 64, 1000])
 @pytest.mark.parametrize("top", [1, 10, 500])
 def test_search_equals_brute_force(chunk, top):

@@ -9,6 +9,7 @@ import pytest
 from macaron_tf import models
 from macaron_tf.layers import BLOCKS
 from macaron_tf.models.tasks import answer_mask, swapped, unit_length
+from macaron_tf.objectives import ClassificationObjective
 from tests.harness import built, ids, normal, numpy_of, rejects
 
 START, DELIMITER, EXTRACT = 2, 3, 4
@@ -123,6 +124,18 @@ def test_a_choice_that_is_not_there_is_never_chosen(kind):
         flat = {name: rows.reshape(4, 10) for name, rows in given.items()}
         scores = numpy_of(model.classifier(flat)).reshape(2, 2)
         np.testing.assert_allclose(found[0], scores[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [models.EncoderChooser, models.CausalChooser])
+def test_an_example_of_padding_has_numbers_in_float16(kind):
+    config = CONFIG if kind is models.CausalChooser else ENCODER
+    model = kind(config, head_dropout=0.0, dtype="mixed_float16")
+    given = {name: rows.reshape(2, 2, 10) for name, rows in batch(PAIRS[:4]).items()}
+    given["token_ids"][1] = 0
+    found = {**given, "label": np.array([1, 1]), "weight": np.array([1.0, 0.0], "float32")}
+    sums = ClassificationObjective(2)(model, found, training=True)
+    assert 0 < float(sums["loss_sum"]) < 20 and sums["weight"] == 1
+    assert (numpy_of(model(given))[1] == np.float32(-1e9)).all()
 
 
 def inputs():

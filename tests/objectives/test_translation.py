@@ -1,8 +1,10 @@
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from scipy.special import log_softmax
 
+from macaron_tf.kernels.choice import implementation_scope
 from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig
 from macaron_tf.objectives import (
     DenoisingObjective,
@@ -10,6 +12,7 @@ from macaron_tf.objectives import (
     label_smoothed_cross_entropy,
     shift_right,
 )
+from macaron_tf.objectives.base import cross_entropy
 from tests.harness import built, ids, normal, numpy_of
 from tests.objectives.toy import floats, nll_of
 
@@ -22,6 +25,32 @@ def test_loss_is_cross_entropy_against_the_smoothed_target(smoothing):
     loss, nll = label_smoothed_cross_entropy(logits, labels, smoothing)
     np.testing.assert_allclose(loss, -(target * log_p).sum(-1), rtol=1e-5)
     np.testing.assert_allclose(nll, -log_p[np.arange(7), labels], rtol=1e-5)
+
+
+@pytest.mark.parametrize("engine", ["auto", "loop", "xla", "jax"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_class_that_is_ruled_out_leaves_numbers(engine, dtype, monkeypatch):
+    """Scores of -inf, as a mask makes them: the loss is that of the other classes."""
+    logits = tf.cast([[1, 2, -np.inf, 0], [-np.inf, 2, -np.inf, -np.inf]], dtype)
+    labels, expected = tf.constant([0, 1]), [1.407606, 0.0]
+
+    def losses():
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(logits)
+            smoothed, nll = label_smoothed_cross_entropy(logits, labels, 0.0)
+            found = smoothed, cross_entropy(labels, logits)
+        return nll, *found, *(tape.gradient(one, logits) for one in found)
+
+    if engine == "jax":  # the branch of JAX, by TensorFlow's operations
+        monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+        engine = "auto"
+    with implementation_scope("auto" if engine == "xla" else engine):
+        found = tf.function(losses, jit_compile=True)() if engine == "xla" else losses()
+    for loss in found[:3]:
+        np.testing.assert_allclose(loss, expected, rtol=1e-6, atol=1e-7)
+    slope = [[-0.755272, 0.665241, 0.0, 0.090031], [0.0] * 4]
+    for gradient in found[3:]:
+        np.testing.assert_allclose(tf.cast(gradient, tf.float32), slope, atol=2e-3)
 
 
 def test_hand_written_gradient_is_the_automatic_one():
