@@ -339,14 +339,15 @@ class PretrainingRun(Run):
         if self.recipe.has_memory and not saved:
             # Each replica keeps its own rows' memory, see `macaron_tf.distribution.distributed`.
             mesh = keras.distribution.distribution()
-            if mesh and self.recipe.batch_size % mesh.num_model_replicas:
-                raise UserError(
-                    f"batch_size={self.recipe.batch_size} is no multiple of "
-                    f"{mesh.num_model_replicas}, the mesh's data, as the memory of a text in each "
-                    "row needs: set another batch_size"
-                )
             replicas = tf.distribute.get_strategy().num_replicas_in_sync
-            rows = -(-self.recipe.batch_size // replicas)
+            parts = mesh.num_model_replicas if mesh else replicas
+            if self.recipe.batch_size % parts:
+                raise UserError(
+                    f"batch_size={self.recipe.batch_size} is no multiple of {parts}, the replicas "
+                    "or the mesh's data, as the memory of a text in each row needs: set another "
+                    "batch_size"
+                )
+            rows = self.recipe.batch_size // replicas
             network.keep_memory(rows, self.recipe.training.accumulation_steps)
         return network
 

@@ -2,6 +2,7 @@
 
 import math
 import re
+import warnings
 
 import keras
 import numpy as np
@@ -88,9 +89,10 @@ def use_mesh(sizes: dict[str, int]) -> None:
 
 
 def spread(batch: Batch) -> Batch:
-    """The batch with its rows dealt to the devices of the mesh, if there is one.
+    """The batch on the mesh, if there is one, its rows dealt to the devices; no row is added.
 
-    Rows of zeros (padding, which no objective counts) are added up to a multiple of `data`.
+    Where `data` does not divide the rows, every device computes all of them, with a warning. XLA
+    can deal them unevenly, but on a mesh with `model` > 1 gives wrong gradients (JAX 0.10).
     """
     distribution = keras.distribution.distribution()
     if distribution is None:
@@ -99,9 +101,17 @@ def spread(batch: Batch) -> Batch:
 
     count = distribution.num_model_replicas
 
-    def dealt(array: np.ndarray):
-        rows = [(0, -len(array) % count)] + [(0, 0)] * (array.ndim - 1)
-        layout = distribution.get_data_layout(array.shape)
-        return jax.device_put(np.pad(array, rows), layout.backend_layout)
+    def placed(array: np.ndarray):
+        axes = [None] * array.ndim
+        if array.ndim and len(array) % count == 0:
+            axes[0] = "data"
+        elif array.ndim:
+            warnings.warn(
+                f"each of {count} devices computes all rows of batches of {len(array)}: a batch "
+                f"size that is a multiple of {count} is shared, and faster",
+                stacklevel=2,
+            )
+        layout = keras.distribution.TensorLayout(axes, distribution.device_mesh)
+        return jax.device_put(array, layout.backend_layout)
 
-    return {name: dealt(array) for name, array in batch.items()}
+    return {name: placed(array) for name, array in batch.items()}

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from macaron_tf.data.batches import prefetched
 from macaron_tf.distribution.strategy import Workers
 
 Batch = tuple[np.ndarray, ...]
@@ -69,50 +70,51 @@ def _fetched(result: dict[str, tf.Tensor]) -> Result:
 def distributed(
     strategy: tf.distribute.Strategy, dataset: tf.data.Dataset, per_worker: bool = False
 ) -> tf.data.Dataset | tf.distribute.DistributedDataset:
-    """Deals the rows of each batch to the replicas, in order.
+    """Deals the rows of each batch to the replicas, in order; no row is added.
 
-    One device and R replicas see the same batches; where R does not divide a batch, rows of zeros
-    (padding, which no objective counts) fill the last replicas' shares.
+    Where R replicas do not divide a batch, some shares have a row more than others; of a batch of
+    fewer than R rows some have none. One device and R replicas see the same batches.
 
     Args:
-        dataset: batches of a dict of tensors `(B, ...)`, the same on every worker: each takes its
-            replicas' rows.
+        dataset: batches of tensors `(B, ...)`, in dicts or tuples, the same on every worker: each
+            takes its replicas' rows. Scalars go to all replicas.
         per_worker: the batches are this worker's own, and dealt to its own replicas only.
     """
     if strategy.num_replicas_in_sync == 1:
         return dataset
+    # flat_map forgets that data are endless, and every step would ask whether some are left.
     endless = int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY
+    steps = tf.data.INFINITE_CARDINALITY if endless else tf.data.UNKNOWN_CARDINALITY
 
     def shares(context: tf.distribute.InputContext) -> tf.data.Dataset:
         local = context.num_replicas_in_sync // context.num_input_pipelines
         total = local if per_worker else context.num_replicas_in_sync
         first = 0 if per_worker else context.input_pipeline_id * local
 
-        def split(batch):
-            return {
-                name: _shares(tensor, total)[first : first + local]
-                for name, tensor in batch.items()
-            }
+        def split(*batch):
+            batch = batch if len(batch) > 1 else batch[0]
+            numbers = tf.data.Dataset.range(first, first + local)
+            return numbers.map(
+                lambda number: tf.nest.map_structure(lambda x: _share(x, number, total), batch)
+            )
 
-        result = dataset.map(split, tf.data.AUTOTUNE, deterministic=True).unbatch()
-        if endless:  # unbatch forgets it; otherwise every step would ask whether data are left
-            infinite = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
-            result = result.apply(infinite)
-        return result.prefetch(tf.data.AUTOTUNE)
+        return prefetched(dataset.flat_map(split), steps)
 
     return strategy.distribute_datasets_from_function(shares)
 
 
-def _shares(tensor: tf.Tensor, count: int) -> tf.Tensor:
-    """`(B, ...)` -> `(count, ceil(B / count), ...)`, zeros after the last row."""
+def _share(tensor, number: tf.Tensor, count: int):
+    """Share `number` of `count`: `(B, ...)` -> `(B / count, ...)`, in the first ones rounded up."""
+    if tensor.shape.rank == 0:
+        return tensor
     static, rest = tensor.shape[0], tensor.shape[1:]
-    rows = tf.shape(tensor)[0] if static is None else static
-    size = -(-rows // count)
-    padded = tf.pad(tensor, [[0, size * count - rows]] + [[0, 0]] * len(rest))
-    shape = tf.concat([[count, size], tf.shape(tensor)[1:]], axis=0)
-    shares = tf.reshape(padded, shape)
-    shares.set_shape([count, None if static is None else size, *rest])
-    return shares
+    rows = tf.shape(tensor, tf.int64)[0] if static is None else static
+    begin, end = (-(-each * rows // count) for each in (number, number + 1))
+    share = tensor[begin:end]
+    if isinstance(share, tf.Tensor):
+        even = static is not None and static % count == 0
+        share.set_shape([static // count if even else None, *rest])
+    return share
 
 
 def spread_seeds(strategy: tf.distribute.Strategy, states: Sequence[keras.Variable]) -> None:

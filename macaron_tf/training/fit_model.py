@@ -1,8 +1,8 @@
 """The model that `fit` trains: a network, an objective, and exact updates over many tokens."""
 
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import keras
 import tensorflow as tf
@@ -13,6 +13,8 @@ from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.optimizer import ExponentialMovingAverage, make_optimizer
 from macaron_tf.training.trained_model import TrainedModel, features, freeze
 from macaron_tf.training.updates import UPDATES, FirstStage, Objective, Updates
+
+_ITERATORS = tf.data.Iterator | tf.distribute.DistributedIterator
 
 
 class FitModel(TrainedModel, keras.Model):
@@ -43,8 +45,7 @@ class FitModel(TrainedModel, keras.Model):
         first_stage: see `FirstStage`; None = every update trains everything.
 
     Attributes:
-        steps_left: `step -> int`, how many updates may follow in one call; by default the rest of
-            the epoch, where its length is known.
+        steps_left: by default the rest of the epoch, where its length is known.
         per_worker_data: each worker process brings its own batches, see `distributed`.
 
     Raises:
@@ -62,7 +63,7 @@ class FitModel(TrainedModel, keras.Model):
     ):
         super().__init__(network, objective, config, **kwargs)
         self.updates = Updates(network, objective, self.config, first_stage)
-        self.steps_left: Callable[[int], int] = self._left_in_epoch
+        self.steps_left = self._left_in_epoch
         self.per_worker_data = False
         self._steps_per_epoch: int | None = None
 
@@ -135,39 +136,42 @@ class FitModel(TrainedModel, keras.Model):
         weights = self.network.trainable_variables
         if len(self.trainable_variables) > len(weights):
             raise ValueError("the objective has trainable weights; they belong to the network")
-        strategy = self.updates.strategy
-        with strategy.scope() if strategy.num_replicas_in_sync > 1 else nullcontext():
+        with self._scope():
             if not self.optimizer.built:
                 self.optimizer.build(weights)
             if self.config.ema_decay is not None and self.ema is None:
                 self.updates.ema = ExponentialMovingAverage(weights, self.config.ema_decay)
         if not begun:
-            spread_seeds(strategy, self.seed_states)
+            spread_seeds(self.strategy, self.seed_states)
 
     def fit(self, x=None, *args, **kwargs):
         """Keras's `fit`, an epoch counted in updates; builds the network on a first batch."""
-        if not self.network.built and isinstance(x, tf.data.Dataset):
-            for batch in x.take(1):
-                self.updates.sums(features(batch), training=False)
+        self._build_on(x)
         self.prepare()
         self._steps_per_epoch = kwargs.get("steps_per_epoch")
         if isinstance(x, tf.data.Dataset):
             kwargs.setdefault("shuffle", False)  # Keras warns that it cannot shuffle a dataset
-            x = distributed(self.updates.strategy, x, self.per_worker_data)
+            x = distributed(self.strategy, x, self.per_worker_data)
         with warnings.catch_warnings():
-            if self.config.accumulation_steps > 1 and self._steps_per_epoch is None:
-                # Keras expects as many updates as the dataset has micro-batches.
+            if self._steps_per_epoch is None:
+                # Keras expects as many updates as the dataset has micro-batches, and knows no
+                # number of those of several replicas.
                 warnings.filterwarnings("ignore", message="Your input ran out of data")
-            return super().fit(x, *args, **kwargs)
+            try:
+                return super().fit(x, *args, **kwargs)
+            finally:
+                # After a last call of several updates Keras has not passed over all their steps.
+                self.calls_to_pass, self._steps_per_epoch = 0, None
 
     def evaluate(self, x=None, *args, **kwargs):
         """Keras's `evaluate`; the means are over tokens, however they are batched."""
+        self._build_on(x)
         with warnings.catch_warnings():
             if kwargs.get("steps") is None:
                 # Keras warns at the end of any dataset of unknown length.
                 warnings.filterwarnings("ignore", message="Your input ran out of data")
             if isinstance(x, tf.data.Dataset):
-                x = distributed(self.updates.strategy, x)
+                x = distributed(self.strategy, x)
             with Progress("evaluating"):
                 return super().evaluate(x, *args, **kwargs)
 
@@ -199,9 +203,9 @@ class FitModel(TrainedModel, keras.Model):
             if self.calls_to_pass:
                 self.calls_to_pass -= 1
                 return {}
-            count = 1
+            count, iterator = 1, self._dealt(iterator)
             try:
-                if isinstance(iterator, tf.data.Iterator | tf.distribute.DistributedIterator):
+                if isinstance(iterator, _ITERATORS):
                     count = max(1, min(self.config.steps_per_call, self.steps_left(self.step)))
                     values = several(iterator, tf.constant(count))
                 else:
@@ -227,7 +231,8 @@ class FitModel(TrainedModel, keras.Model):
         test_next = self._graph(lambda iterator: updates.test(test_step, iterator.get_next()))
 
         def test_function(iterator):
-            if isinstance(iterator, tf.data.Iterator | tf.distribute.DistributedIterator):
+            iterator = self._dealt(iterator)
+            if isinstance(iterator, _ITERATORS):
                 values = test_next(iterator)
             else:
                 values = updates.test(test_step, next(iterator))
@@ -236,6 +241,25 @@ class FitModel(TrainedModel, keras.Model):
 
         self.test_function = test_function
         return test_function
+
+    def _scope(self) -> AbstractContextManager:
+        """The scope in which variables have a copy on each replica."""
+        several = self.strategy.num_replicas_in_sync > 1
+        return self.strategy.scope() if several else nullcontext()
+
+    def _build_on(self, x) -> None:
+        """Builds a network that is not built on the first batch of a dataset."""
+        if not self.network.built and isinstance(x, tf.data.Dataset):
+            with self._scope():
+                for batch in x.take(1):
+                    self.updates.sums(features(batch), training=False)
+
+    def _dealt(self, batches: Iterator):
+        """The iterator; of `train_on_batch` and `test_on_batch`, of the replicas' shares."""
+        if self.strategy.num_replicas_in_sync == 1 or isinstance(batches, _ITERATORS):
+            return batches
+        batch = tf.data.Dataset.from_tensors(features(next(batches)))
+        return iter(distributed(self.strategy, batch))
 
     def _graph(self, function: Callable, jit_compile: bool = False) -> Callable:
         if self.run_eagerly:

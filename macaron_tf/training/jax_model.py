@@ -89,14 +89,16 @@ class JaxModel(TrainedModel):
     ) -> None:
         """As `FitModel.fit`, for an endless dataset and epochs of so many updates."""
         self.prepare()
+        self.stop_training = False
         batches = (spread(features(batch)) for batch in x.as_numpy_iterator())
         hooks = keras.callbacks.CallbackList(callbacks, model=self)
         hooks.on_train_begin()
+        logs = {}
         for epoch in range(initial_epoch, epochs):
             self.reset_metrics()
             hooks.on_epoch_begin(epoch)
-            logs, first, self.calls_to_pass = {}, self.calls_to_pass, 0
-            for number in range(first, steps_per_epoch):
+            steps, self.calls_to_pass = range(self.calls_to_pass, steps_per_epoch), 0
+            for number in steps:
                 hooks.on_train_batch_begin(number)
                 values = self.update(batches)
                 logs = self._count(1, (*self.names["train"], *ADDED), values)

@@ -429,6 +429,7 @@ def train(
 def _fit(session: TrainingSession, train_dataset_fn, callbacks) -> None:
     """The updates that are left, the rest of a begun round first."""
     model, config, step = session.model, session.config, session.model.step
+    before = model.returns_logs, model.steps_left, model.endless
     stops = [config.log_every, config.validate_every, config.max_steps]
     model.returns_logs = lambda step: any(step % every == 0 for every in stops)
     model.steps_left = lambda step: min(
@@ -436,12 +437,15 @@ def _fit(session: TrainingSession, train_dataset_fn, callbacks) -> None:
     )
     model.endless = True
     model.calls_to_pass = step % config.validate_every
-    with Progress("compiling the first update") as session.compiling:
-        model.fit(
-            train_dataset_fn(step * config.accumulation_steps),
-            initial_epoch=step // config.validate_every,
-            epochs=-(-config.max_steps // config.validate_every),
-            steps_per_epoch=config.validate_every,
-            callbacks=[*callbacks, session],
-            verbose=0,
-        )
+    try:
+        with Progress("compiling the first update") as session.compiling:
+            model.fit(
+                train_dataset_fn(step * config.accumulation_steps),
+                initial_epoch=step // config.validate_every,
+                epochs=-(-config.max_steps // config.validate_every),
+                steps_per_epoch=config.validate_every,
+                callbacks=[*callbacks, session],
+                verbose=0,
+            )
+    finally:
+        model.returns_logs, model.steps_left, model.endless = before

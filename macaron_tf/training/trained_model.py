@@ -37,6 +37,7 @@ class TrainedModel:
         returns_logs: `step -> bool`, whether the update that ends at `step` returns its metrics to
             Keras, which turns them into Python floats and so waits for the device.
         calls_to_pass: how many of Keras's next steps do nothing: a resumed epoch's earlier updates.
+        steps_left: `step -> int`, how many updates may follow in one call; by default 1.
         endless: whether data that end are an error rather than the end of the epoch.
         memory: variables that carry texts from batch to batch, saved with the run.
         strategy: of the replicas and workers that share the batches; JAX has one process.
@@ -59,6 +60,7 @@ class TrainedModel:
         self.step = 0
         self.window = Sums()
         self.returns_logs: Callable[[int], bool] = lambda step: True
+        self.steps_left: Callable[[int], int] = lambda step: 1
         self.calls_to_pass = 0
         self.endless = False
         self._epoch_sums = Sums()

@@ -180,7 +180,7 @@ class Updates:
     def test_step(self, batch) -> tf.Tensor:
         """The objective's sums `(K,)` on a batch, without dropout and without an update."""
         self.traces["test"] += 1
-        return self._pack("test", self.sums(batch, training=False))
+        return self._of_share(lambda b: self._pack("test", self.sums(b, training=False)), batch)
 
     def micro_step(self, batch) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """The objective's sums `(K,)` and the gradients of `loss_sum`, not divided by the weight.
@@ -188,6 +188,9 @@ class Updates:
         Variables that no gradient reaches are left out, with a warning.
         """
         self.traces["train"] += 1
+        return self._of_share(self._sums_and_gradients, batch)
+
+    def _sums_and_gradients(self, batch) -> tuple[tf.Tensor, list[tf.Tensor]]:
         variables = self.network.trainable_variables
         with tf.GradientTape() as tape:
             sums = self.sums(batch, training=True)
@@ -200,6 +203,25 @@ class Updates:
         # An embedding's gradient comes as rows; the sum over micro-batches needs a dense tensor.
         whole = [tf.convert_to_tensor(g) for g in gradients if g is not None]
         return packed, whole
+
+    def _of_share(self, step: Callable, batch):
+        """`step(batch)`; of a replica's share without rows, zeros in its place.
+
+        Layers may not take 0 rows: the step sees a row of zeros, and its results are dropped.
+        """
+        rows = next(tensor for tensor in tf.nest.flatten(batch) if tensor.shape.rank)
+        if self.strategy.num_replicas_in_sync == 1 or rows.shape[0]:
+            return step(batch)
+        empty = tf.equal(tf.shape(rows)[0], 0)
+
+        def filled(tensor):
+            if not tensor.shape.rank:
+                return tensor
+            rest = [[0, 0]] * (tensor.shape.rank - 1)
+            return tf.pad(tensor, [[0, tf.cast(empty, tf.int32)], *rest])
+
+        found = step(tf.nest.map_structure(filled, batch))
+        return tf.cond(empty, lambda: tf.nest.map_structure(tf.zeros_like, found), lambda: found)
 
     def update(self, micro_step: Callable, iterator) -> tf.Tensor:
         """One update from the iterator's next micro-batches; returns the values of `apply`."""

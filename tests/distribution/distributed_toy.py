@@ -19,7 +19,7 @@ from macaron_tf.models import EncoderConfig, EncoderDecoderConfig
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.models.pretraining import PretrainingEncoder
 from macaron_tf.objectives import MaskedLanguageObjective, MaskingConfig, TranslationObjective
-from macaron_tf.training import build_fit_model, train
+from macaron_tf.training import FitModel, build_fit_model, train
 from macaron_tf.training.progress import read_lines
 from macaron_tf.training.updates import FirstStage
 from tests.training.training_toy import CONFIG, SIGNATURE, toy_batch, toy_network, toy_objective
@@ -35,7 +35,7 @@ class _Pieces:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("jobs", nargs="+", help="KIND:OUT[:NAME=VALUE,...] of `run`'s arguments")
+    parser.add_argument("jobs", nargs="+", help="KIND:OUT[:NAME=VALUE,...] of `run`, or rows:OUT")
     parser.add_argument("--replicas", type=int)
     parser.add_argument("--multi-worker", action="store_true")
     options = parser.parse_args()
@@ -43,6 +43,9 @@ def main() -> None:
     strategy = make_strategy(name, replicas=options.replicas)
     for job in options.jobs:
         kind, out, *settings = job.split(":")
+        if kind == "rows":
+            every_row(strategy, pathlib.Path(out))
+            continue
         pairs = [setting.split("=") for setting in ",".join(settings).split(",") if setting]
         run(strategy, kind, pathlib.Path(out), **{name: float(value) for name, value in pairs})
 
@@ -98,6 +101,35 @@ def run(
             for replica, copy in enumerate(variable)
         },
     )
+
+
+def every_row(strategy: tf.distribute.Strategy, out: pathlib.Path) -> None:
+    """Writes the metrics of an objective that counts each row it sees into OUT/rows.npz.
+
+    The network is built by `fit`; batches are pairs of 3, 3 and 1 rows, features and labels.
+    """
+
+    def objective(network, batch, training):
+        error = network(batch["x"], training=training)[:, 0] - batch["label"]
+        rows = tf.cast(tf.size(error), tf.float32)
+        return {"loss_sum": tf.reduce_sum(error**2), "weight": rows}
+
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        network = keras.Sequential([keras.layers.Dense(4, "relu"), keras.layers.Dense(1)])
+        model = FitModel(network, objective)
+        model.compile(keras.optimizers.SGD(0.1))
+    x = np.random.default_rng(1).normal(size=(7, 3)).astype("float32")
+    data = tf.data.Dataset.from_tensor_slices(({"x": x}, x[:, 0])).batch(3)
+    found = {"evaluate": model.evaluate(data, verbose=0, return_dict=True)}
+    found["fit"] = model.fit(data, epochs=2, verbose=0, validation_data=data).history
+    found["arrays"] = model.fit({"x": x}, x[:, 0], batch_size=3, shuffle=False, verbose=0).history
+    found["one batch"] = model.train_on_batch({"x": x}, x[:, 0], return_dict=True)
+    found["one test"] = model.test_on_batch({"x": x}, x[:, 0], return_dict=True)
+    found["weights"] = dict(enumerate(network.get_weights()))
+    out.mkdir(parents=True, exist_ok=True)
+    named = {f"{kind} {name}": v for kind, many in found.items() for name, v in many.items()}
+    np.savez(out / "rows.npz", **named)
 
 
 def _parts(kind: str, dropout: float):

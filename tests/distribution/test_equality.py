@@ -7,12 +7,12 @@ import pytest
 import tensorflow as tf
 
 from macaron_tf.training.progress import read_lines
-from tests.distribution.distributed_toy import batch_of, run
+from tests.distribution.distributed_toy import batch_of, every_row, run
 from tests.distribution.processes import finished, started, toy, two_workers
 
 
-def arrays_of(folder, worker: int = 0) -> dict[str, np.ndarray]:
-    """The weights and losses that a run left."""
+def arrays_of(folder, worker: int | str = 0) -> dict[str, np.ndarray]:
+    """The weights and losses that a run left, or the metrics of `every_row`."""
     return dict(np.load(folder / f"{worker}.npz"))
 
 
@@ -36,7 +36,7 @@ def results(tmp_path_factory):
                 finished(process)
         else:
             replicas, settings = {"two": ("2", "per_call=5"), "four": ("4", "")}[name]
-            finished(toy([f"{kind}:{out}:{settings}"], "--replicas", replicas))
+            finished(toy([f"{kind}:{out}:{settings}", f"rows:{out}"], "--replicas", replicas))
         return out
 
     return lambda name, worker, kind: arrays_of(train(name, kind), worker)
@@ -52,6 +52,7 @@ CASES = [
     pytest.param("workers", 0, "pretraining", marks=pytest.mark.slow),
     pytest.param("four", 0, "pretraining", marks=pytest.mark.slow),
 ]
+FOUR = pytest.param("four", "pretraining", marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize(("name", "worker", "kind"), CASES)
@@ -71,6 +72,19 @@ def test_twenty_updates_equal_those_of_one_device(results, name, worker, kind):
         np.testing.assert_allclose(theirs, mine, atol=1e-6, err_msg=key)
 
 
+@pytest.mark.parametrize(("name", "kind"), [("two", "toy"), FOUR])
+def test_an_objective_that_counts_rows_counts_those_of_the_data(results, name, kind, tmp_path):
+    """Of batches of 3, 3 and 1 rows, which no number of replicas divides."""
+    every_row(tf.distribute.get_strategy(), tmp_path)
+    one, several = arrays_of(tmp_path, "rows"), results(name, "rows", kind)
+    assert one.keys() == several.keys()
+    for key, expected in one.items():
+        np.testing.assert_allclose(several[key], expected, atol=1e-6, err_msg=key)
+        if key.endswith("tokens"):
+            rows = 7 if key.startswith("one") else 7 / 3
+            np.testing.assert_allclose(several[key], rows, rtol=1e-6, err_msg=key)
+
+
 @pytest.mark.parametrize(("name", "worker", "kind"), CASES)
 def test_batches_mapped_over_replicas_come_back_in_order(results, name, worker, kind):
     alone, several = results("one", 0, kind), results(name, worker, kind)
@@ -85,7 +99,7 @@ def test_batches_mapped_over_replicas_come_back_in_order(results, name, worker, 
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("two", "toy"), pytest.param("four", "pretraining", marks=pytest.mark.slow)],
+    [("two", "toy"), FOUR],
 )
 def test_replicas_are_the_same_to_the_bit(results, name, kind):
     found = results(name, 0, kind)

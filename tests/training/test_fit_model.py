@@ -1,3 +1,4 @@
+import contextlib
 import dataclasses
 
 import keras
@@ -198,6 +199,25 @@ def test_fits_arrays_and_single_batches():
     logs = model.train_on_batch(toy_batch(0), return_dict=True)
     assert logs["tokens"] == np.count_nonzero(toy_batch(0)["target"])
     assert model.step == 4
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_fit_that_was_stopped_leaves_no_trace_in_the_next(stopped):
+    """Within calls of four updates, whose other three steps Keras would pass over."""
+
+    class Stop(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            self.model.stop_training = stopped
+            if not stopped:
+                raise RuntimeError
+
+    model = toy_model(steps_per_call=4)
+    data = dataset_of(*[toy_batch(0)] * 9).repeat()
+    with contextlib.suppress(RuntimeError):
+        model.fit(data, steps_per_epoch=8, callbacks=[Stop()], verbose=0)
+    assert (model.step, model.calls_to_pass) == (4, 0)
+    model.fit(data, steps_per_epoch=1, verbose=0)
+    assert model.step == int(model.optimizer.iterations) == 5
 
 
 def test_builds_a_network_that_was_not_built():

@@ -249,6 +249,9 @@ def test_several_updates_a_call_change_nothing(uninterrupted, tmp_path, per_call
     result, model = run(tmp_path, dataclasses.replace(CONFIG, steps_per_call=per_call))
     assert result.step == CONFIG.max_steps
     assert_same_run(tmp_path, model, uninterrupted)
+    # A plain `fit` after it takes data that end.
+    model.fit(toy_dataset(0, 4), verbose=0)
+    assert model.step == CONFIG.max_steps + 2
 
 
 def test_damaged_checkpoints_are_passed_over(tmp_path, uninterrupted, capsys):
