@@ -11,7 +11,6 @@ import itertools
 import json
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -167,7 +166,7 @@ def drawn(items: Iterable[Item], count: int, seed: int = 0) -> Iterator[Item]:
 
 
 def says_unknown(train: Callable) -> Callable:
-    """Lets the `train` of a vocabulary say on stderr which share of the text's pieces is unknown.
+    """Lets the `train` of a vocabulary say which share of the text's pieces is unknown.
 
     They are counted in every line, or every second, fourth, ... of more than 10,000.
     """
@@ -189,7 +188,7 @@ def says_unknown(train: Callable) -> Callable:
         vocabulary = train(cls, watched(), *arguments, **options)
         share = np.mean(vocabulary.encode_rows(kept).ids == vocabulary.unk_id)
         of = f"the pieces of {len(kept):,} lines"
-        print(f"unknown to the vocabulary: {share:.3%} of {of}", file=sys.stderr)
+        print(f"unknown to the vocabulary: {share:.3%} of {of}", flush=True)
         return vocabulary
 
     return trained

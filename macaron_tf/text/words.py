@@ -3,7 +3,6 @@
 import collections
 import dataclasses
 import itertools
-import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -206,7 +205,7 @@ def count_words(texts: Iterable[Sequence[str]], size: int) -> WordVocabulary:
     kept = ordered[: size - len(_SPECIAL)]
     unknown = counts.total() - sum(counts[word] for word in kept)
     share = f"{unknown / counts.total():.3%}"
-    print(f"unknown to the vocabulary: {share} of the words of the text", file=sys.stderr)
+    print(f"unknown to the vocabulary: {share} of the words of the text", flush=True)
     return WordVocabulary((*_SPECIAL, *kept))
 
 

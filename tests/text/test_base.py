@@ -241,11 +241,11 @@ def test_training_says_how_much_of_the_text_is_unknown(train, size, knows, capsy
     share = np.mean(vocabulary.encode_rows(lines).ids == vocabulary.unk_id)
     assert (share == 0) == knows
     said = f"unknown to the vocabulary: {share:.3%} of the pieces of {len(lines)} lines\n"
-    assert capsys.readouterr().err == said
+    assert capsys.readouterr().out == said
     # Of more lines every second, the last ones too.
     more = ["ab c"] * 10_000 + lines * 20
     train(more, size)
-    [share, count] = re.findall(r"[\d.,]+", capsys.readouterr().err)
+    [share, count] = re.findall(r"[\d.,]+", capsys.readouterr().out)
     assert float(share) > 0 or knows
     assert int(count.replace(",", "")) == -(-len(more) // 2)
 

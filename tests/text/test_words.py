@@ -50,7 +50,7 @@ def test_documents_become_sentences_and_their_words_numbers(capsys):
     assert vocabulary.words == ("<UNK>", "<S>", "</S>", ".", "A", "cat")
     # "It", "alone", "ran" and "sat", which is met twice, of 11 words and signs.
     assert (
-        capsys.readouterr().err
+        capsys.readouterr().out
         == f"unknown to the vocabulary: {5 / 11:.3%} of the words of the text\n"
     )
     text = as_word_text(words[2], vocabulary)

@@ -251,12 +251,12 @@ def test_every_kind_of_vocabulary_is_trained_and_used(
     out = str(tmp_path / "vocabulary")
     assert main(["vocabulary", "bert_tiny", out, *settings]) == 0
     vocabulary = load_encoder_vocabulary(out)
-    assert "unknown to the vocabulary: 0.000% of the pieces of" in capsys.readouterr().err
+    assert "unknown to the vocabulary: 0.000% of the pieces of" in capsys.readouterr().out
     if kind == "wordpiece":
         few = flags(["vocabulary.max_characters=6", "vocabulary.size=17"])
         assert main(["vocabulary", "bert_tiny", str(tmp_path / "few"), *settings, *few]) == 0
         assert sum(len(word) == 1 for word in load_encoder_vocabulary(tmp_path / "few").words) == 6
-        assert float(capsys.readouterr().err.partition(": ")[2].partition("%")[0]) > 5
+        assert float(capsys.readouterr().out.partition(": ")[2].partition("%")[0]) > 5
     found = described(vocabulary)
     assert (found.kind, found.size, found.lower_case) == (kind, size, lower_case)
     rows = vocabulary.encode_lines(["the café", "THE café", "the cafe"])
