@@ -1,6 +1,7 @@
 """The pages name files and commands that exist, and show no command that nothing runs."""
 
 import contextlib
+import functools
 import importlib
 import importlib.util
 import io
@@ -12,7 +13,13 @@ import sys
 import pytest
 
 from experiments import command_line, registry
+from experiments.embed.run import paper_recipe
+from experiments.finetune.run import preset
+from experiments.recipe import Recipe, override, settings_of
+from experiments.text_to_text.run import TextRecipe
 from macaron_tf.command_names import COMMANDS, module_of
+from macaron_tf.data.tasks.definitions import get_task
+from macaron_tf.errors import UserError
 from tests import walk
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -69,11 +76,47 @@ def program(module: str):
     return getattr(importlib.import_module(module), "main", None)
 
 
-def help_of(main) -> str:
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
-        main(["--help"])
+@functools.cache
+def help_of(main, *words) -> str:
+    """The help of a command, or of a sub-command; "" of words that are none."""
+    out, errors = io.StringIO(), io.StringIO()
+    redirected = contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors)
+    with redirected[0], redirected[1], contextlib.suppress(SystemExit):
+        main([*words, "--help"])
     return out.getvalue()
+
+
+@functools.cache
+def helps() -> dict[tuple[str, ...], str]:
+    """The help of every command and sub-command, by its words."""
+    found = {}
+    for name, (module, _) in COMMANDS.items():
+        if main := program(module):
+            found[(name,)] = help_of(main)
+            for sub in re.findall(r"^    ([a-z][a-z-]*)(?:  |$)", found[(name,)], re.M):
+                if (text := help_of(main, sub)) not in ("", found[(name,)]):
+                    found[(name, sub)] = text
+    return found
+
+
+def inline_code(text: str) -> list[str]:
+    """The words between backticks in a page, outside of blocks of code."""
+    text = re.sub(r"^```.*?^```|^    .*?$", "", text, flags=re.S | re.M)
+    return [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", text)]
+
+
+def command_lines(span: str) -> list[tuple[tuple[str, ...], str]]:
+    """The commands that inline code may stand for, and the words behind: of `train RUN` any."""
+    words = shlex.split(span.removeprefix("python -m ").removeprefix("macaron "))
+    names = {module: (name,) for name, (module, _) in COMMANDS.items()}
+    words[:1] = names.get(words[0], words[:1])
+    found = []
+    for head in helps():
+        for named in (head, head[1:]):  # with its command, or the sub-command alone
+            longer = (*named, *words[len(named) : len(named) + 1]) in helps()
+            if named and [*named] == words[: len(named)] and not longer:
+                found.append((head, words[len(named) :]))
+    return found
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -119,7 +162,9 @@ class _Parsed(BaseException):
     """The words were accepted."""
 
 
-def test_the_parsers_accept_every_command(shown, monkeypatch):
+@pytest.fixture
+def accepted(monkeypatch, capsys):
+    """Whether a command's parser takes a line; of a script, or a line with ..., True."""
     # `parse_intermixed_args`, which calls the second, is bound when one is made.
     for method in ("parse_args", "parse_known_intermixed_args"):
         parse = getattr(command_line.Parser, method)
@@ -130,14 +175,94 @@ def test_the_parsers_accept_every_command(shown, monkeypatch):
             raise _Parsed
 
         monkeypatch.setattr(command_line.Parser, method, stop)
-    for line, place in shown.items():
+
+    def accepts(line: str) -> bool:
         module, *words = shlex.split(line.partition(" > ")[0].partition(" < ")[0])
         main = program(module)
         if "..." in words or main is None or main.__module__ != "experiments.command_line":
-            continue
-        print(place, line)  # of a refusal
-        with pytest.raises(_Parsed):
+            return True
+        try:
             main(words)
+        except _Parsed:
+            return True
+        except SystemExit:
+            return False
+        raise AssertionError(f"{line} was not parsed")
+
+    return accepts
+
+
+def test_the_parsers_accept_every_command(shown, accepted):
+    assert not {line: place for line, place in shown.items() if not accepted(line)}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_inline_command_lines_are_accepted(page, accepted):
+    """`train classify runs/mine --source tsv:mine.tsv` too, whose command the text names."""
+    for span in inline_code(PAGES[page]):
+        lines = command_lines(span) if "..." not in span else []
+        for head, words in lines:
+            module, flags = COMMANDS[head[0]][0], re.findall("--[a-z-]+", " ".join(words))
+            if not words or (words[0][0] == "-" and all(f in helps()[head] for f in flags)):
+                break  # the command's name alone, or one with a flag
+            if accepted(shlex.join([module, *head[1:], *words])):
+                break
+        else:
+            assert not lines, span
+
+
+@functools.cache
+def recipes() -> list[tuple[Recipe, set[str]]]:
+    """The named recipes and some of tasks, and the paths of the settings of each."""
+    tasks = [get_task(name, own=True) for name in ("squad", "classify", "tag", "choose", "sst2")]
+    made = [registry.load(name) for name in registry.names()]
+    made += [paper_recipe(name) for name in ("snli", "stsb", "triplets")]
+    made += [preset(name, task) for name in ("elmo", "macaron") for task in tasks]
+    text = dict(model="t5_tiny", task="sst2", source="tsv:x", init="x", training=made[0].training)
+    made += [TextRecipe(**text), made[-1].changed(languages=("en", "de"))]
+    return [(recipe, {path for path, *_ in settings_of(recipe)}) for recipe in made]
+
+
+def settings_in(text: str) -> list[str]:
+    """The words behind `--set`, and inline code such as `training.max_steps=1000`."""
+    text = "\n".join(line for line in text.splitlines() if "error: " not in line)
+    found = re.findall(r"--set[ \n]+('[^']+'|\"[^\"]+\"|[^\s`]+=[^\s`]*)", text)
+    found += [span for span in inline_code(text) if re.fullmatch(r"'?[a-z_]+\.[a-z_.]+=.*", span)]
+    return [shlex.split(word)[0] for word in found]
+
+
+def is_setting(word: str) -> bool:
+    """Whether a recipe takes a setting; of a placeholder's value, whether one has its path."""
+    path, _, value = word.partition("=")
+    known = [recipe for recipe, paths in recipes() if path in paths]
+    if re.fullmatch(r"|\.\.\.|[A-Z]+|\w+:[A-Z]\w+", value):
+        return bool(known)
+    for recipe in known:
+        with contextlib.suppress(UserError):
+            override(recipe, [word])
+            return True
+    return False
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_setting_of_a_page_is_one_of_a_recipe(page):
+    words = [word for word in settings_in(PAGES[page]) if word != "PATH=VALUE"]
+    assert not [word for word in words if not is_setting(word)]
+
+
+def test_what_is_wrong_is_found(accepted):
+    assert not is_setting("training.lerning_rate=1") and not is_setting("training.seed=x")
+    assert settings_in("`--set\nmodel.x=1` `'data.y=(1, 2)'`") == ["model.x=1", "data.y=(1, 2)"]
+    for span in "finetune predict RUN --nope", "translate average RUN RUN":
+        [(head, words)] = command_lines(span)
+        assert not accepted(shlex.join([COMMANDS[head[0]][0], *head[1:], *words])), span
+
+
+def test_every_setting_of_a_help_is_one_of_a_recipe():
+    words = {
+        word for text in helps().values() for word in re.findall(r"[a-z_]+\.\w+=[^\s,;)]+", text)
+    }
+    assert len(words) > 5 and not [word for word in words if not is_setting(word)]
 
 
 def test_targets_and_scripts_exist():
