@@ -30,10 +30,7 @@ class Bodies:
 
     @contextlib.contextmanager
     def share(self) -> Iterator[Callable[[int], None]]:
-        """A function that counts bytes of one request, which holds them until the `with` ends.
-
-        It raises a ServingError, RESOURCE_EXHAUSTED (HTTP 503), at the limit.
-        """
+        """A function that counts bytes of one request until the `with` ends; it raises a 503."""
         own = 0
 
         def take(count: int) -> None:

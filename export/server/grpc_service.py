@@ -45,15 +45,8 @@ class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
     def __init__(self, core: ServingCore):
         self._core = core
 
-    def Predict(self, request, context):
+    def Predict(self, request, context) -> predict_pb2.PredictResponse:
         """Runs one signature; `output_filter` chooses outputs."""
-        return _answer(context, self._measured_predict, request)
-
-    def GetModelMetadata(self, request, context):
-        """The signatures of a version."""
-        return _answer(context, self._metadata, request)
-
-    def _measured_predict(self, request, context) -> predict_pb2.PredictResponse:
         measured = self._core.measured(request.model_spec.name, "GRPC")
         with measured, self._core.bodies.share() as take:
             return self._predict(request, context, take)
@@ -86,7 +79,8 @@ class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
             _fill_tensor(response.outputs[name], outputs[name])
         return response
 
-    def _metadata(self, request, context) -> get_model_metadata_pb2.GetModelMetadataResponse:
+    def GetModelMetadata(self, request, context) -> get_model_metadata_pb2.GetModelMetadataResponse:
+        """The signatures of a version."""
         if not request.metadata_field:
             raise invalid("GetModelMetadataRequest must specify at least one metadata_field")
         for field in request.metadata_field:
@@ -105,11 +99,8 @@ class ModelService(model_service_pb2_grpc.ModelServiceServicer):
     def __init__(self, core: ServingCore):
         self._core = core
 
-    def GetModelStatus(self, request, context):
+    def GetModelStatus(self, request, context) -> get_model_status_pb2.GetModelStatusResponse:
         """The states of one or all versions."""
-        return _answer(context, self._status, request)
-
-    def _status(self, request, context) -> get_model_status_pb2.GetModelStatusResponse:
         response = get_model_status_pb2.GetModelStatusResponse()
         for status in self._core.statuses(_model_spec(request)):
             entry = response.model_version_status.add()
@@ -152,7 +143,8 @@ def build_server(core: ServingCore) -> tuple[grpc.Server, int]:
 
 
 class _Refusals(grpc.ServerInterceptor):
-    """Bytes that are no message are INVALID_ARGUMENT, methods not served UNIMPLEMENTED.
+    """Failures are statuses; of bytes that are no message INVALID_ARGUMENT, of methods that are not
+    served UNIMPLEMENTED.
 
     By itself gRPC logs a traceback for either, and calls the first INTERNAL. It also parses in the
     one thread that serves all connections; here the call's own does.
@@ -162,7 +154,7 @@ class _Refusals(grpc.ServerInterceptor):
         self._bodies = bodies
 
     def intercept_service(self, continuation, handler_call_details):
-        """The method's handler, which parses so."""
+        """The method's handler, which parses and fails so."""
         handler = continuation(handler_call_details)
         if handler is None or handler.unary_unary is None:
             return handler
@@ -172,25 +164,17 @@ class _Refusals(grpc.ServerInterceptor):
                 with self._bodies.share() as take:
                     take(len(data))
                     return handler.unary_unary(handler.request_deserializer(data), context)
-            except ServingError as error:  # of `take`
-                context.abort(error.code, error.message)
             except message.DecodeError:
-                context.abort(Code.INVALID_ARGUMENT, "the bytes are no message of this method")
+                failed = invalid("the bytes are no message of this method")
             except NotImplementedError:
-                context.abort(Code.UNIMPLEMENTED, "the method is not served")
+                failed = ServingError(Code.UNIMPLEMENTED, "the method is not served")
+            except Exception as error:
+                failed = from_exception(error)
+                if failed.code == Code.INTERNAL:
+                    _LOG.exception("a gRPC request failed")
+            context.abort(failed.code, failed.message)
 
         return handler._replace(request_deserializer=None, unary_unary=call)
-
-
-def _answer(context, method, request):
-    """Runs a method; its failure becomes the call's status."""
-    try:
-        return method(request, context)
-    except Exception as error:
-        failed = from_exception(error)
-        if failed.code == Code.INTERNAL:
-            _LOG.exception("a gRPC request failed")
-    context.abort(failed.code, failed.message)
 
 
 def _model_spec(request) -> Spec:

@@ -49,8 +49,7 @@ class Response:
     content_type: str = "application/json"
 
 
-Body = bytes | bytearray
-Handler = Callable[[Head, Body], Awaitable[Response]]
+Handler = Callable[[Head, bytearray], Awaitable[Response]]
 
 
 def _refused(status: int, message: str) -> ServingError:
@@ -177,7 +176,7 @@ class _Connection:
         self._requests = 0
         self._bodiless = False  # the request under way is HEAD: its answer has no body
 
-    async def read_request(self, take: Callable[[int], None]) -> tuple[Head, Body] | None:
+    async def read_request(self, take: Callable[[int], None]) -> tuple[Head, bytearray] | None:
         """The next request's head and body; None where the client left or stayed silent.
 
         `take` counts the bytes of the body as they come, and as they are unpacked.
@@ -231,7 +230,7 @@ class _Connection:
             self._bodiless = self._http.trailing_data[0].startswith(b"HEAD ")
         return self._http.next_event()
 
-    async def _read_body(self, take: Callable[[int], None]) -> Body:
+    async def _read_body(self, take: Callable[[int], None]) -> bytearray:
         body, limit = bytearray(), self._config.max_body_bytes
         while isinstance(event := await self._next_event(), h11.Data):
             if len(body) + len(event.data) > limit:
@@ -296,7 +295,7 @@ def _head(request: h11.Request) -> Head:
     return head
 
 
-async def _unpacked(body: Body, head: Head, limit: int, take: Callable[[int], None]) -> Body:
+async def _unpacked(body: bytearray, head: Head, limit: int, take: Callable) -> bytearray:
     """The body with its content coding undone."""
     coding = head.headers.get("content-encoding", "identity").lower()
     if coding == "identity":

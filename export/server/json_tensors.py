@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import collections
 import json
 
 import numpy as np
@@ -27,7 +28,7 @@ def parse_body(body: bytes | bytearray, max_values: int) -> dict:
     if not text.strip():
         raise invalid("JSON Parse error: The document is empty")
     try:
-        document = json.loads(text)
+        document = json.loads(text, object_pairs_hook=_object)
     except RecursionError:
         raise invalid("JSON Parse error: nested too deeply") from None
     except ValueError as error:  # JSONDecodeError, or an integer of more than 4,300 digits
@@ -35,6 +36,14 @@ def parse_body(body: bytes | bytearray, max_values: int) -> dict:
     if not isinstance(document, dict):
         raise invalid(f"JSON Value: {_quote(document)} Is not object")
     return document
+
+
+def _object(pairs: list[tuple]) -> dict:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        [(key, _)] = collections.Counter(key for key, _ in pairs).most_common(1)
+        raise invalid(f"JSON Parse error: an object has the key {_quote(key)} twice")
+    return found
 
 
 def signature_name(document: dict) -> str:
@@ -229,6 +238,8 @@ def _to_json(name: str, array: np.ndarray):
         return flat.reshape(array.shape).tolist()
     if array.dtype in (np.float64, np.bool_) or np.issubdtype(array.dtype, np.integer):
         return array.tolist()
+    if np.iscomplexobj(array):
+        raise invalid(f"output {name!r}: JSON cannot express the type {array.dtype}; ask by gRPC")
     if array.dtype not in (np.float16, np.float32):  # bfloat16 and the float8s
         array = array.astype(np.float32)
     # The shortest text of a float32 ("0.2"), as TensorFlow Serving prints it: through float64
@@ -239,19 +250,18 @@ def _to_json(name: str, array: np.ndarray):
 
 
 def _check_rows(outputs: dict[str, np.ndarray]) -> None:
-    rows = None
+    rows = next(iter(outputs.values())).shape[:1]
     for name, array in outputs.items():
         if array.ndim == 0:
             raise invalid(
                 f"Tensor name: {name} has no shape information: a scalar cannot be answered in "
                 "row form; send 'inputs' instead of 'instances'"
             )
-        if rows is not None and array.shape[0] != rows:
+        if array.shape[:1] != rows:
             raise invalid(
                 f"Tensor name: {name} has inconsistent batch size: {array.shape[0]} "
-                f"expecting: {rows}; send 'inputs' instead of 'instances'"
+                f"expecting: {rows[0]}; send 'inputs' instead of 'instances'"
             )
-        rows = array.shape[0]
 
 
 def _quote(value) -> str:

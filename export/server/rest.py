@@ -15,7 +15,7 @@ from export.server import json_tensors, metrics
 from export.server.config import MAX_VERSION
 from export.server.core import ServingCore, Spec
 from export.server.errors import Code, ServingError, from_exception, invalid, too_late
-from export.server.http_server import Body, Head, Response, error_response
+from export.server.http_server import Head, Response, error_response
 from export.server.servable import Servable
 
 _LOG = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class RestApi:
         self._core = core
         self._pool = concurrent.futures.ThreadPoolExecutor(_DECODERS, thread_name_prefix="json")
 
-    async def handle(self, head: Head, body: Body) -> Response:
+    async def handle(self, head: Head, body: bytearray) -> Response:
         """The answer to one request; every failure becomes an answer."""
         try:
             return await self._route(head, body)
@@ -57,7 +57,7 @@ class RestApi:
         """Ends the JSON threads."""
         self._pool.shutdown()
 
-    async def _route(self, head: Head, body: Body) -> Response:
+    async def _route(self, head: Head, body: bytearray) -> Response:
         predict, known = _PREDICT.fullmatch(head.path), _STATUS.fullmatch(head.path)
         if not (predict or known or head.path in ("/", "/models", "/healthz", metrics.PATH)):
             raise ServingError(Code.NOT_FOUND, f"Malformed request: {head.method} {head.path}")
@@ -102,7 +102,7 @@ class RestApi:
         )
         return _json_response({"model_spec": served, "metadata": {"signature_def": printed}})
 
-    async def _predict(self, match: re.Match, body: Body) -> Response:
+    async def _predict(self, match: re.Match, body: bytearray) -> Response:
         if match["method"].lower() != "predict":
             raise ServingError(
                 Code.UNIMPLEMENTED, f"the {match['method']} API is not served; use :predict"

@@ -62,6 +62,8 @@ def test_base64_is_bytes():
         ("", "empty"),
         ("{", "JSON Parse error"),
         ("[1]", "Is not object"),
+        ('{"instances": ["a"], "instances": ["b"]}', "the key instances twice"),
+        ('{"instances": [{"text": "a", "text": "b"}]}', "the key text twice"),
         ("[" * 100_000, "JSON Parse error"),
         ('{"instances": [' + "9" * 5000 + "]}", "JSON Parse error"),
         ("{}", "Missing 'inputs' or 'instances'"),
@@ -146,8 +148,15 @@ def test_long_answers_are_printed_in_pieces_as_whole(shape):
         assert json_tensors.encode_outputs({"a": each, "b": np.arange(1, 3)}, False) == expected
 
 
+def test_complex_numbers_are_not_cut_to_their_real_part():
+    with pytest.raises(ServingError, match="output 'y': JSON cannot express the type complex64"):
+        encode(False, y=np.array([1 + 2j], np.complex64))
+
+
 def test_row_form_needs_equal_rows():
     with pytest.raises(ServingError, match="scalar"):
         encode(True, y=np.float32(1))
     with pytest.raises(ServingError, match="inconsistent batch size"):
         encode(True, x=np.zeros(2), y=np.zeros(3))
+    with pytest.raises(ServingError, match="y has no shape"):
+        encode(True, x=np.zeros(2), y=np.float32(1))
