@@ -5,12 +5,14 @@ process for each version. Dynamic batching hands it several requests at once.
 """
 
 import collections
+import functools
 import json
 import logging
 
 import numpy as np
 import triton_python_backend_utils as triton  # Triton's own, in its processes alone
 
+from export.server.batching import run_joined
 from export.server.errors import ServingError, from_exception
 from export.server.servable import Servable
 
@@ -47,27 +49,13 @@ class TritonPythonModel:
 
     def _answers(self, group: list[tuple[int, int, dict[str, np.ndarray]]]):
         """The numbers of joined requests with their responses."""
-        try:
-            joined = {
-                name: np.concatenate([inputs[name] for _, _, inputs in group])
-                if len(group) > 1
-                else group[0][2][name]
-                for name in self._signature.inputs
-            }
-            outputs = self._servable.run(self._signature, joined)
-        except Exception as error:
-            if len(group) > 1:  # one of them is at fault: the others have their answers
-                for single in group:
-                    yield from self._answers([single])
-                return
-            yield group[0][0], _failure(from_exception(error))
-            return
-        start = 0
-        for number, rows, _ in group:
-            part = slice(start, start + rows) if len(group) > 1 else slice(None)
-            start += rows
-            tensors = [triton.Tensor(name, array[part]) for name, array in outputs.items()]
-            yield number, triton.InferenceResponse(tensors)
+        run = functools.partial(self._servable.run, self._signature)
+        for at, found in run_joined(run, self._signature, [request for _, *request in group]):
+            if isinstance(found, Exception):
+                yield group[at][0], _failure(from_exception(found))
+            else:
+                tensors = [triton.Tensor(name, array) for name, array in found.items()]
+                yield group[at][0], triton.InferenceResponse(tensors)
 
     def finalize(self) -> None:
         self._servable.close()

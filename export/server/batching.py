@@ -2,11 +2,12 @@
 
 import concurrent.futures
 import dataclasses
-import itertools
+import functools
 import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -33,10 +34,8 @@ class Batcher:
     """A queue that merges compatible requests and returns to each its own rows.
 
     Requests are compatible when version, signature, dtypes and all dimensions but the first agree.
-    A batch starts when it is full, or when its oldest request has waited `timeout_ms`. A merged
-    batch that fails is run again in two parts, and so on, so that only the faulty requests fail.
-    Where the error names rows (`export.module.require`), the first part is all without them: good
-    requests wait for one more run. Else the parts are halves. A run that fails costs little.
+    A batch starts when it is full, or when its oldest request has waited `timeout_ms`. Of a
+    merged batch that fails only the faulty requests do: see `run_joined`.
 
     Args:
         max_batch_size: rows of a merged batch. A larger request runs alone, whole.
@@ -150,50 +149,75 @@ class Batcher:
         return tasks
 
     def _run(self, tasks: list[_Task]) -> None:
-        try:
-            results = self._run_merged(tasks)
-        except Exception as error:
-            if len(tasks) == 1:
-                tasks[0].future.set_exception(error)
-                return
-            _LOG.info("a batch of %d requests failed, running parts: %s", len(tasks), error)
-            for part in _parts(tasks, rows_of(error)):
-                self._run(part)
-        else:
-            for task, result in zip(tasks, results, strict=True):
-                task.future.set_result(result)
+        requests = [(task.rows, task.inputs) for task in tasks]
+        run = functools.partial(self._call, tasks[0].servable, tasks[0].signature)
+        for number, found in run_joined(run, tasks[0].signature, requests):
+            if isinstance(found, Exception):
+                tasks[number].future.set_exception(found)
+            else:
+                tasks[number].future.set_result(found)
 
-    def _run_merged(self, tasks: list[_Task]) -> list[Arrays]:
-        if len(tasks) == 1:
-            return [self._call(tasks[0], tasks[0].inputs)]
-        total = sum(task.rows for task in tasks)
-        names = tasks[0].inputs
-        merged = {name: np.concatenate([task.inputs[name] for task in tasks]) for name in names}
-        outputs = self._call(tasks[0], merged)
-        if any(array.ndim == 0 or array.shape[0] != total for array in outputs.values()):
-            tasks[0].signature.batchable = False
-            raise ValueError(f"outputs of {tasks[0].signature.name!r} do not have one row an input")
-        results, start = [], 0
-        for task in tasks:
-            results.append({k: v[start : start + task.rows] for k, v in outputs.items()})
-            start += task.rows
-        return results
-
-    def _call(self, task: _Task, inputs: Arrays) -> Arrays:
+    def _call(self, servable: Servable, signature: Signature, inputs: Arrays) -> Arrays:
         with self._changed:
             self.batches += 1
-        return task.servable.run(task.signature, inputs)
+        return servable.run(signature, inputs)
 
 
-def _parts(tasks: list[_Task], rows: set[int]) -> list[list[_Task]]:
-    """A batch that failed as those without the rows that the error names, and with; or halved."""
-    starts = itertools.accumulate((task.rows for task in tasks), initial=0)
-    named = [t for t, at in zip(tasks, starts, strict=False) if rows & {*range(at, at + t.rows)}]
-    if 0 < len(named) < len(tasks):
-        return [[task for task in tasks if task not in named], named]
-    halved = len(tasks) > 3 and tasks[0].signature.batchable
-    size = (len(tasks) + 1) // 2 if halved else 1
-    return [tasks[at : at + size] for at in range(0, len(tasks), size)]
+def run_joined(
+    run: Callable[[Arrays], Arrays], signature: Signature, requests: Sequence[tuple[int, Arrays]]
+) -> Iterator[tuple[int, Arrays | Exception]]:
+    """Runs requests (rows and inputs) as one batch: the number of each with its outputs or error.
+
+    A batch that fails is run again in two parts, and so on, so that only the faulty requests fail.
+    Where the error names rows (`export.module.require`), the first part is all without them: good
+    requests wait for one more run. Else the parts are halves. A run that fails costs little.
+    """
+    waiting = [[*range(len(requests))]]
+    while waiting:
+        numbers = waiting.pop(0)
+        chosen = [requests[number] for number in numbers]
+        try:
+            outputs = (
+                _run_merged(run, signature, chosen) if len(chosen) > 1 else [run(chosen[0][1])]
+            )
+        except Exception as error:
+            if len(numbers) == 1:
+                yield numbers[0], error
+                continue
+            _LOG.info("a batch of %d requests failed, running parts: %s", len(numbers), error)
+            parts = _parts([rows for rows, _ in chosen], rows_of(error), signature.batchable)
+            waiting[:0] = [[numbers[at] for at in part] for part in parts]
+        else:
+            yield from zip(numbers, outputs, strict=True)
+
+
+def _run_merged(run, signature: Signature, requests: list[tuple[int, Arrays]]) -> list[Arrays]:
+    if len(requests) == 1:
+        return [run(requests[0][1])]
+    total = sum(rows for rows, _ in requests)
+    names = requests[0][1]
+    outputs = run({name: np.concatenate([each[name] for _, each in requests]) for name in names})
+    if any(array.ndim == 0 or array.shape[0] != total for array in outputs.values()):
+        signature.batchable = False
+        raise ValueError(f"outputs of {signature.name!r} do not have one row an input")
+    results, start = [], 0
+    for rows, _ in requests:
+        results.append({k: v[start : start + rows] for k, v in outputs.items()})
+        start += rows
+    return results
+
+
+def _parts(sizes: list[int], rows: set[int], halve: bool) -> list[list[int]]:
+    """The requests of a batch without those of `rows`, and these; or halves, or each alone."""
+    parts, start = ([], []), 0
+    for number, size in enumerate(sizes):
+        parts[bool(rows & {*range(start, start + size)})].append(number)
+        start += size
+    if all(parts):
+        return [*parts]
+    count = len(sizes)
+    most = (count + 1) // 2 if halve and count > 3 else 1
+    return [[*range(at, min(at + most, count))] for at in range(0, count, most)]
 
 
 def _stopped() -> ServingError:

@@ -16,6 +16,7 @@ import types
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from experiments.benchmarks import serving
 from export import keras_model, triton
@@ -49,7 +50,7 @@ def test_the_repository(tmp_path, toy_versions):
 
 
 def test_mistakes_are_one_sentence(tmp_path, toy_versions, refused):
-    sentence = "--signatures no: the models have numbers, scalar, score, serving_default, slow"
+    sentence = "--signatures no: the models have motto, numbers, scalar, score, serving_default"
     refuses(sentence, triton.write_repository, {"a": str(toy_versions)}, tmp_path, options("no"))
     refused(triton.main, [f"{tmp_path}/nothing"], "nothing is not a folder")
     twice = [f"{toy_versions}", f"{toy_versions.name}={toy_versions}"]
@@ -63,6 +64,36 @@ def test_mistakes_are_one_sentence(tmp_path, toy_versions, refused):
     (tmp_path / "cut" / "1" / "saved_model.pb").write_bytes(b"\xff\xff")
     folders = {"cut": f"{tmp_path}/cut"}
     refuses(r"saved_model.pb is damaged", triton.write_repository, folders, tmp_path, options("a"))
+
+
+def test_a_bad_row_costs_the_requests_joined_with_it_one_run(monkeypatch):
+    """Triton's model with a stand-in for Triton's module, which is in its processes alone."""
+    stub = types.SimpleNamespace(
+        Tensor=lambda name, array: (name, array.tolist()),
+        InferenceResponse=lambda tensors=None, error=None: tensors or error,
+        TritonError=lambda message, code: (message, code),
+    )
+    stub.TritonError.INVALID_ARG, stub.TritonError.INTERNAL = "INVALID_ARG", "INTERNAL"
+    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", stub)
+    model, calls = importlib.import_module("export.triton_model").TritonPythonModel(), []
+
+    def run(signature, inputs):
+        calls.append(len(inputs["x"]))
+        if bad := [str(row) for row, x in enumerate(inputs["x"]) if x < 0]:
+            message = f"assertion failed: [below 0] [rows:] [{' '.join(bad)}]"
+            raise tf.errors.InvalidArgumentError(None, None, message)
+        return {"y": 2 * inputs["x"]}
+
+    model._signature = types.SimpleNamespace(batchable=True, check=lambda inputs, most: 1)
+    model._servable, model._max_rows = types.SimpleNamespace(run=run), 8
+    inputs = [
+        types.SimpleNamespace(name=lambda: "x", as_numpy=lambda x=x: np.array([x]))
+        for x in (1, 2, -3, 4, 5)
+    ]
+    answers = model.execute([types.SimpleNamespace(inputs=lambda x=x: [x]) for x in inputs])
+    assert calls == [5, 4, 1]
+    assert answers.pop(2) == ("below 0", "INVALID_ARG")
+    assert answers == [[("y", [2 * x])] for x in (1, 2, 4, 5)]
 
 
 def free_port() -> int:
