@@ -98,12 +98,10 @@ def score_tags(
     with needed("scoring entities"):
         from seqeval.metrics import classification_report, f1_score
         from seqeval.scheme import IOB2, IOBES
-    if scheme != "BI":
-        predictions, truths = (
-            [[tag[0].translate(_AS_BIOES) + tag[1:] for tag in tags] for tags in side]
-            for side in (predictions, truths)
-        )
-    predictions, truths = [*map(list, predictions)], [*map(list, truths)]
+    predictions, truths = (
+        [[tag[0].translate(_AS_BIOES) + tag[1:] for tag in tags] for tags in side]
+        for side in (predictions, truths)
+    )
     if [*map(len, predictions)] != [*map(len, truths)]:
         raise ValueError("the predictions are not of the same sentences")
     metrics = {"f1": 0.0, "precision": 0.0, "recall": 0.0, "conlleval_f1": 0.0}

@@ -119,8 +119,6 @@ class TableSettings(Settings):
         forms = FORMS if task.kind == "tags" else ("tsv:FILE", OWN_ROWS)
         parsed = parse_task_source(task, source, *forms)
         table = None if parsed.kind == "conll" else Table(parsed, "train", tfds)
-        if not table and not "".join((*self.text, self.label or "0")).isdecimal():
-            raise self.error("text and label of conll:FILE are numbers of columns, from 1")
         found = self._with_columns(task, table) if table else self
         known = found.described(task)
         names = table.class_names.get(known.label) if table else None
@@ -129,7 +127,7 @@ class TableSettings(Settings):
                 found = _replaced(found, str(source), _tags(names))
             if found.classes and ("O" in found.classes or found.usual_tag):
                 return found
-            counts = _counted(sentences_of(known, parsed, "train", tfds=tfds), not found.classes)
+            counts = _counted(sentences_of(known, parsed, "train", tfds), not found.classes)
             found = found if found.classes else _replaced(found, str(source), _tags(counts))
             usual = None if "O" in found.classes else max(sorted(counts), key=counts.get)
             return dataclasses.replace(found, usual_tag=found.usual_tag or usual)

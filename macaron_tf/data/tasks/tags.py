@@ -64,9 +64,8 @@ def read_tagged(
         source: instead of the task's own, one of
             `tfds:NAME[/CONFIG][:VERSION]`: records of `tokens` and their classes `ner`;
             `conll:FILE`, see `Source.path`: a word a line, in the first of several columns (with
-                tabs between, or spaces in a line without tabs), its tag in the last; an empty line
-                ends a sentence, comments (`# id 1`) stand before one. The numbers of other columns
-                are `task.first` and `task.label`; CoNLL-U's are known;
+                tabs between, or spaces in a line without tabs), its tag in the last, or CoNLL-U's
+                columns; an empty line ends a sentence, comments (`# id 1`) stand before one;
             `tsv:FILE`, `python:MODULE:FUNCTION` or, of a task of the user's own, `tfds:NAME`: a
                 `Table` whose cells hold the words of a sentence and, in the task's label column, as
                 many tags, spaces between.
@@ -79,31 +78,31 @@ def read_tagged(
     if parsed.kind == "tfds" and not task.own:
         found = _of_tfds(task, parsed.place, split, tfds)
     else:
-        found = sentences_of(task, parsed, split, task.labels, tfds)
-    words, tags = zip(*((words, tags) for words, tags, _ in found), strict=True)
+        found = sentences_of(task, parsed, split, tfds)
     numbers = {tag: number for number, tag in enumerate(task.labels)}
-    labels = [np.array([numbers[tag] for tag in as_iob2(row)], np.int32) for row in tags]
-    return TaggedSentences(list(map(list, words)), labels)
+    sentences = TaggedSentences([], [])
+    for words, tags, where in found:
+        meant = as_iob2(tags)
+        for place, tag, one in zip(where, tags, meant, strict=False):
+            if one not in numbers:
+                begins = "" if one == tag else f", which begins an entity here as {one[:40]!r},"
+                raise UserError(
+                    f"{place}: the tag {tag[:40]!r}{begins} is none of the task {task.name!r}, "
+                    f"which has {', '.join(task.labels)}; correct it"
+                )
+        sentences.words.append(list(words))
+        sentences.labels.append(np.array([numbers[tag] for tag in meant], np.int32))
+    return sentences
 
 
 def sentences_of(
-    task: Task,
-    source: Source,
-    split: str,
-    known: Sequence[str] | None = None,
-    tfds: Tfds | None = None,
+    task: Task, source: Source, split: str, tfds: Tfds | None = None
 ) -> Iterator[tuple[Sequence[str], Sequence[str], Sequence[str]]]:
-    """The words of each sentence of a table or of a file in columns, their tags, and their places.
-
-    Args:
-        known: the tags that there may be; None = any.
-    """
+    """The words of each sentence of a table or of a file in columns, their tags, their places."""
     if source.kind == "conll":
         path, sentence = source.path(split), None
-        for sentence in _of_lines(path, task, known):
-            where, words, tags = zip(*sentence, strict=True)
-            _check_tags(task, where, tags, known)
-            yield words, tags, where
+        for sentence in _of_lines(path, task):
+            yield tuple(zip(*sentence, strict=True))
         if not sentence:
             raise UserError(f"{path} holds no sentence: give a word and its tag a line")
         return
@@ -114,26 +113,12 @@ def sentences_of(
                 f"{where}: {len(words)} words, and {len(tags)} tags in column {task.label!r}; give "
                 "a tag for each word, with spaces between"
             )
-        places = [where] * len(tags)
-        _check_tags(task, places, tags, known)
-        yield words, tags, places
+        yield words, tags, [where] * len(tags)
 
 
 def at_spaces(text: str) -> list[str]:
     """Words between ASCII's white space alone, as `tf.strings.split` cuts in an export."""
     return [word.decode() for word in text.encode().split()]
-
-
-def _check_tags(
-    task: Task, where: Sequence[str], tags: Sequence[str], known: Sequence[str] | None
-) -> None:
-    for place, tag, meant in zip(where, tags, as_iob2(tags), strict=True):
-        if known is not None and meant not in known:
-            begins = "" if meant == tag else f", which begins an entity here as {meant[:40]!r},"
-            raise UserError(
-                f"{place}: the tag {tag[:40]!r}{begins} is none of the task {task.name!r}, which "
-                f"has {', '.join(known)}; correct it"
-            )
 
 
 def as_iob2(tags: Sequence[str]) -> list[str]:
@@ -194,12 +179,18 @@ def _cells(line: str) -> list[str]:
     return [cell for part in line.split("\t" if "\t" in line else " ") if (cell := part.strip(" "))]
 
 
-def _of_lines(
-    path, task: Task, known: Sequence[str] | None
-) -> Iterator[list[tuple[str, str, str]]]:
-    """The place, the word and the tag of each line, sentence by sentence."""
-    word, tag, numbered, tags = _form_of(path, task)
-    tags |= {"#", *(known or ())}
+def _of_lines(path, task: Task) -> Iterator[list[tuple[str, str, str]]]:
+    """The word, the tag and the place of each line, sentence by sentence."""
+    tags, widths, numbered = {"#", *task.labels}, set(), True
+    for row in map(_cells, lines_of(path)):
+        if row and row[0][0] != "#" and row[0] != _DOCUMENT:
+            tags.add(row[-1])
+            widths.add(len(row))
+            numbered = numbered and re.fullmatch(r"\d+([-.]\d+)?", row[0]) is not None
+    if numbered and min(widths, default=0) > 2 and widths != {10}:
+        raise UserError(f"{path}: the first column numbers the words; take it out")
+    # The word and its universal part of speech, of CoNLL-U's ten columns.
+    word, tag = (1, 3) if numbered and widths == {10} else (0, -1)
     sentence: list[tuple[str, str, str]] = []
     for number, line in enumerate(itertools.chain(lines_of(path), [""]), start=1):
         row = _cells(line)
@@ -208,36 +199,13 @@ def _of_lines(
                 yield sentence
             sentence = []
         elif sentence or not _is_comment(line, tags):
-            if len(row) <= max(1, word, tag):
+            if len(row) < 2:
                 raise UserError(
-                    f"{path}, line {number}: {line.strip()[:40]!r} stands alone; give a word and "
-                    "its tag with a tab or a space between, and an empty line after each sentence"
+                    f"{path}, line {number}: {row[0][:40]!r} stands alone; give a word and its tag "
+                    "with a tab or a space between, and an empty line after each sentence"
                 )
-            if not numbered or row[0].isdecimal():  # CoNLL-U's 1-2 and 1.1 number no words
-                sentence.append((f"{path}, line {number}", row[word], row[tag]))
-
-
-def _form_of(path, task: Task) -> tuple[int, int, bool, set[str]]:
-    """The columns of words and of tags in a file, whether numbers of the words stand before them,
-    and what stands in the last column.
-    """
-    last, widths, numbered = set(), set(), True
-    for row in map(_cells, lines_of(path)):
-        if row and row[0][0] != "#" and row[0] != _DOCUMENT:
-            last.add(row[-1])
-            widths.add(len(row))
-            numbered = numbered and re.fullmatch(r"\d+([-.]\d+)?", row[0]) is not None
-    # The word and its universal part of speech, of CoNLL-U's ten columns.
-    word, tag = (1, 3) if numbered and widths == {10} else (0, -1)
-    if task.own:
-        word = int(task.first[0]) - 1 if task.first and task.first[0].isdecimal() else word
-        tag = int(task.label) - 1 if task.label.isdecimal() else tag
-    if numbered and word == 0 and min(widths, default=0) > 2:
-        raise UserError(
-            f"{path}: the first column numbers the words; take it out, or give the columns of word "
-            "and tag to the task tag, as by --set table.text=2 --set table.label=3"
-        )
-    return word, tag, numbered and word > 0, last
+            if not word or row[0].isdecimal():  # 1-2 and 1.1 number no words
+                sentence.append((row[word], row[tag], f"{path}, line {number}"))
 
 
 def _is_comment(line: str, tags: Set[str]) -> bool:
