@@ -160,6 +160,11 @@ def lines_of(path: epath.Path) -> Iterator[str]:
         raise UserError(f"cannot read {path}: {storage.reason(error)}; check the path") from error
 
 
+def is_csv(path: epath.Path) -> bool:
+    """Whether `table_rows` reads a file by CSV's rules, by its name."""
+    return ".csv" in map(str.lower, path.suffixes)
+
+
 def table_rows(path: epath.Path) -> Iterator[tuple[int, list[str]]]:
     """The line and the cells of each row of a table; blank lines at its end are no rows.
 
@@ -167,7 +172,7 @@ def table_rows(path: epath.Path) -> Iterator[tuple[int, list[str]]]:
     tab. Elsewhere tabs separate columns and quotes are letters, of which GLUE's files have stray
     ones; but a cell such as `"He said ""go\"""`, as pandas and Excel write it, is unquoted.
     """
-    if ".csv" not in map(str.lower, path.suffixes):
+    if not is_csv(path):
         for number, line in enumerate(_without_blank_end(path), start=1):
             cells = line.split("\t")
             yield number, list(map(_unquoted, cells)) if '""' in line else cells

@@ -15,7 +15,7 @@ from macaron_tf.data.sources.names import TFDS, Source, parse_source
 from macaron_tf.data.sources.tfds import Tfds, decoded, listed, open_set, read_columns
 from macaron_tf.data.tasks.definitions import Task, get_task
 from macaron_tf.errors import UserError
-from macaron_tf.io.files import lines_of, table_rows
+from macaron_tf.io.files import is_csv, lines_of, table_rows
 from macaron_tf.io.paths import as_path
 from macaron_tf.plug_ins import called, find
 
@@ -55,7 +55,10 @@ class Table:
 
     Attributes:
         class_names: of each column whose classes the source names, class 0 first.
+        keeps_quotes: whether quotes around a text are a part of it, which may not be meant.
     """
+
+    keeps_quotes = False
 
     def __init__(self, source: Source, split: str, tfds: Tfds | None = None):
         self.split, self._set, self.class_names = split, None, {}
@@ -72,7 +75,7 @@ class Table:
             self._read = lambda: found
             return
         self.path = source.path(split)
-        self._head = f"{self.path}, line 1"
+        self._head, self.keeps_quotes = f"{self.path}, line 1", not is_csv(self.path)
         self.header = list(map(str.strip, next(table_rows(self.path), (1, [""]))[1]))
         self._read = self._lines
 
@@ -363,6 +366,15 @@ def _of_table(task: Task, table: Table) -> _Columns:
     may_be_empty = (task.label, *(task.second if choices else ()))
     found = table.rows((*fields, task.label) if labelled else fields, may_be_empty)
     places, rows = zip(*found, strict=True)
+    quoted = [
+        places[n] for n, row in enumerate(rows) if any(map(re.compile('".*"').fullmatch, row))
+    ]
+    if table.keeps_quotes and quoted:
+        print(
+            f"warning: {quoted[0]}: the quotes around {len(quoted):,} texts are kept; a table whose "
+            "name ends in .csv is read without them",
+            file=sys.stderr,
+        )
     if labelled := labelled and (must or any(row[-1].strip() for row in rows)):
         answers = zip(places, rows, strict=True)
         labels = [_parse_label(task, row[-1].strip(), where) for where, row in answers]

@@ -346,13 +346,15 @@ def test_a_table(table, tmp_path):
     assert examples.groups.tolist() == [[0, 0], [0, 1], [1, 2], [0, 0]]
 
 
-def test_a_table_that_pandas_wrote(table):
+def test_a_table_that_pandas_wrote(table, capsys):
     header, *lines = '"label"," text"', 'good,"so\n""good"", so"', "bad,x", "", ""
     source = table(header, *lines, name="table.csv")
     examples = read_examples(SENTIMENT, "train", source=source)
     assert examples.first == ['so\n"good", so', "x"] and examples.labels.tolist() == [1, 0]
+    assert not capsys.readouterr().err
     source = table("label \ttext", 'good\t"so ""good"""', 'bad\t"x"', "", "\t")
     examples = read_examples(SENTIMENT, "train", source=source)
+    assert "table.tsv, line 3: the quotes around 1 texts are kept; a" in capsys.readouterr().err
     assert examples.first == ['so "good"', '"x"'] and examples.labels.tolist() == [1, 0]
 
 
