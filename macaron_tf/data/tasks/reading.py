@@ -366,13 +366,11 @@ def _of_table(task: Task, table: Table) -> _Columns:
     may_be_empty = (task.label, *(task.second if choices else ()))
     found = table.rows((*fields, task.label) if labelled else fields, may_be_empty)
     places, rows = zip(*found, strict=True)
-    quoted = [
-        places[n] for n, row in enumerate(rows) if any(map(re.compile('".*"').fullmatch, row))
-    ]
-    if table.keeps_quotes and quoted:
+    whole = [any(cell[:1] == '"' == cell[1:][-1:] for cell in row) for row in rows]
+    if table.keeps_quotes and any(whole):
         print(
-            f"warning: {quoted[0]}: the quotes around {len(quoted):,} texts are kept; a table whose "
-            "name ends in .csv is read without them",
+            f"warning: {places[whole.index(True)]}: quotes around a text are kept, in "
+            f"{sum(whole):,} lines; a table whose name ends in .csv is read without them",
             file=sys.stderr,
         )
     if labelled := labelled and (must or any(row[-1].strip() for row in rows)):
