@@ -34,7 +34,7 @@ for name in ("places", "client", "keras_model", "saved_model"):
 
 def launched(*words: str) -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", "macaron_tf", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True)
 
 
 def test_the_help_lists_commands_that_exist():
@@ -57,7 +57,7 @@ def test_a_command_s_help_is_in_the_form_that_was_typed_and_waits_for_no_keras(c
         "except SystemExit: print('keras' in sys.modules)"
     )
     words = [sys.executable, "-c", code, command, "--help"]
-    shown = subprocess.run(words, capture_output=True, text=True, timeout=60).stdout
+    shown = subprocess.run(words, capture_output=True, text=True).stdout
     assert shown.startswith(f"usage: macaron {command} ") and shown.endswith("False\n")
 
 
@@ -162,5 +162,5 @@ def test_commands_start_without_the_optional_packages():
     # Keras itself draws with Matplotlib, where it finds it.
     blocked = EXTRAS.keys() - {"grpc", "importlib_resources", "matplotlib"}
     words = [sys.executable, "-c", PLAIN, *blocked]
-    found = subprocess.run(words, capture_output=True, text=True, timeout=300)
+    found = subprocess.run(words, capture_output=True, text=True)
     assert found.returncode == 0, found.stderr

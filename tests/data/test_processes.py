@@ -60,9 +60,7 @@ def test_they_end_with_their_caller(tmp_path):
     caller.send_signal(signal.SIGKILL)
     caller.wait()
     assert len(found) == 2
-    deadline = time.monotonic() + 20
     while any(os.path.exists(f"/proc/{pid}/exe") for pid in found):
-        assert time.monotonic() < deadline
         time.sleep(0.02)
 
 

@@ -1,7 +1,6 @@
 """A service that is not there, goes away, or would give other batches: each ends in a sentence."""
 
 import socket
-import time
 
 import pytest
 import tensorflow as tf
@@ -105,10 +104,8 @@ def test_an_address_at_which_no_service_answers(listens):
         if listens:
             bound.listen()
         address = f"localhost:{bound.getsockname()[1]}"
-        began = time.monotonic()
         with pytest.raises(UserError, match=f"no data service answers at {address}: start one"):
             through_service(endless(), address)
-    assert time.monotonic() - began < 10
 
 
 def test_a_worker_is_no_dispatcher(worker):

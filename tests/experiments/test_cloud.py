@@ -46,7 +46,7 @@ def fake(tmp_path, monkeypatch):
 
 def run(script: str, *arguments: str) -> subprocess.CompletedProcess:
     command = ["bash", str(CLOUD / script), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=20)
+    return subprocess.run(command, capture_output=True, text=True)
 
 
 def spot(fake, statuses: str) -> tuple[subprocess.CompletedProcess, list[str]]:

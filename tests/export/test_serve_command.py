@@ -1,6 +1,8 @@
 """`python -m export.serve` as a process: readiness, errors, shutdown."""
 
-import concurrent.futures
+import contextlib
+import http.client
+import json
 import pathlib
 import re
 import signal
@@ -14,7 +16,6 @@ from google.protobuf import text_format
 
 from export import serve
 from macaron_tf.program import exit_on_user_error
-from tests.export.serving_toys import call
 
 
 def test_a_process_serves_until_sigterm_and_finishes_what_it_began(model_folder):
@@ -39,19 +40,27 @@ def test_a_process_serves_until_sigterm_and_finishes_what_it_began(model_folder)
         match = re.fullmatch(pattern, ready)
         assert match, ready + process.stderr.read()
         port = int(match[1])
-        slow = {"signature_name": "slow", "inputs": [200_000]}
-        with concurrent.futures.ThreadPoolExecutor() as pool:
-            pending = pool.submit(call, port, "POST", "/v1/models/toy:predict", slow)
-            time.sleep(0.3)
+        body = b'{"signature_name": "slow", "inputs": [2000]}'
+        head = b"POST /v1/models/toy:predict HTTP/1.1\r\nHost: toy\r\nExpect: 100-continue\r\n"
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body))
+            # The request has begun, and ends once the server takes no other.
+            assert connection.recv(65536) == b"HTTP/1.1 100 Continue\r\n\r\n"
             process.send_signal(signal.SIGTERM)
-            assert not pending.done()
-            assert pending.result(60) == (200, {"outputs": [200_000]})
-        output, errors = process.communicate(timeout=60)
+            with contextlib.suppress(ConnectionError):
+                while True:
+                    socket.create_connection(("127.0.0.1", port)).close()
+                    time.sleep(0.02)
+            connection.sendall(body)
+            answer = http.client.HTTPResponse(connection)
+            answer.begin()
+            assert (answer.status, json.loads(answer.read())) == (200, {"outputs": [2000]})
+        output, errors = process.communicate()
         assert process.returncode == 0, errors
         parts = ("", ".command_names", ".errors", ".plug_ins", ".program", ".settings")
         assert output == f"{[f'macaron_tf{part}' for part in parts]}\n"
         with pytest.raises(OSError):
-            socket.create_connection(("127.0.0.1", port), timeout=5)
+            socket.create_connection(("127.0.0.1", port))
     finally:
         process.kill()
         process.wait()

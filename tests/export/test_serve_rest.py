@@ -16,6 +16,7 @@ from export.client import GrpcClient
 from export.server import http_server
 from export.server.config import ServerConfig
 from export.server.core import Bodies
+from export.server.model_server import ModelServer
 from tests.export.serving_toys import call
 
 PREDICT = "/v1/models/toy:predict"
@@ -323,10 +324,9 @@ def test_the_bytes_of_all_requests_together_have_a_limit():
         return http_server.Response(200, b'"%d"' % len(body))
 
     def settled(count):
-        deadline = time.monotonic() + 10
-        while bodies.held != count and time.monotonic() < deadline:
+        while bodies.held != count:
             time.sleep(0.01)
-        return bodies.held == count
+        return True
 
     with bare_server(handler, bodies) as port, contextlib.ExitStack() as stack:
         place = ("127.0.0.1", port)
@@ -363,13 +363,21 @@ def test_a_client_that_goes_away_midway_disturbs_nobody(port, caplog):
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
-def test_idle_and_slow_connections_block_nobody_and_are_dropped(port):
-    idle = [socket.create_connection(("127.0.0.1", port), timeout=20) for _ in range(100)]
-    slow = socket.create_connection(("127.0.0.1", port), timeout=20)
+def test_idle_and_slow_connections_block_nobody(model_folder):
+    """They would for ever: the client's own patience is a minute."""
+    never = {"header_timeout": 9e5, "idle_timeout": 9e5}
+    config = ServerConfig(str(model_folder), "toy", rest_port=0, grpc_port=0, **never)
+    with ModelServer(config) as server, contextlib.ExitStack() as stack:
+        place = ("127.0.0.1", server.rest_port)
+        idle = [stack.enter_context(socket.create_connection(place)) for _ in range(101)]
+        idle[0].sendall(b"GET /v1/models/toy HT")
+        assert call(server.rest_port, "POST", PREDICT, {"instances": ["a"]})[0] == 200
+
+
+def test_idle_and_slow_connections_are_dropped(port):
+    idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(100)]
+    slow = socket.create_connection(("127.0.0.1", port))
     slow.sendall(b"GET /v1/models/toy HT")
-    started = time.monotonic()
-    assert call(port, "POST", PREDICT, {"instances": ["a"]})[0] == 200
-    assert time.monotonic() - started < 1.0
     assert slow.recv(100).startswith(b"HTTP/1.1 408 ")  # after header_timeout, 1 s here
     assert all(connection.recv(10) == b"" for connection in idle)
     for connection in [*idle, slow]:
