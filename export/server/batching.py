@@ -177,9 +177,7 @@ def run_joined(
         numbers = waiting.pop(0)
         chosen = [requests[number] for number in numbers]
         try:
-            outputs = (
-                _run_merged(run, signature, chosen) if len(chosen) > 1 else [run(chosen[0][1])]
-            )
+            outputs = _run_merged(run, signature, chosen)
         except Exception as error:
             if len(numbers) == 1:
                 yield numbers[0], error

@@ -143,8 +143,7 @@ def build_server(core: ServingCore) -> tuple[grpc.Server, int]:
 
 
 class _Refusals(grpc.ServerInterceptor):
-    """Failures are statuses; of bytes that are no message INVALID_ARGUMENT, of methods that are not
-    served UNIMPLEMENTED.
+    """Bytes that are no message are INVALID_ARGUMENT, methods not served UNIMPLEMENTED.
 
     By itself gRPC logs a traceback for either, and calls the first INTERNAL. It also parses in the
     one thread that serves all connections; here the call's own does.
@@ -202,9 +201,7 @@ def _wanted_outputs(names: list[str], signature: Signature) -> list[str]:
     return names or list(signature.outputs)
 
 
-def _to_array(
-    name: str, proto: tensor_pb2.TensorProto, max_bytes: int, take: Callable[[int], None]
-) -> np.ndarray:
+def _to_array(name: str, proto: tensor_pb2.TensorProto, most: int, take: Callable) -> np.ndarray:
     """The array of a TensorProto, its shape checked before unpacking: a proto of a few bytes may
     claim a million million zeros."""
     sizes = [dim.size for dim in proto.tensor_shape.dim]
@@ -213,8 +210,8 @@ def _to_array(
     try:
         dtype = tf.dtypes.as_dtype(proto.dtype)
         size = math.prod(sizes) * (dtype.size or 8)  # a string takes a pointer at least
-        if size > max_bytes:
-            raise invalid(f"input {name!r}: a tensor of shape {sizes} exceeds {max_bytes} bytes")
+        if size > most:
+            raise invalid(f"input {name!r}: a tensor of shape {sizes} exceeds {most} bytes")
         take(size)
         return tf.make_ndarray(proto)
     except (TypeError, ValueError, LookupError, ArithmeticError):
