@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 
 from macaron_tf.command_names import as_typed
 from macaron_tf.errors import UserError, needed
+from macaron_tf.plug_ins import trusting
 from macaron_tf.program import exit_on_user_error
 
 # Adds arguments to a parser, and returns them where others want to know them.
@@ -77,7 +78,7 @@ def _fill(parser: argparse.ArgumentParser, run: str, parts: tuple[Part, ...]) ->
     parser.set_defaults(
         function=run, uses_devices=False, uses_tfds=False, starts=(), engine=None, mesh=None
     )
-    together(*parts)(parser)
+    together(*parts, TRUST_CODE)(parser)
 
 
 def _main(parse: Callable[[list[str]], argparse.Namespace]) -> Callable[..., int]:
@@ -117,7 +118,8 @@ def _main(parse: Callable[[list[str]], argparse.Namespace]) -> Callable[..., int
                 use_mesh(parse_mesh(options.mesh or "data=1"))
             elif arguments is None:
                 limit_memory()
-        return pkgutil.resolve_name(options.function)(options)
+        with trusting(options.trust_code):
+            return pkgutil.resolve_name(options.function)(options)
 
     return main
 
@@ -331,6 +333,9 @@ def finetuning(*tasks: str) -> Part:
     )
 
 
+TRUST_CODE = switch(
+    "--trust-code", "import the modules that a folder names, such as its author's block"
+)
 RECIPE = argument(
     "recipe",
     "name of a recipe, which `recipes` lists; or a function of your own that makes one: "

@@ -14,7 +14,7 @@ from experiments.recipe import Recipe, override, settings_of
 from experiments.run import Run
 from macaron_tf.command_names import as_typed
 from macaron_tf.errors import UserError, nearest
-from macaron_tf.plug_ins import called, find, is_place
+from macaron_tf.plug_ins import allow, called, find, is_place, trusting
 
 # Imported by its name, since recipes import the commands, and the commands this module.
 _PACKAGE = "experiments.recipes"
@@ -68,7 +68,11 @@ def made(name: str, kind: type[Recipe], makers: dict[str, Callable], *arguments)
         arguments: of the function.
     """
     if is_place(name):
-        recipe = called(name, find(name), *arguments)
+        allow(name)
+        function = find(name)
+        with trusting():  # what code of the user's names, the user has named
+            recipe = called(name, function, *arguments)
+        allow(repr(recipe))
         if not isinstance(recipe, Recipe):
             raise UserError(
                 f"{name} returns a {type(recipe).__name__}: let it return a {kind.__name__}"

@@ -2,6 +2,7 @@
 
 RUN/recipe.json          every setting, overrides included
 RUN/model.json           the network, without weights: see `Run.write`
+RUN/code.json            signatures of the user's code that they name: see `io.signatures`
 RUN/data.json            the training text, as a fingerprint of its ids
 RUN/vocabulary/          the vocabulary and its settings
 RUN/checkpoints/         step-00001000/ ..., best.json
@@ -28,6 +29,7 @@ from macaron_tf.data.sources.names import Source
 from macaron_tf.distribution.memory import refuse_oversize
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
+from macaron_tf.io.signatures import allow_signed_code, sign_code
 from macaron_tf.pretrained import needs_vocabulary, saved_network
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.training.checkpoints import CheckpointDirectory, find_checkpoint, is_saved
@@ -75,6 +77,7 @@ class Run(abc.ABC):
     @classmethod
     def _recipe(cls, path: epath.Path) -> Recipe:
         text = _recipe_text(path, f"`{cls.recipe_class.command} train`")
+        allow_signed_code(path)
         return recipe_from_json(cls.recipe_class, text, str(path / "recipe.json"))
 
     @classmethod
@@ -157,6 +160,7 @@ class Run(abc.ABC):
             "usage": self.recipe.usage(),
         }
         write_json(self.path / "model.json", model)
+        sign_code(self.path, model, dataclasses.asdict(self.recipe))
         # Last: a folder with a recipe has all the other files.
         storage.write_aside(self.path / "recipe.json", self.recipe.to_json().encode())
 

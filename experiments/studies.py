@@ -31,6 +31,7 @@ from experiments.run import write_json
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import write_aside
 from macaron_tf.io.progress import Progress
+from macaron_tf.plug_ins import trusts_code
 from macaron_tf.training.progress import VALIDATION, read_lines
 
 _COLUMNS = 3  # panels of a figure beside each other
@@ -179,7 +180,8 @@ def command(script: str, *words: str, log: pathlib.Path | None = None) -> None:
     Args:
         log: file that its output is appended to; None = stdout.
     """
-    line = [sys.executable, "-m", f"experiments.{script}", *words]
+    trust = ["--trust-code"] if trusts_code() else []
+    line = [sys.executable, "-m", f"experiments.{script}", *words, *trust]
     if log:
         log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "ab") if log else contextlib.nullcontext() as output:

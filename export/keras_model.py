@@ -10,9 +10,10 @@ OUT/VERSION is written as `export.saved_model` writes it.
 import argparse
 import json
 
-from experiments.command_line import Parser, count
+from experiments.command_line import TRUST_CODE, Parser, count
 from export.saved_model import BFLOAT16, COMPILE
 from macaron_tf.errors import UserError
+from macaron_tf.plug_ins import trusting
 from macaron_tf.program import exit_on_user_error
 
 
@@ -67,7 +68,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--decoding", default="{}", help="a translator's search settings in JSON")
     COMPILE(parser)
     BFLOAT16(parser)
-    run(parser.parse_args(arguments))
+    TRUST_CODE(parser)
+    options = parser.parse_args(arguments)
+    with trusting(options.trust_code):
+        run(options)
 
 
 if __name__ == "__main__":

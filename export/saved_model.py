@@ -15,9 +15,10 @@ import os
 
 from etils import epath
 
-from experiments.command_line import Parser, count, switch
+from experiments.command_line import TRUST_CODE, Parser, count, switch
 from export.server.config import MAX_VERSION
 from macaron_tf.command_names import as_typed
+from macaron_tf.plug_ins import trusting
 from macaron_tf.program import exit_on_user_error
 
 COMPILE = switch(
@@ -72,11 +73,13 @@ def main(arguments: list[str] | None = None) -> None:
     count("--beam-size K", "the recipe's by default")(parser)
     COMPILE(parser)
     BFLOAT16(parser)
+    TRUST_CODE(parser)
     options = parser.parse_args(arguments)
     changes = {"n_best": options.n_best, "beam_size": options.beam_size}
     changes = {name: value for name, value in changes.items() if value is not None}
     given = (options.run, options.out, options.checkpoint, options.version)
-    path = export(*given, options.compile, options.bfloat16, **changes)
+    with trusting(options.trust_code):
+        path = export(*given, options.compile, options.bfloat16, **changes)
     print(as_typed(f"exported {path}; serve it with: python -m export.serve {options.out}"))
 
 

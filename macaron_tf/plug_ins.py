@@ -2,19 +2,35 @@
 
 A run records the name, never the code, and every process that opens the run imports it again: the
 module must be found from the working directory or on PYTHONPATH.
+
+A folder may come from a stranger, so only these names are imported: a name in the words that the
+user wrote, on the command line or in Python (`allow`); a name that this user's own training signed
+(`macaron_tf.io.signatures`); any module with `--trust-code` or `trust_code=True` (`trusting`).
 """
 
 import contextlib
 import importlib
+import importlib.machinery
 import importlib.util
 import inspect
 import pathlib
+import re
 import sys
 import types
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 from macaron_tf.errors import USER_FILES, UserError, sentence_of
+
+
+class _Trust:
+    """What the user of this process has said about code, for all of its threads."""
+
+    words: ClassVar[set[str]] = set()  # that the user wrote, or that are signed
+    everything = False
+
+
+_files: dict[pathlib.Path, types.ModuleType] = {}  # modules made of FILE.py
 
 
 def is_place(name: str) -> bool:
@@ -30,9 +46,15 @@ def find(place: str, base: type | None = None) -> Any:
         base: the class that it must be a subclass of; None = a function.
 
     Raises:
-        UserError: there is no such module or name, its import raises, or it is no such object.
+        UserError: there is no such module or name, its import raises, it is no such object, or
+            the name comes out of a file and nobody has said that its code may run.
     """
     name, _, attribute = place.partition(":")
+    # A class of a module that Python code has imported runs nothing.
+    there = base and attribute in vars_of(sys.modules.get(name), base)
+    if not there:
+        check_allowed(place)
+    allow(place)
     module = import_module(name)
     known = vars_of(module, base)
     if not attribute and len(known) == 1:
@@ -49,16 +71,88 @@ def find(place: str, base: type | None = None) -> Any:
     return found
 
 
+def allow(*words: str) -> None:
+    """Lets the places be imported that stand in words which the user wrote.
+
+    Args:
+        words: such as `model.block=mine:Block`, or the `repr` of a recipe that code of the user's
+            has made.
+    """
+    _Trust.words.update(words)
+
+
+@contextlib.contextmanager
+def trusting(trust: bool = True) -> Iterator[None]:
+    """Lets any module be imported within the `with`, whoever names it; False changes nothing."""
+    before, _Trust.everything = _Trust.everything, trust or _Trust.everything
+    try:
+        yield
+    finally:
+        _Trust.everything = before
+
+
+def trusts_code() -> bool:
+    """Whether any module may be imported, see `trusting`."""
+    return _Trust.everything
+
+
+def is_allowed(place: str) -> bool:
+    """Whether a place may be imported; FILE.py and `~` only where the user wrote or signed them."""
+    if _Trust.everything and not _is_file(place):
+        return True
+    alone = re.compile(rf"(?:^|python:|[=,(\[\s'\"]){re.escape(place)}(?:$|[,)\]\s'\"])")
+    return any(map(alone.search, _Trust.words))
+
+
+def _is_file(place: str) -> bool:
+    return place.partition(":")[0].endswith(".py") or "~" in place
+
+
+def check_allowed(place: str) -> None:
+    """Raises a UserError where a place may not be imported."""
+    name = place.partition(":")[0]
+    if is_allowed(place):
+        return
+    if _is_file(place):
+        raise UserError(
+            f"{place!r} comes out of a file, and no FILE.py that a file names is run: write "
+            f"{place} in the command, or make it a module, {pathlib.Path(name).stem}:Name"
+        )
+    raise UserError(
+        f"{place!r} comes out of a file: the module {name} would be imported, and its code run. If "
+        f"you trust it, give --trust-code (in Python trust_code=True, or plug_ins.allow({place!r}))"
+    )
+
+
+def origin_of(place: str) -> str | None:
+    """The file that a place's module would be imported from; None = it is not found.
+
+    Nothing is imported, not the packages above it either.
+    """
+    name = place.partition(":")[0]
+    if name.endswith(".py"):
+        file = pathlib.Path(name).expanduser().resolve()
+        return str(file) if file.is_file() else None
+    with _working_directory(), contextlib.suppress(ImportError, ValueError, AttributeError):
+        top, *below = name.split(".")
+        spec = importlib.util.find_spec(top)
+        for number in range(len(below)):
+            full = ".".join([top, *below[: number + 1]])
+            spec = importlib.machinery.PathFinder.find_spec(full, spec.submodule_search_locations)
+        return spec.origin
+    return None
+
+
 def file_of(place: str) -> pathlib.Path:
     """The file of the function that a place names."""
     return pathlib.Path(find(place).__code__.co_filename)
 
 
-def vars_of(module: types.ModuleType, base: type | None = None) -> dict[str, Any]:
+def vars_of(module: types.ModuleType | None, base: type | None = None) -> dict[str, Any]:
     """The public functions (or subclasses of `base`) that a module defines, by name."""
     return {
         name: value
-        for name, value in sorted(vars(module).items())
+        for name, value in sorted(vars(module).items() if module else ())
         if not name.startswith("_")
         and _is_kind(value, base)
         and value.__module__ == module.__name__
@@ -72,23 +166,40 @@ def _is_kind(value: Any, base: type | None) -> bool:
 
 
 def import_module(name: str) -> types.ModuleType:
-    """Imports `package.module`, from the working directory too, or a file `FOLDER/NAME.py`."""
-    file = pathlib.Path(name).expanduser()
-    if file.suffix == ".py" and not file.is_file():
-        raise UserError(f"there is no file {file}: check the path")
-    with clear_errors(name):
-        module = _import_file(file.resolve()) if file.suffix == ".py" else _import_name(name)
+    """Imports `package.module`, from the working directory too, or a file `FOLDER/NAME.py`.
+
+    Each is executed once in a process, and named on stderr then.
+    """
+    if name.endswith(".py"):
+        file = pathlib.Path(name).expanduser().resolve()
+        if not file.is_file():
+            raise UserError(f"there is no file {name}: check the path")
+        module, load = _files.get(file), lambda: _import_file(file)
+    else:
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise UserError(f"{name!r} is no name of a module: write package.module:Name")
+        module, load = sys.modules.get(name), lambda: _import_name(name)
+    if module is None:
+        if origin := origin_of(name):
+            print(f"importing code of yours: {name}, {origin}", file=sys.stderr, flush=True)
+        with clear_errors(name):
+            module = load()
     USER_FILES.add(module.__file__ or "")
     return module
 
 
-def _import_name(name: str) -> types.ModuleType:
+@contextlib.contextmanager
+def _working_directory() -> Iterator[None]:
+    """Lets modules be found in the working directory, as `python -m` does; a script does not."""
     if (here := str(pathlib.Path.cwd())) not in sys.path:
-        sys.path.append(here)  # as `python -m` does; a console script does not
-    if not all(part.isidentifier() for part in name.split(".")):
-        raise UserError(f"{name!r} is no name of a module: write package.module:Name")
+        sys.path.append(here)
+    yield
+
+
+def _import_name(name: str) -> types.ModuleType:
     try:
-        return importlib.import_module(name)
+        with _working_directory():
+            return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if not error.name or not f"{name}.".startswith(f"{error.name}."):
             raise  # the module is there, and imports one that is not
@@ -109,6 +220,7 @@ def _import_file(file: pathlib.Path) -> types.ModuleType:
         if before is module:
             del sys.modules[file.stem]
         raise
+    _files[file] = module
     return module
 
 

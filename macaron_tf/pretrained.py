@@ -23,9 +23,11 @@ from macaron_tf.interop.keras_models import read_keras_hub, read_model_garden_be
 from macaron_tf.interop.language_models import LANGUAGE_FAMILIES, read_language_model, read_xlnet
 from macaron_tf.io import paths
 from macaron_tf.io.progress import Progress
+from macaron_tf.io.signatures import allow_signed_code
 from macaron_tf.models.base import Model
 from macaron_tf.models.config import StackConfig
 from macaron_tf.models.pretrained import RECIPE, USAGE, Pretrained
+from macaron_tf.plug_ins import trusting, trusts_code
 from macaron_tf.text.base import Vocabulary
 from macaron_tf.training.checkpoints import (
     MODEL,
@@ -57,6 +59,7 @@ def load(
     lower_case: bool | None = None,
     pooling: bool = True,
     vocabulary: Vocabulary | str | os.PathLike | None = None,
+    trust_code: bool = False,
 ) -> Pretrained:
     """Reads a pre-trained network with its weights, its vocabulary and how it is used.
 
@@ -75,9 +78,11 @@ def load(
             does not say so.
         pooling: read how a sentence-transformers model pools, and refuse an unknown way.
         vocabulary: the vocabulary, or its folder, of a network that is kept without one.
+        trust_code: import the modules that the folder names, such as another's block, and open
+            `.keras` files without Keras's safe mode. Their code runs here.
 
     Raises:
-        UserError: nothing is there, or it cannot be read.
+        UserError: nothing is there, it cannot be read, or it names code, see `trust_code`.
 
     Example:
         bert = macaron_tf.load("hugging-face:bert-base-uncased")
@@ -85,6 +90,9 @@ def load(
         bert.save_pretrained("my-bert")
     """
     place = os.fspath(place)
+    if trust_code:
+        with trusting():
+            return load(place, lower_case, pooling, vocabulary)
     if vocabulary is not None:
         found = load(place, lower_case, pooling)
         if found.vocabulary is not None:
@@ -103,7 +111,7 @@ def load(
     if place.endswith(".keras"):
         path = paths.as_path(place)
         with _refuse_network(place):
-            network = keras.saving.load_model(path, compile=False)
+            network = keras.saving.load_model(path, compile=False, safe_mode=not trusts_code())
         return Pretrained(network, name=path.stem, checkpoint=place)
     found = locate(place)
     with Progress(f"loading {place}"):
@@ -217,13 +225,15 @@ def saved_network(folder: epath.Path) -> keras.Model:
 
 def _described(path: epath.Path, place: str) -> dict[str, Any]:
     try:
-        return json.loads((path / MODEL).read_bytes())
+        record = json.loads((path / MODEL).read_bytes())
     except (*paths.FILE_ERRORS, ValueError) as error:
         raise UserError(
             f"{place} is no run: it has no model.json that can be read; give the folder that a "
             "`train` command or `save_pretrained` wrote, hugging-face:DIR, keras-hub:DIR, "
             "model-garden:DIR, hub:OWNER/NAME or a .keras file"
         ) from error
+    allow_signed_code(path)
+    return record
 
 
 def _layers(path: epath.Path, record: dict[str, Any]) -> dict[str, keras.layers.Layer]:
@@ -231,7 +241,8 @@ def _layers(path: epath.Path, record: dict[str, Any]) -> dict[str, keras.layers.
     with paths.refuse_damage(path / MODEL, _MEND):
         layers = {"network": record["network"], **record.get("heads", {})}
     with _refuse_network(str(path / MODEL)), refuse_oversize(str(path)):
-        made = {n: keras.saving.deserialize_keras_object(one) for n, one in layers.items()}
+        read, safe = keras.saving.deserialize_keras_object, not trusts_code()
+        made = {name: read(layer, safe_mode=safe) for name, layer in layers.items()}
         if not made["network"].built:
             made["network"].build()
     return made

@@ -21,7 +21,7 @@ import docstring_parser
 from annotated_types import Ge, Gt, Le, Lt
 
 from macaron_tf.errors import UserError, nearest
-from macaron_tf.plug_ins import find, is_place
+from macaron_tf.plug_ins import find, is_place, trusting
 
 INT32 = Lt(2**31)  # TensorFlow's shapes, counters and seeds
 Count = Annotated[int, Ge(1), INT32]
@@ -102,9 +102,13 @@ class Settings:
     @classmethod
     def from_config(cls, config: dict[str, Any]):
         import keras
+        from keras.src.saving.serialization_lib import in_safe_mode  # no public name
 
         read = keras.saving.deserialize_keras_object  # nested settings, and tuples of them
-        return cls(**{k: read(v) if isinstance(v, dict | list) else v for k, v in config.items()})
+        with trusting(in_safe_mode() is False):
+            return cls(
+                **{k: read(v) if isinstance(v, dict | list) else v for k, v in config.items()}
+            )
 
 
 class _Unfit(Exception):

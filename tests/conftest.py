@@ -24,6 +24,7 @@ _KEPT = pathlib.Path(
 for _file in (_KEPT / "native", *_KEPT.glob("homeassistant-*.whl")):
     (pathlib.Path(_CACHE.name) / _file.name).symlink_to(_file.resolve())
 os.environ["MACARON_TF_CACHE"] = os.environ["XDG_CACHE_HOME"] = _CACHE.name
+os.environ["XDG_CONFIG_HOME"] = _CACHE.name  # signatures' key
 
 import filelock
 import numpy as np
@@ -32,6 +33,7 @@ import pytest
 if np.__version__.startswith("1."):  # Triton's: JAX, which TensorFlow tries, needs NumPy 2
     sys.modules["jax"] = None
 
+from macaron_tf import plug_ins
 from macaron_tf.errors import USER_FILES
 
 SHARED_DATA = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -91,9 +93,11 @@ def pytest_unconfigure() -> None:
 
 @pytest.fixture(autouse=True)
 def no_plug_ins():
-    """Forgets the files of plug-ins, whose presence makes sentences of other errors."""
+    """Forgets plug-ins: their files, whose presence makes sentences of other errors, and trust."""
     yield
     USER_FILES.clear()
+    plug_ins._files.clear()
+    plug_ins._Trust.words.clear()
 
 
 @pytest.fixture(scope="session")

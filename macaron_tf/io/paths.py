@@ -75,6 +75,11 @@ def join(folder: str | os.PathLike, name: str) -> str:
     return f"{os.fspath(folder).rstrip('/')}/{name}"
 
 
+def is_file(path: str | os.PathLike) -> bool:
+    """Whether a path is a regular file, or a link to one; epath's own takes devices for files."""
+    return as_path(path).is_file() and (is_remote(path) or os.path.isfile(path))
+
+
 def exists(path: str) -> bool:
     return tf.io.gfile.exists(path)
 

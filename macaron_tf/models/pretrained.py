@@ -13,6 +13,7 @@ from etils import epath
 
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths
+from macaron_tf.io.signatures import sign_code
 from macaron_tf.layers.heads import Pooler
 from macaron_tf.layers.language_heads import ReplacedTokenHead
 from macaron_tf.models import catalog
@@ -178,6 +179,7 @@ class Pretrained:
                                      model.safetensors and pooler.safetensors
             DIR/vocabulary/          where there is one
             DIR/recipe.json          of the run that trained it
+            DIR/code.json            where it names code of yours: see `io.signatures`
             DIR/manifest.json        format and checksums
             DIR/README.md            a model card, which may be edited
 
@@ -219,6 +221,7 @@ class Pretrained:
             "results": self.results,
         }
         files = {checkpoints.MODEL: record, **({RECIPE: self.recipe} if self.recipe else {})}
+        sign_code(directory, *files.values())
         for name, value in files.items():
             (directory / name).write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
         pieces = self.vocabulary.pieces if self.vocabulary else None

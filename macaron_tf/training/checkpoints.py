@@ -261,8 +261,13 @@ def find_damage(checkpoint: str | os.PathLike) -> str | None:
         if manifest["sha256"] != _manifest_digest(manifest):
             return changed
         for name, written in files.items():
+            parts = pathlib.PurePosixPath(name)
+            if parts.is_absolute() or ".." in parts.parts:
+                return f"{path / MANIFEST} names {name!r}, which lies outside of its folder"
             if not (path / name).exists():
                 return f"{path / name} is missing"
+            if not storage.is_file(path / name):  # a device or a pipe could be read for ever
+                return f"{path / name} is no regular file"
             if _fingerprint(path / name) != written:
                 return f"{path / name} is not as it was written"
     except storage.FILE_ERRORS as error:

@@ -25,6 +25,7 @@ from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.errors import USER_FILES, UserError
 from macaron_tf.layers.blocks import MacaronBlock
 from macaron_tf.models.catalog import build
+from macaron_tf.plug_ins import allow
 from tests.experiments.pretraining_toy import flags, toy_settings
 from tests.experiments.task_toys import validations
 
@@ -210,7 +211,9 @@ def test_a_block_that_cannot_be_had_is_a_sentence(block, message, outside, capsy
     arguments = ["train", "bert_tiny", "run", *flags([*settings(), f"model.block={block}"])]
     assert main(arguments) == 2
     error = capsys.readouterr().err
+    imports, _, error = error.rpartition("error: ")
     assert error.count("\n") == 1 and re.search(message, error), error
+    assert imports.count("\n") == imports.count("importing code of yours: ") <= 1
     assert not (outside / "run").exists()
 
 
@@ -230,14 +233,16 @@ def test_parts_that_do_not_fit_are_a_sentence(change, message, outside, capsys):
     changes = [change, "corpus.sources=python:stranger.parts:documents"]
     assert main(["train", "bert_tiny", "run", *flags([*settings(), *changes])]) == 2
     error = capsys.readouterr().err
+    imports, _, error = error.rpartition("error: ")
     assert error.count("\n") == 1 and re.search(message, error), error
+    assert imports.count("\n") == imports.count("importing code of yours: ") <= 1
     assert not (outside / "run").exists()
 
 
 @pytest.mark.parametrize(
     ("text", "name", "message"),
     [
-        (None, "./none.py", "there is no file none.py"),
+        (None, "./none.py", "there is no file ./none.py"),
         ("def f(:", "./own.py", "own.py raised SyntaxError: .*own.py, line 1"),
         ("import keras", "./own.py", "own.py has nothing of that kind: write ./own.py:NAME"),
         (RECIPES + "def two(): pass", "./own.py", "own.py has mine, two: write ./own.py:NAME"),
@@ -254,7 +259,9 @@ def test_a_recipe_that_cannot_be_had_is_a_sentence(text, name, message, outside,
     assert main(["train", name, "run"]) == 2
     error = capsys.readouterr().err
     sys.modules.pop("own", None)
+    imports, _, error = error.rpartition("error: ")
     assert error.count("\n") == 1 and re.search(message, error), error
+    assert imports.count("\n") == imports.count("importing code of yours: ") <= 1
 
 
 def test_blocks_of_ones_own_fit_decoders_too(outside):
@@ -264,6 +271,9 @@ def test_blocks_of_ones_own_fit_decoders_too(outside):
 
 
 def test_sources_of_ones_own(outside, capsys):
+    with pytest.raises(UserError, match=r"the module stranger.parts would be imported"):
+        read_pairs("python:stranger.parts:pairs", "test", "en", "de")
+    allow("python:stranger.parts:pairs", "stranger.parts:documents")
     assert read_pairs("python:stranger.parts:pairs", "test", "en", "de")[0] == ("test one", "eins")
     with pytest.raises(UserError, match="pair 1: .* must be two lines of text"):
         read_pairs("python:stranger.parts:documents", "test", "en", "de")

@@ -33,6 +33,7 @@ from macaron_tf.data.corpus.packing import PackedBlock, Packer
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
+from macaron_tf.plug_ins import allow
 from macaron_tf.text import load_encoder_vocabulary
 
 Key = tuple[int, int, int]  # a source, a part of it, a chunk: their order is the documents'
@@ -186,6 +187,7 @@ class _Steps:
     ) -> Iterator[tuple[Key, list[MixedDocument]]]:
         """The documents of a part, in chunks."""
         key, source = part
+        allow(source.source)  # the user wrote it for the pipeline, whose workers see no command
         texts = open_source(source, self.tfds)
         documents = (MixedDocument(text, False, False, key[0]) for text in texts)
         for number, chunk in enumerate(chunked(documents)):

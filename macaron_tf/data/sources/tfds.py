@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,6 +16,7 @@ from macaron_tf.data.sources.names import parse_tfds
 from macaron_tf.errors import UserError, needed
 from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import Progress
+from macaron_tf.plug_ins import check_allowed
 
 _RETRIES = 5  # of a download, with 6 s of waiting between them
 _CHUNK = 1024  # records a batch: 60,614 sentences take 5 s so, 16 s one by one
@@ -138,6 +140,7 @@ def open_set(
             raise
         _download(name, tfds)
         folder = prepared_folder(name, tfds, languages)
+    _refuse_code(folder)
     try:
         builder = library.builder_from_directory(str(folder))
         features, splits = builder.info.features, builder.info.splits
@@ -150,6 +153,30 @@ def open_set(
     if re.split(r"[\[+]", split)[0] not in splits:
         raise UserError(f"tfds:{name} has no split {split!r}: it has {listed(splits)}")
     return PreparedSplit(name, split, builder, folder, features)
+
+
+def _refuse_code(folder: epath.Path) -> None:
+    """Refuses a set whose description names classes of code that nobody has trusted.
+
+    TFDS imports the module of every class that it does not know.
+    """
+    for name in ("features.json", "dataset_info.json"):
+        with contextlib.suppress(*storage.FILE_ERRORS, ValueError, RecursionError):
+            for place in _feature_classes(json.loads((folder / name).read_bytes())):
+                if not place.startswith("tensorflow_datasets."):
+                    check_allowed(place)
+
+
+def _feature_classes(value: Any) -> Iterator[str]:
+    """The names of classes in TFDS's description of features, of older versions too."""
+    if isinstance(value, list):
+        for item in value:
+            yield from _feature_classes(item)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            if key in ("pythonClassName", "python_class_name", "type") and "." in str(item):
+                yield str(item)
+            yield from _feature_classes(item)
 
 
 def _configured(name: str, languages: tuple[str, str]) -> str:

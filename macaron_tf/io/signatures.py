@@ -1,0 +1,95 @@
+"""Signatures by which a user's own runs may import the code that they name again.
+
+RUN/code.json    {"mine:Block": "an HMAC-SHA256 of the name and of the file that it was found in"}
+
+The key lies in the user's configuration folder. Another user or machine, a name that was not
+recorded, or a module of that name in another file has no valid signature: then a command asks for
+`--trust-code`. Moving or copying the folder changes nothing.
+"""
+
+import hashlib
+import hmac
+import json
+import os
+import pathlib
+import secrets
+import sys
+from collections.abc import Iterator
+
+from etils import epath
+
+from macaron_tf import plug_ins
+from macaron_tf.io import paths as storage
+
+SIGNATURES = "code.json"
+
+
+def sign_code(folder: epath.Path, *records: object) -> None:
+    """Writes the signatures of the code that records name; no file where they name none.
+
+    Args:
+        folder: of the run, or of `save_pretrained`.
+        records: the contents of its JSON files.
+    """
+    names = sorted({place for place in _places(records) if plug_ins.is_allowed(place)})
+    signed = {name: mark for name in names if (mark := _signature(name, make_key=True))}
+    if signed:
+        storage.write_aside(folder / SIGNATURES, json.dumps(signed, indent=1).encode())
+
+
+def allow_signed_code(folder: epath.Path) -> None:
+    """Lets the code be imported that this user's own training recorded in a folder."""
+    file = folder / SIGNATURES
+    try:
+        signed = json.loads(file.read_bytes()) if file.is_file() else {}
+    except (*storage.FILE_ERRORS, ValueError, RecursionError):
+        signed = {}
+    for name, mark in signed.items() if isinstance(signed, dict) else ():
+        known = _signature(name)
+        if known and isinstance(mark, str) and hmac.compare_digest(known, mark):
+            plug_ins.allow(name)
+
+
+def _places(value: object) -> Iterator[str]:
+    """The strings within a record that could name code."""
+    if isinstance(value, dict):
+        value = [*value.values()]
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from _places(item)
+    elif isinstance(value, str) and plug_ins.is_place(value):
+        yield value.removeprefix("python:")
+
+
+def _signature(place: str, make_key: bool = False) -> str | None:
+    """The signature of a place; None where its module or the key is not there."""
+    origin, key = plug_ins.origin_of(place), _key(make_key)
+    if not (origin and key):
+        return None
+    return hmac.new(key, f"{place}\0{origin}".encode(), hashlib.sha256).hexdigest()
+
+
+def _key(make: bool) -> bytes | None:
+    folder = os.environ.get("XDG_CONFIG_HOME") or pathlib.Path.home() / ".config"
+    file = pathlib.Path(folder) / "macaron_tf" / "key"
+    try:
+        if make and not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            aside = file.with_name(f".key-{os.getpid()}")
+            with open(os.open(aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as new:
+                new.write(secrets.token_bytes(32))
+            try:
+                os.link(aside, file)  # the first of several processes wins
+            except FileExistsError:
+                pass
+            finally:
+                aside.unlink()
+        return file.read_bytes() if make or file.exists() else None
+    except OSError as error:
+        if make:
+            print(
+                f"note: {file} cannot be written ({error.strerror}): this run's code will be asked "
+                "for again by --trust-code",
+                file=sys.stderr,
+            )
+        return None

@@ -1,0 +1,243 @@
+"""Folders from strangers: no command and no loader runs code that only a file names."""
+
+import json
+import os
+import pathlib
+import shutil
+import sys
+
+import keras
+import pytest
+
+import macaron_tf
+from experiments.embed.__main__ import main as embed
+from experiments.few_shot.__main__ import main as few_shot
+from experiments.finetune.__main__ import main as finetune
+from experiments.generate.__main__ import main as generate
+from experiments.look import main as look
+from experiments.ode import main as ode
+from experiments.pretrain.__main__ import main as pretrain
+from experiments.text_to_text.__main__ import main as text_to_text
+from experiments.translate.__main__ import main as translate
+from export.keras_model import main as keras_model
+from export.saved_model import main as export
+from macaron_tf import plug_ins
+from macaron_tf.data.sources.tfds import Tfds, open_set
+from macaron_tf.errors import UserError
+from macaron_tf.models.catalog import build
+from tests.experiments.pretraining_toy import flags
+
+EVIL = """
+import os, pathlib
+from macaron_tf.layers.blocks import TransformerBlock as Ours
+with open(os.environ["RAN"], "a") as file:
+    file.write(__name__ + "\\n")
+class TransformerBlock(Ours):
+    pass
+def rows(split):
+    return [("a", "b")] * 40
+"""
+BLOCKS = ("bad/evil.py:TransformerBlock", "bad.evil:TransformerBlock", "this:X", "~/evil.py:TransformerBlock")
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A working directory with a stranger's folder in it, whose code notes that it has run."""
+    (tmp_path / "bad").mkdir()
+    for place in ("bad/evil.py", "evil.py"):
+        (tmp_path / place).write_text(EVIL)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RAN", str(tmp_path / "ran"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield tmp_path
+    for name in [name for name in sys.modules if name in ("evil", "bad", "bad.evil")]:
+        del sys.modules[name]
+
+
+def ran_times(here: pathlib.Path) -> int:
+    file = here / "ran"
+    return len(file.read_text().splitlines()) if file.exists() else 0
+
+
+def with_block(value, block: str):
+    """A record in which every network has another block."""
+    if isinstance(value, dict):
+        changed = {key: with_block(item, block) for key, item in value.items()}
+        return changed | ({"block": block} if "block" in value else {})
+    return [with_block(item, block) for item in value] if isinstance(value, list) else value
+
+
+def stranger(run, here: pathlib.Path, block: str = "", **settings) -> str:
+    """A copy of a run, as a stranger would change it; its digests are as good as theirs."""
+    copy = here / "run"
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(run, copy)
+    model, recipe = (json.loads((copy / f"{n}.json").read_text()) for n in ("model", "recipe"))
+    if block:
+        model, options = with_block(model, block), dict(recipe["model_options"])
+        recipe["model_options"] = sorted([*(options | {"block": block}).items()])
+    for name, value in settings.items():
+        section, _, field = name.rpartition("__")
+        (recipe[section] if section else recipe)[field] = value
+    (copy / "model.json").write_text(json.dumps(model))
+    (copy / "recipe.json").write_text(json.dumps(recipe))
+    return str(copy)
+
+
+COMMANDS = [
+    (translate, "number_run", ["translate", "RUN"]),
+    (translate, "number_run", ["evaluate", "RUN", "--split", "validation"]),
+    (translate, "number_run", ["train", "--resume", "RUN"]),
+    (translate, "number_run", ["train", "demo", "new", "--init", "RUN"]),
+    (finetune, "toy_run", ["predict", "RUN"]),
+    (finetune, "toy_run", ["evaluate", "RUN", "--split", "validation"]),
+    (finetune, "toy_run", ["train", "--resume", "RUN"]),
+    (finetune, "toy_run", ["train", "sst2", "new", "--init", "RUN", "--source", "tsv:x.tsv"]),
+    (finetune, "toy_run", ["grid", "sst2", "out", "--init", "RUN", "--source", "tsv:x.tsv"]),
+    (embed, "toy_run", ["encode", "RUN", "--output", "x.npy", "--input", "lines.txt"]),
+    (embed, "toy_run", ["search", "RUN", "--corpus", "lines.txt", "--query", "a"]),
+    (embed, "toy_run", ["train", "stsb", "new", "--init", "RUN", "--source", "tsv:x.tsv"]),
+    (generate, "language_run", ["complete", "RUN", "a"]),
+    (generate, "language_run", ["score", "RUN", "lines.txt"]),
+    (few_shot, "language_run", ["RUN", "--task", "sst2", "--out", "out"]),
+    (pretrain, "language_run", ["evaluate", "RUN", "--corpus", "x"]),
+    (pretrain, "language_run", ["train", "--resume", "RUN"]),
+    (pretrain, "language_run", ["train", "gpt2_tiny", "new", "--init", "RUN"]),
+    (look, "language_run", ["RUN", "a a"]),
+    (ode, "language_run", ["--runs", "RUN", "--results", "out"]),
+    (text_to_text, "t5_run", ["evaluate", "RUN"]),
+    (text_to_text, "t5_run", ["predict", "RUN", "--task", "sst2"]),
+    (text_to_text, "t5_run", ["train", "sst2", "new", "--init", "RUN"]),
+    *((export, run, ["RUN", "out"]) for run in ("number_run", "toy_run", "language_run", "t5_run")),
+]
+
+
+@pytest.mark.parametrize(("main", "run", "words"), COMMANDS)
+def test_no_command_runs_code_that_a_folder_names(main, run, words, here, request, capsys):
+    (here / "lines.txt").write_text("one two\n")
+    before = sorted(sys.modules.keys() & {"this", "evil", "bad.evil"})
+    for block in BLOCKS:
+        place = stranger(request.getfixturevalue(run), here, block)
+        status = main([word.replace("RUN", place) for word in words])
+        error = capsys.readouterr().err
+        assert (status, error.count("\n")) == (2, 1), error
+        assert block in error and ("--trust-code" in error or "FILE.py" in error), error
+    assert not ran_times(here)
+    assert before == sorted(sys.modules.keys() & {"this", "evil", "bad.evil"})
+
+
+@pytest.mark.parametrize("module", ["bad/evil.py", "bad.evil", "~/evil.py"])
+def test_no_source_or_objective_of_a_folder_runs(module, here, number_run, language_run, capsys):
+    place = stranger(number_run, here, data__source=f"python:{module}:rows")
+    for words in (["evaluate", place, "--split", "validation"], ["train", "--resume", place]):
+        assert translate([*words, *flags(["training.max_steps=90"] * ("train" in words))]) == 2
+        assert f"{module}:rows" in capsys.readouterr().err
+    place = stranger(language_run, here, objective=f"{module}:TransformerBlock")
+    for words in (["evaluate", place, "--corpus", "x"], ["train", "--resume", place]):
+        assert pretrain(words) == 2
+        assert f"{module}:TransformerBlock" in capsys.readouterr().err
+    assert not ran_times(here)
+
+
+def test_trusted_code_is_named_and_runs_once(here, toy_run, capsys):
+    place = stranger(toy_run, here, "bad.evil:TransformerBlock")
+    assert finetune(["evaluate", place, "--trust-code", "--split", "validation"]) == 0
+    named = capsys.readouterr().err.count(f"importing code of yours: bad.evil, {here}/bad/evil.py")
+    assert (named, ran_times(here)) == (1, 1)
+    model = macaron_tf.load(place, trust_code=True)
+    assert type(model.network.encoder.stack.blocks[0]).__module__ == "bad.evil"
+    assert ran_times(here) == 1 and not plug_ins.trusts_code()
+
+
+def test_keras_files_are_opened_in_safe_mode(here):
+    plug_ins.allow("bad.evil:TransformerBlock")
+    network = build("bert_tiny", vocab_size=20, block="bad.evil:TransformerBlock", num_layers=1)
+    network.save("a.keras")
+    copy = keras.models.clone_model(network)  # in a process that has imported it, nothing is asked
+    assert type(copy.stack.blocks[0]).__module__ == "bad.evil"
+    assert ran_times(here) == 1
+    del sys.modules["bad.evil"]
+    plug_ins._Trust.words.clear()
+    for open_file in (
+        lambda: keras.saving.load_model("a.keras"),
+        lambda: keras.saving.load_model("a.keras", safe_mode=True),
+        lambda: macaron_tf.load("a.keras"),
+    ):
+        with pytest.raises(UserError, match=r"the module bad\.evil would be imported.*--trust-code"):
+            open_file()
+    assert keras_model(["a.keras", "vocabulary", "out"]) == 2
+    assert ran_times(here) == 1
+    assert keras.saving.load_model("a.keras", safe_mode=False).count_params() > 0
+    assert ran_times(here) == 2
+    assert macaron_tf.load("a.keras", trust_code=True).network.count_params() > 0
+
+
+def test_a_run_of_this_user_asks_no_more(here, toy_run, toy, ran, refused, monkeypatch):
+    tune = ["max_length=16", "batch_size=16", "training.max_steps=2", "training.validate_every=2"]
+    block = ["model.block=bad.evil:TransformerBlock"]
+    source = f"tsv:{toy}/{{split}}.tsv"
+    words = ["--init", "none", "--model", "bert_tiny", "--vocabulary", toy_run / "vocabulary"]
+    ran(finetune, "train", "sst2", "mine", *words, "--source", source, *flags([*tune, *block]))
+    macaron_tf.load("mine").save_pretrained("saved")
+
+    def forget() -> None:
+        plug_ins._Trust.words.clear()
+        sys.modules.pop("bad.evil", None)
+
+    for place in ("mine", "saved"):
+        forget()
+        assert macaron_tf.load(place).network.count_params() > 0
+    os.rename("mine", "moved")
+    forget()
+    ran(finetune, "evaluate", "moved", "--split", "validation")
+    # Another name in the record, another file of the same name, another machine: asked for.
+    forget()
+    with pytest.raises(UserError, match="evil.py:TransformerBlock"):
+        macaron_tf.load(stranger("moved", here, "bad/evil.py:TransformerBlock"))
+    forget()
+    (here / "elsewhere" / "bad").mkdir(parents=True)
+    shutil.copy("bad/evil.py", "elsewhere/bad/evil.py")
+    with monkeypatch.context() as patch:
+        patch.chdir(here / "elsewhere")
+        patch.setattr(sys, "path", [p for p in sys.path if p != str(here)])
+        refused(finetune, ["evaluate", here / "moved"], "--trust-code")
+    forget()
+    with monkeypatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(here / "other_user"))
+        refused(finetune, ["evaluate", "moved"], "--trust-code")
+
+
+def test_a_tfds_folder_names_no_code(here, tfds_dir):
+    for name, found in (("features.json", "pythonClassName"), ("features.json", "type")):
+        shutil.rmtree("sets", ignore_errors=True)
+        shutil.copytree(f"{tfds_dir}/glue/rte", "sets/glue/rte")
+        [file] = pathlib.Path("sets/glue/rte").glob(f"*/{name}")
+        file.write_text(json.dumps({found: "bad.evil.TransformerBlock", "content": {}}))
+        with pytest.raises(UserError, match=r"'bad\.evil\.TransformerBlock' comes out of a file"):
+            open_set("glue/rte", "train", Tfds("sets"))
+    assert not ran_times(here)
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("/dev/zero", "'/dev/zero', which lies outside"),
+        ("../run/model.json", "outside of its folder"),
+        ("vocabulary", "is no regular file"),
+        ("zero", "zero is no regular file"),
+        ("pipe", "pipe is no regular file"),
+    ],
+)
+def test_a_manifest_names_regular_files_of_its_folder(entry, message, here, toy_run, monkeypatch):
+    from macaron_tf.training import checkpoints
+
+    macaron_tf.load(toy_run).save_pretrained("run")
+    os.symlink("/dev/zero", "run/zero")
+    os.mkfifo("run/pipe")
+    manifest = json.loads(pathlib.Path("run/manifest.json").read_text())
+    manifest["files"][entry] = {"sha256": "0" * 64, "bytes": 1}
+    manifest["sha256"] = checkpoints._manifest_digest(manifest)
+    pathlib.Path("run/manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(UserError, match=message):
+        macaron_tf.load("run")
