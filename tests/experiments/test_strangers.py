@@ -37,7 +37,8 @@ class TransformerBlock(Ours):
 def rows(split):
     return [("a", "b")] * 40
 """
-BLOCKS = ("bad/evil.py:TransformerBlock", "bad.evil:TransformerBlock", "this:X", "~/evil.py:TransformerBlock")
+NAME = "TransformerBlock"
+BLOCKS = (f"bad/evil.py:{NAME}", f"bad.evil:{NAME}", "this:X", f"~/evil.py:{NAME}")
 
 
 @pytest.fixture
@@ -100,7 +101,7 @@ COMMANDS = [
     (embed, "toy_run", ["train", "stsb", "new", "--init", "RUN", "--source", "tsv:x.tsv"]),
     (generate, "language_run", ["complete", "RUN", "a"]),
     (generate, "language_run", ["score", "RUN", "lines.txt"]),
-    (few_shot, "language_run", ["RUN", "--task", "lambada:lines.txt", "--shots", "0", "--out", "out"]),
+    (few_shot, "language_run", ["RUN", "--task", "lambada:lines.txt", "--out", "out"]),
     (pretrain, "language_run", ["evaluate", "RUN", "--corpus", "CORPUS"]),
     (pretrain, "language_run", ["train", "--resume", "RUN"]),
     (pretrain, "language_run", ["train", "gpt2_tiny", "new", "--init", "RUN"]),
@@ -134,7 +135,8 @@ def test_no_source_or_objective_of_a_folder_runs(module, here, number_run, langu
         assert translate([*words, *flags(["training.max_steps=90"] * ("train" in words))]) == 2
         assert f"{module}:rows" in capsys.readouterr().err
     place = stranger(language_run, here, objective=f"{module}:TransformerBlock")
-    for words in (["evaluate", place, "--corpus", f"{language_run}/../corpus"], ["train", "--resume", place]):
+    corpus = f"{language_run}/../corpus"
+    for words in (["evaluate", place, "--corpus", corpus], ["train", "--resume", place]):
         assert pretrain(words) == 2
         assert f"{module}:TransformerBlock" in capsys.readouterr().err
     assert not ran_times(here)
@@ -164,7 +166,7 @@ def test_keras_files_are_opened_in_safe_mode(here):
         lambda: keras.saving.load_model("a.keras", safe_mode=True),
         lambda: macaron_tf.load("a.keras"),
     ):
-        with pytest.raises(UserError, match=r"the module bad\.evil would be imported.*--trust-code"):
+        with pytest.raises(UserError, match=r"module bad\.evil would be imp.*--trust-code"):
             open_file()
     assert keras_model(["a.keras", "vocabulary", "out"]) == 2
     assert ran_times(here) == 1
