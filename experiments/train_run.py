@@ -149,17 +149,13 @@ def train_pairs(
         sample: shows an answer, with places for source, target and answer.
         batches: the training batches from a micro-batch on; those of `data` when None.
         start: `initialize` and `note` of `train_run`.
-
-    Raises:
-        UserError: the metric that chooses the best checkpoint is 0 for the right answers too.
     """
     recipe = run.recipe
     metric, perfect = recipe.training.best_metric, score([target for _, target in asked])
     if perfect.get(metric) == 0:
         raise UserError(
-            f"training.best_metric={metric} is 0 even for the references themselves: give one that "
-            "can move, such as loss with training.best_mode=min; BLEU counts sequences of 4 words, "
-            "with metric.tokenize=char of 4 characters"
+            f"training.best_metric={metric} is 0 even for the references themselves: give loss "
+            "with training.best_mode=min, or metric.tokenize=char for BLEU"
         )
 
     def validation(network: keras.Model):

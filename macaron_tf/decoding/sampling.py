@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import tensorflow as tf
-from annotated_types import Gt, Le
+from annotated_types import Ge, Gt, Le
 
 from macaron_tf.decoding.beam_search import NEVER, LengthLimits, StepFunction, loop_shapes
 from macaron_tf.kernels import compiled_by_xla
@@ -47,7 +47,7 @@ class GenerationConfig(DrawSettings):
         min_tokens: new tokens before the text may end.
     """
 
-    max_tokens: Count = 128
+    max_tokens: Annotated[int, Ge(1), Le(2**30)] = 128  # int32 holds the sum with a prompt's
     min_tokens: Natural = 0
 
     def check(self) -> None:
@@ -381,9 +381,7 @@ def go_on(
         step,
         values,
         shape_invariants=loop_shapes(values),
-        # No sum above 2^31 - 1, which would be negative.
-        maximum_iterations=tf.minimum(tf.shape(prompts.ids)[1] - 1, 2**31 - 1 - max_tokens)
-        + max_tokens,
+        maximum_iterations=tf.shape(prompts.ids)[1] + max_tokens - 1,
     )
     return values[0], State(*values[1:])
 

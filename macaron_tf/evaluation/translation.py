@@ -17,13 +17,16 @@ from macaron_tf.settings import OneOf, Settings
 # not overlap: a-b-c becomes a ##AT##-##AT## b-c.
 _COMPOUND = re.compile(r"(\S)-(\S)")
 
-# sacreBLEU's tokenizers by target language, 13a for all others. Characters are our own choice, for
-# languages of which sacreBLEU has no more than models that it downloads.
+# sacreBLEU's tokenizers by target language, 13a for others; "char" is our choice where it has none
+# but models that it downloads.
 _OF_LANGUAGES = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
 _OF_LANGUAGES |= dict.fromkeys(("th", "lo", "km", "my", "bo", "dz"), "char")
-_WITHOUT_PACKAGE = {"ja-mecab": "char", "ko-mecab": "13a"}
-_HAN, _KANA = r"\p{Han}", r"[\p{Hiragana}\p{Katakana}]"
-_UNSPACED = r"[\p{Line_Break=Complex_Context}\p{Tibetan}\p{Yi}\p{Javanese}\p{Balinese}]"
+# Han, kana, and the other scripts without spaces between words.
+_SCRIPTS = (
+    r"\p{Han}",
+    r"[\p{Hiragana}\p{Katakana}]",
+    r"[\p{Line_Break=Complex_Context}\p{Tibetan}\p{Yi}\p{Javanese}\p{Balinese}]",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,9 +35,8 @@ class TranslationMetric(Settings):
 
     Attributes:
         language: target language, for the Moses rules and the default of `tokenize`.
-        tokenize: sacreBLEU's tokenizer, such as `"char"` or `"flores200"`, which downloads a model;
-            None = by the language or the script, see `for_references`. Tokenized BLEU takes it in
-            place of the Moses tokenizer, except for `"13a"` and `"intl"`.
+        tokenize: sacreBLEU's tokenizer, such as `"char"`; None = by the language, or the script.
+            Tokenized BLEU takes it in place of the Moses tokenizer, but for `"13a"` and `"intl"`.
         lowercase: compare without case, in every metric.
         normalize_punctuation: Moses punctuation normalization before the Moses tokenizer, for
             models trained on normalized text. Tokenized BLEU only.
@@ -65,8 +67,7 @@ class TranslationMetric(Settings):
     def for_references(self, references: Sequence[str]) -> Self:
         """The metric with a tokenizer; stderr names one that is not sacreBLEU's for the language.
 
-        13a makes one token of a line without spaces, and BLEU counts sequences of 4: it would be 0
-        for a perfect translation. So it is not taken where most characters are of such scripts.
+        13a makes one token of a line without spaces: BLEU, which counts sequences of 4, would be 0.
         """
         name, reason = (self.tokenize, "") if self.tokenize else _default(self.language, references)
         if reason:
@@ -101,24 +102,26 @@ class TranslationMetric(Settings):
 
 def _default(language: str, references: Sequence[str] = ()) -> tuple[str, str]:
     """The default of `metric.tokenize`, and the reason for it where sacreBLEU has another."""
-    name, reason = _OF_LANGUAGES.get(re.split("[-_]", language.lower())[0]), ""
-    if name is None:
-        text = "".join("".join(references[:2_000]).split())
-        han, kana, rest = (len(regex.findall(one, text)) for one in (_HAN, _KANA, _UNSPACED))
-        dense = 2 * (han + kana + rest) > len(text)
-        name = "char" if rest > han + kana else "ja-mecab" if 10 * kana > han else "zh"
-        name, reason = (name, "the references have") if dense else ("13a", "")
-    elif name == "char":
-        reason = f"{language} has"
-    if reason:
-        reason += " no spaces between words"
-    if name in _WITHOUT_PACKAGE:
+    known = _OF_LANGUAGES.get(re.split("[-_]", language.lower())[0])
+    name = known or _by_script(references)
+    own = name in ("13a", known) and name != "char"  # sacreBLEU's
+    reason = "" if own else "the text has no spaces between words"
+    if name.endswith("-mecab"):
         try:
             _tokenizer(name)
         except UserError:
             reason = f"sacreBLEU's default, {name}, needs pip install 'sacrebleu[{name[:2]}]'"
-            name = _WITHOUT_PACKAGE[name]
+            name = "char" if name == "ja-mecab" else "13a"
     return name, reason
+
+
+def _by_script(lines: Sequence[str]) -> str:
+    """The tokenizer of the script of most characters."""
+    text = "".join("".join(lines[:2_000]).split())
+    han, kana, others = (len(regex.findall(script, text)) for script in _SCRIPTS)
+    if 2 * (han + kana + others) <= len(text):
+        return "13a"
+    return "char" if others > han + kana else "ja-mecab" if 10 * kana > han else "zh"
 
 
 def _tokenizer(name: str):

@@ -75,6 +75,8 @@ def test_limits_do_not_overflow(settings, expected):
 @pytest.mark.parametrize("offset", [2**31, -(2**31), 10**30])
 def test_an_offset_that_int32_does_not_hold_is_refused(offset):
     refuses("max_length_offset=.* must be", decoding.BeamSearchConfig, max_length_offset=offset)
+    # With the prompt's tokens more than int32 holds: the loop would end at once.
+    refuses("max_tokens=.* must be", decoding.GenerationConfig, max_tokens=2**31 - 1)
 
 
 @pytest.mark.parametrize("name", ["gnmt", "fairseq"])
