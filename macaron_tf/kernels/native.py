@@ -1,10 +1,11 @@
 """Native CPU kernels: a library that is compiled on first use, its operations and their gradients.
 
 The compiler is the machine's own; the library is kept in the cache. All operations work in float32
-within, on float32 and bfloat16, once differentiable, and not under XLA: a graph that holds them
+within, on float32 and bfloat16, and not under XLA: a graph that holds them
 cannot be served (`tf.saved_model.SaveOptions(namespace_whitelist=[])` refuses it). Dropout, layer
 normalization, GELU and cross-entropy are one or two passes over memory each, where TensorFlow's own
-take three to ten, and keep only their input for the gradient.
+take three to ten, and keep only their input for the gradient. A gradient of a gradient, and
+`tf.autodiff.ForwardAccumulator`, run TensorFlow's own operations: see `_second`.
 """
 
 import functools
@@ -16,6 +17,7 @@ import platform
 import shlex
 import shutil
 import subprocess
+from collections.abc import Callable
 
 import filelock
 import tensorflow as tf
@@ -24,6 +26,7 @@ from macaron_tf.checks import check_choice
 from macaron_tf.errors import UserError
 from macaron_tf.io.files import cache_directory
 from macaron_tf.kernels.recurrence import GATES
+from macaron_tf.kernels.swish import swish_gate, swish_recurrence
 
 DTYPES = ("float32", "bfloat16")
 SOURCES = pathlib.Path(__file__).parent / "native"
@@ -314,6 +317,92 @@ def _gate_gradient(operation, dy, _):
         gate=operation.get_attr("gate"),
     )
     return *gradients, *[None] * len(masks)
+
+
+def _second(composed: Callable, inputs: list[tf.Tensor], dy: tf.Tensor, upstream: tuple) -> list:
+    """The gradient of a gradient operation, itself differentiable: of its inputs, then of dy.
+
+    Args:
+        composed: the operation whose gradient it is, in operations that TensorFlow differentiates.
+        inputs: those of `composed`; the gradient operation gave a gradient for each.
+        upstream: a gradient for each of these gradients.
+    """
+    with tf.GradientTape() as outer:
+        outer.watch([*inputs, dy])
+        with tf.GradientTape() as inner:
+            inner.watch(inputs)
+            y = composed(*inputs)
+        first = inner.gradient(y, inputs, dy)
+    return outer.gradient(first, [*inputs, dy], upstream)
+
+
+@tf.RegisterGradient("MacaronTf>LayerNormGrad")
+def _layer_norm_second(operation, *upstream):
+    x, scale, statistics, dy = operation.inputs
+    deviations = tf.reshape(statistics[:, 1], tf.concat([tf.shape(x)[:-1], [1]], 0)) ** -1
+
+    def composed(x, scale, offset):
+        mean, variance = tf.nn.moments(tf.cast(x, tf.float32), axes=[-1], keepdims=True)
+        epsilon = tf.stop_gradient(deviations**2 - variance)
+        y = (tf.cast(x, tf.float32) - mean) * tf.math.rsqrt(variance + epsilon)
+        return tf.cast(y * scale + offset, x.dtype)
+
+    inputs = [x, scale, tf.zeros_like(scale)]
+    dx, dscale, _, ddy = _second(composed, inputs, dy, upstream)
+    return dx, dscale, None, ddy
+
+
+@tf.RegisterGradient("MacaronTf>BiasGeluGrad")
+def _bias_gelu_second(operation, *upstream):
+    x, bias, dy = operation.inputs
+
+    def composed(x, bias):
+        y = tf.nn.gelu(tf.cast(x, tf.float32) + bias, operation.get_attr("approximate"))
+        return tf.cast(y, x.dtype)
+
+    return _second(composed, [x, bias], dy, upstream)
+
+
+@tf.RegisterGradient("MacaronTf>CrossEntropyGrad")
+def _cross_entropy_second(operation, *upstream):
+    logits, labels, _, dloss = operation.inputs
+    smoothing = operation.get_attr("smoothing")
+
+    def composed(logits):
+        scores = tf.nn.log_softmax(tf.cast(logits, tf.float32))
+        nll = -tf.gather(scores, labels, batch_dims=1)
+        return nll if not smoothing else nll - smoothing * (nll + tf.reduce_mean(scores, axis=-1))
+
+    dlogits, ddloss = _second(composed, [logits], dloss, upstream)
+    return dlogits, None, None, ddloss
+
+
+@tf.RegisterGradient("MacaronTf>SwishRecurrenceGrad")
+def _recurrence_second(operation, *upstream):
+    x, alpha, beta, _, dy, *optional = operation.inputs
+    masks, step_size = operation.get_attr("masks"), operation.get_attr("step_size")
+    mask = optional[0] if masks else None
+
+    def composed(x, alpha, beta, start=None):
+        return swish_recurrence(x, alpha, beta, step_size, mask, start, "scan")
+
+    inputs = [x, alpha, beta, *optional[masks:]]
+    dx, dalpha, dbeta, *dstart, ddy = _second(composed, inputs, dy, upstream)
+    return dx, dalpha, dbeta, None, ddy, *[None] * masks, *dstart
+
+
+@tf.RegisterGradient("MacaronTf>SwishGateGrad")
+def _gate_second(operation, *upstream):
+    *inputs, _, dy = operation.inputs[:7]
+    masks, step_size = operation.get_attr("masks"), operation.get_attr("step_size")
+    mask = operation.inputs[7] if masks else None
+    gate = tf.compat.as_str(operation.get_attr("gate"))  # bytes in a graph
+
+    def composed(*inputs):
+        return swish_gate(*inputs, step_size, gate, mask, "scan")
+
+    *found, ddy = _second(composed, inputs, dy, upstream)
+    return *found, None, ddy, *[None] * masks
 
 
 def _float32(vector) -> tf.Tensor:

@@ -117,7 +117,7 @@ def cross_entropy(labels: Tensor, logits: Tensor) -> Tensor:
     """Cross-entropy of labels `(...,)` under logits `(..., C)` of any float type.
 
     Returns:
-        `(...,)` float32, nats; on CPUs differentiable once.
+        `(...,)` float32, nats.
 
     Raises:
         ValueError: the shapes do not fit each other.

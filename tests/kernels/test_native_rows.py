@@ -1,11 +1,13 @@
 """Native dropout, norms, GELU and cross-entropy against TensorFlow's own and against draws."""
 
+from functools import partial
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.kernels import implementation_scope, native
+from macaron_tf.kernels import implementation_scope, native, swish_gate, swish_recurrence
 from macaron_tf.layers.dense import Dense
 from macaron_tf.layers.norms import Dropout, LayerNormalization
 from tests.harness import normal
@@ -122,6 +124,77 @@ def test_gelu_with_a_bias_and_its_gradients(shape, dtype, approximate):
     exact = [tf.cast(tensor, "float64") for tensor in (x, bias)]
     expected = with_gradients(lambda x, bias: tf.nn.gelu(x + bias, approximate), *exact)
     assert_close(actual, expected, dtype, 10)
+
+
+def swish(kernel, *options):
+    """The kernel's function and its reference; one row of the two is padded at the end."""
+    mask = tf.constant([[True] * 5, [True] * 4 + [False]])
+    return [lambda *x, how=how: kernel(*x, 2, *options, mask, implementation=how) for how in WAYS]
+
+
+WAYS = ("native", "scan")
+VECTOR, LABELS = (3,), np.array([1, 2, 0])
+# The kernel, its form in stock operations, and the shapes of its arguments.
+KERNELS = {
+    "layer_norm": (
+        lambda *given: native.layer_norm(*given, 1e-5),
+        exact_layer_norm,
+        [(2, 5, 8), (8,), (8,)],
+    ),
+    "gelu": (native.bias_gelu, lambda x, bias: tf.nn.gelu(x + bias, False), [(3, 8), (8,)]),
+    "gelu_tanh": (
+        lambda *given: native.bias_gelu(*given, True),
+        lambda x, bias: tf.nn.gelu(x + bias, True),
+        [(3, 8), (8,)],
+    ),
+    "cross_entropy": (
+        lambda x: native.cross_entropy(x, LABELS, 0.1)[0],
+        lambda x: (
+            -tf.reduce_sum((0.9 * tf.one_hot(LABELS, 8) + 0.1 / 8) * tf.nn.log_softmax(x), axis=1)
+        ),
+        [(3, 8)],
+    ),
+    "dropout": (
+        lambda x: native.dropout(x, 0.5, (3, 4)) ** 2,
+        lambda x: native.dropout(tf.ones_like(x), 0.5, (3, 4)) ** 2 * x**2,
+        [(3, 8)],
+    ),
+    "swish_recurrence": (*swish(swish_recurrence), [(2, 5, 3), VECTOR, VECTOR]),
+    "swish_gate": (*swish(swish_gate, "gelu"), [(2, 5, 6), *[VECTOR] * 4]),
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_gradients_of_gradients_and_forward_mode(name):
+    """Derivatives along a direction, of the sum of the sines and of its gradient."""
+    kernel, reference, shapes = KERNELS[name]
+    given = [tf.constant(normal(*shape, seed=i), tf.float32) for i, shape in enumerate(shapes)]
+    direction = [tf.cos(x) for x in given]
+
+    def twice(function, given):
+        with tf.GradientTape() as tape:
+            tape.watch(given)
+            with tf.GradientTape() as inner:
+                inner.watch(given)
+                y = tf.reduce_sum(tf.sin(function(*given)))
+            pairs = zip(inner.gradient(y, given), direction, strict=True)
+            along = tf.add_n([tf.reduce_sum(slope * part) for slope, part in pairs])
+        return [along, *tape.gradient(along, given)]
+
+    def forward(function, given):
+        with tf.autodiff.ForwardAccumulator(given, direction) as accumulator:
+            y = tf.reduce_sum(tf.sin(function(*given)))
+        return accumulator.jvp(y)
+
+    @partial(tf.function, autograph=False)
+    def both(given):
+        return forward(kernel, given), *twice(kernel, given), *twice(reference, given)
+
+    along, *found = both(given)
+    half = len(found) // 2
+    for mine, exact in zip([along, *found[:half]], [found[half], *found[half:]], strict=True):
+        bound = 2e-5 * max(1.0, np.abs(exact).max())
+        np.testing.assert_allclose(mine, exact, rtol=0, atol=bound)
 
 
 def test_nan_and_infinity_stay_in_their_row():
