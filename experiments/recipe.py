@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from macaron_tf.errors import UserError, nearest
 from macaron_tf.models import EncoderConfig, EncoderDecoderConfig, catalog
 from macaron_tf.objectives import Objective
-from macaron_tf.plug_ins import allow
+from macaron_tf.plug_ins import allow_within
 from macaron_tf.settings import SettingDescription, Settings, describe, hints_of, parse
 from macaron_tf.training.config import ENDING_SCHEDULES, TrainingConfig
 
@@ -189,7 +189,7 @@ def override(
         begun: of the run that is to go on, which keeps its warm-up, see `Run.begun`.
     """
     options, values, paths, settings = {}, {}, [], tuple(settings)
-    allow(*settings)
+    allow_within(*settings)
     refuse_given(settings, recipe.by_argument)
     for setting in settings:
         path, equals, text = setting.partition("=")

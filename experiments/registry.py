@@ -14,7 +14,7 @@ from experiments.recipe import Recipe, override, settings_of
 from experiments.run import Run
 from macaron_tf.command_names import as_typed
 from macaron_tf.errors import UserError, nearest
-from macaron_tf.plug_ins import allow, called, find, is_place, trusting
+from macaron_tf.plug_ins import allow, allow_within, called, find, is_place, trusting
 
 # Imported by its name, since recipes import the commands, and the commands this module.
 _PACKAGE = "experiments.recipes"
@@ -72,7 +72,7 @@ def made(name: str, kind: type[Recipe], makers: dict[str, Callable], *arguments)
         function = find(name)
         with trusting():  # what code of the user's names, the user has named
             recipe = called(name, function, *arguments)
-        allow(repr(recipe))
+        allow_within(repr(recipe))
         if not isinstance(recipe, Recipe):
             raise UserError(
                 f"{name} returns a {type(recipe).__name__}: let it return a {kind.__name__}"

@@ -26,7 +26,8 @@ from macaron_tf.errors import USER_FILES, UserError, sentence_of
 class _Trust:
     """What the user of this process has said about code, for all of its threads."""
 
-    words: ClassVar[set[str]] = set()  # that the user wrote, or that are signed
+    places: ClassVar[set[str]] = set()
+    texts: ClassVar[set[str]] = set()  # such as words of the command line
     everything = False
 
 
@@ -71,14 +72,19 @@ def find(place: str, base: type | None = None) -> Any:
     return found
 
 
-def allow(*words: str) -> None:
-    """Lets the places be imported that stand in words which the user wrote.
+def allow(*places: str) -> None:
+    """Lets places be imported, `package.module:Name`."""
+    _Trust.places.update(place.removeprefix("python:") for place in places)
+
+
+def allow_within(*texts: str) -> None:
+    """Lets the places be imported that stand in texts which the user wrote.
 
     Args:
-        words: such as `model.block=mine:Block`, or the `repr` of a recipe that code of the user's
-            has made.
+        texts: such as `model.block=mine:Block`, `python:mine:rows`, or the `repr` of a recipe that
+            code of the user's has made. A whole word is none: `lambada:dev` names no code.
     """
-    _Trust.words.update(words)
+    _Trust.texts.update(texts)
 
 
 @contextlib.contextmanager
@@ -98,10 +104,10 @@ def trusts_code() -> bool:
 
 def is_allowed(place: str) -> bool:
     """Whether a place may be imported; FILE.py and `~` only where the user wrote or signed them."""
-    if _Trust.everything and not _is_file(place):
+    if place in _Trust.places or (_Trust.everything and not _is_file(place)):
         return True
-    alone = re.compile(rf"(?:^|python:|[=,(\[\s'\"]){re.escape(place)}(?:$|[,)\]\s'\"])")
-    return any(map(alone.search, _Trust.words))
+    within = re.compile(rf"(?:python:|[=,(\[\s'\"]){re.escape(place)}(?:$|[,)\]\s'\"])")
+    return any(map(within.search, _Trust.texts))
 
 
 def _is_file(place: str) -> bool:

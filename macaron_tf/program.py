@@ -27,7 +27,7 @@ from macaron_tf.errors import (
     sentence_of,
     store_sentence,
 )
-from macaron_tf.plug_ins import allow
+from macaron_tf.plug_ins import allow_within
 
 INTERRUPTED = 130  # the shell's status of a process that SIGINT ended
 BROKEN_PIPE = 141  # and SIGPIPE
@@ -152,10 +152,10 @@ def exit_on_user_error(main: Callable[..., int | None]) -> Callable[..., int]:
     @functools.wraps(main)
     def wrapped(*args, **kwargs) -> int:
         if args and args[0] is not None:
-            allow(*args[0])
+            allow_within(*args[0])
             return _status(main, *args, **kwargs)
         _ctrl_c.running = True
-        allow(*sys.argv[1:])
+        allow_within(*sys.argv[1:])
         try:
             return _status(_as_process, main, *args, **kwargs)
         finally:

@@ -97,7 +97,8 @@ def no_plug_ins():
     yield
     USER_FILES.clear()
     plug_ins._files.clear()
-    plug_ins._Trust.words.clear()
+    plug_ins._Trust.places.clear()
+    plug_ins._Trust.texts.clear()
 
 
 @pytest.fixture(scope="session")

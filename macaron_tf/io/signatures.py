@@ -7,7 +7,7 @@ recorded, or a module of that name in another file has no valid signature: then 
 `--trust-code`. Moving or copying the folder changes nothing.
 """
 
-import hashlib
+import contextlib
 import hmac
 import json
 import os
@@ -39,23 +39,18 @@ def sign_code(folder: epath.Path, *records: object) -> None:
 
 def allow_signed_code(folder: epath.Path) -> None:
     """Lets the code be imported that this user's own training recorded in a folder."""
-    file = folder / SIGNATURES
-    try:
-        signed = json.loads(file.read_bytes()) if file.is_file() else {}
-    except (*storage.FILE_ERRORS, ValueError, RecursionError):
-        signed = {}
-    for name, mark in signed.items() if isinstance(signed, dict) else ():
-        known = _signature(name)
-        if known and isinstance(mark, str) and hmac.compare_digest(known, mark):
+    if not storage.is_file(folder / SIGNATURES):
+        return
+    signed = json.loads((folder / SIGNATURES).read_bytes())
+    for name, mark in signed.items():
+        if hmac.compare_digest(_signature(name) or "", str(mark)):
             plug_ins.allow(name)
 
 
 def _places(value: object) -> Iterator[str]:
     """The strings within a record that could name code."""
-    if isinstance(value, dict):
-        value = [*value.values()]
-    if isinstance(value, list | tuple):
-        for item in value:
+    if isinstance(value, dict | list | tuple):
+        for item in value.values() if isinstance(value, dict) else value:
             yield from _places(item)
     elif isinstance(value, str) and plug_ins.is_place(value):
         yield value.removeprefix("python:")
@@ -63,33 +58,26 @@ def _places(value: object) -> Iterator[str]:
 
 def _signature(place: str, make_key: bool = False) -> str | None:
     """The signature of a place; None where its module or the key is not there."""
-    origin, key = plug_ins.origin_of(place), _key(make_key)
-    if not (origin and key):
+    origin = plug_ins.origin_of(place)
+    if not origin or not (key := _key(make_key)):
         return None
-    return hmac.new(key, f"{place}\0{origin}".encode(), hashlib.sha256).hexdigest()
+    return hmac.digest(key, f"{place}\0{origin}".encode(), "sha256").hex()
 
 
-def _key(make: bool) -> bytes | None:
+def _key(make: bool) -> bytes:
+    """The user's key; empty where there is none and none can be written."""
     folder = os.environ.get("XDG_CONFIG_HOME") or pathlib.Path.home() / ".config"
     file = pathlib.Path(folder) / "macaron_tf" / "key"
     try:
-        if make and not file.exists():
+        if make:
             file.parent.mkdir(parents=True, exist_ok=True)
-            aside = file.with_name(f".key-{os.getpid()}")
-            with open(os.open(aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as new:
-                new.write(secrets.token_bytes(32))
-            try:
-                os.link(aside, file)  # the first of several processes wins
-            except FileExistsError:
-                pass
-            finally:
-                aside.unlink()
-        return file.read_bytes() if make or file.exists() else None
+            with contextlib.suppress(FileExistsError):
+                descriptor = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+                with open(descriptor, "wb") as new:
+                    new.write(secrets.token_bytes(32))
+        return file.read_bytes()
     except OSError as error:
         if make:
-            print(
-                f"note: {file} cannot be written ({error.strerror}): this run's code will be asked "
-                "for again by --trust-code",
-                file=sys.stderr,
-            )
-        return None
+            why = f"{file} cannot be written ({error.strerror})"
+            print(f"note: {why}: the run's code will need --trust-code", file=sys.stderr)
+        return b""

@@ -10,7 +10,7 @@ from macaron_tf.models.elmo import Elmo, ElmoConfig
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.models.tcn import TemporalConfig, TemporalModel
-from macaron_tf.plug_ins import allow
+from macaron_tf.plug_ins import allow_within
 
 # base and large: Devlin et al. 2018 and Lei et al. 2022, table 3; 30,522 word pieces are padded.
 # small is ELECTRA's (Clark et al. 2020, table 6).
@@ -347,7 +347,7 @@ def build(name: str, /, dtype: str | None = None, **overrides) -> keras.Model:
         model = build("macaron_tiny", vocab_size=8000)
         encoder = build("swish_rnn_base", rnn_step_sizes=(1,))
     """
-    allow(repr(overrides))
+    allow_within(repr(overrides))
     described = config(name, **overrides)
     model = _MODELS[type(described)](described, dtype=dtype)
     model.build()

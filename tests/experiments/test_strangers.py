@@ -160,7 +160,8 @@ def test_keras_files_are_opened_in_safe_mode(here):
     assert type(copy.stack.blocks[0]).__module__ == "bad.evil"
     assert ran_times(here) == 1
     del sys.modules["bad.evil"]
-    plug_ins._Trust.words.clear()
+    plug_ins._Trust.places.clear()
+    plug_ins._Trust.texts.clear()
     for open_file in (
         lambda: keras.saving.load_model("a.keras"),
         lambda: keras.saving.load_model("a.keras", safe_mode=True),
@@ -184,7 +185,8 @@ def test_a_run_of_this_user_asks_no_more(here, toy_run, toy, ran, refused, monke
     macaron_tf.load("mine").save_pretrained("saved")
 
     def forget() -> None:
-        plug_ins._Trust.words.clear()
+        plug_ins._Trust.places.clear()
+        plug_ins._Trust.texts.clear()
         sys.modules.pop("bad.evil", None)
 
     for place in ("mine", "saved"):
