@@ -15,6 +15,7 @@ import dataclasses
 import json
 import pathlib
 import re
+import sys
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -366,6 +367,16 @@ def rows(ids: np.ndarray, size: int, missing: float = 0.0) -> Callable[[np.ndarr
         return table
 
     return chosen
+
+
+def say_spare_rows(tokens: np.ndarray, pieces: int) -> None:
+    """Says on stderr that a table of tokens has rows for which its vocabulary has none."""
+    if len(tokens) > pieces:
+        print(
+            f"note: the model embeds {len(tokens):,} tokens and its vocabulary has {pieces:,}: the "
+            "other rows are left out",
+            file=sys.stderr,
+        )
 
 
 def assign(variable: keras.Variable, value: np.ndarray) -> None:

@@ -18,6 +18,7 @@ from macaron_tf.interop.arrays import (
     assign_weights,
     built,
     rows,
+    say_spare_rows,
     transformer_layer,
 )
 from macaron_tf.interop.vocabularies import read_t5_vocabulary, read_vocabulary
@@ -263,6 +264,7 @@ def _read(arrays: TorchArrays, config: ForeignConfig, ids: np.ndarray | None) ->
     ids = _special_first(config) if ids is None else ids
     settings, chosen = family.read_settings(config), rows(ids, len(ids))
     tokens = chosen(arrays.array(*family.tokens))
+    say_spare_rows(arrays.array(*family.tokens), len(np.unique(ids)))
     table = {**family.table, "embedding/table": tokens}
     if settings.get("gated"):
         table |= _t5_table(gated=True)

@@ -25,6 +25,7 @@ from macaron_tf.interop.arrays import (
     check_files,
     read_json,
     rows,
+    say_spare_rows,
     transformer_layer,
 )
 from macaron_tf.interop.vocabularies import read_vocabulary, read_xlm_vocabulary
@@ -84,6 +85,7 @@ def import_encoder(
     size, pieces = -(-len(tokens) // 8) * 8, 0
     if vocabulary is not None:
         size, pieces = vocabulary.size, vocabulary.pieces
+        say_spare_rows(tokens, pieces)
     kept = np.arange(max(min(len(tokens), size), pieces)) if ids is None else ids
     table = {
         **family.table,

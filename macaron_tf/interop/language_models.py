@@ -21,6 +21,7 @@ from macaron_tf.interop.arrays import (
     assign_weights,
     built,
     rows,
+    say_spare_rows,
     transformer_layer,
 )
 from macaron_tf.interop.vocabularies import (
@@ -146,6 +147,7 @@ def import_language_model(
         ids: their id for each of ours, -1 for none.
     """
     tokens = arrays.array(*family.tokens)  # (V', D)
+    say_spare_rows(tokens, len(np.unique(ids[ids >= 0])))
     size = -(-len(ids) // 8) * 8
     # An empty row's score, 0, would be far above GPT-2's of any word.
     bias = np.full(size, UNUSED_TOKEN_BIAS, "float32")

@@ -46,6 +46,7 @@ _KINDS = {
 }
 _Model = sentencepiece_model_pb2.ModelProto
 _Piece = _Model.SentencePiece
+_SENTINEL = re.compile(r"<extra_id_(\d+)>")  # T5's
 _LAST_RESORT = 100.0  # more than the score of any other way to cut a word
 
 
@@ -56,6 +57,8 @@ class _Tokenizer:
         file: the vocabulary's own file; None where only `tokenizer.json` holds it.
         whole: contents of `tokenizer.json`, `model` and `normalizer` its parts, or {}.
         options: contents of `tokenizer_config.json`, or {}.
+        named: ids of the tokens that any file names beside the vocabulary's own.
+        added: those of `named` that users added, which are matched whole in a text.
     """
 
     def __init__(self, directory: pathlib.Path, files: Collection[str]):
@@ -73,6 +76,17 @@ class _Tokenizer:
             raise UserError(
                 f"{directory} has no vocabulary: neither {', '.join(files)} nor tokenizer.json."
             )
+        tokens = {**self.options.get("added_tokens_decoder", {})}
+        tokens |= {one["id"]: one for one in self.whole.get("added_tokens") or ()}
+        self.named = optional("added_tokens.json")
+        self.named |= {one["content"]: int(number) for number, one in tokens.items()}
+        roles = {name for names in _SPECIAL.values() for name in names} | {"<|endoftext|>"}
+        roles |= {self.token(field) for field in ("bos_token", "eos_token", *_SPECIAL)}
+        self.added = {
+            name: number
+            for name, number in self.named.items()
+            if name not in roles and not _SENTINEL.fullmatch(name)
+        }
 
     def token(self, field: str) -> str | None:
         """The name that `tokenizer_config.json` gives a special piece."""
@@ -107,12 +121,22 @@ class _Tokenizer:
         if not self.file:
             merges = self.model["merges"]
             # Early files have "left right", later ones a list of the two.
-            return self.model["vocab"], [m if isinstance(m, str) else " ".join(m) for m in merges]
+            merges = [m if isinstance(m, str) else " ".join(m) for m in merges]
+            return self.added | self.model["vocab"], merges
         file = self.directory / "merges.txt"
         if not file.is_file():
             raise UserError(f"{self.directory} has {self.file.name} and no {file.name}.")
         lines = (line.removesuffix("\r") for line in file.read_text(encoding="utf-8").split("\n"))
-        return read_json(self.file), [n for n in lines if n and not n.startswith("#version")]
+        merges = [n for n in lines if n and not n.startswith("#version")]
+        return self.added | read_json(self.file), merges
+
+    def extended(self, pieces: list[_Piece]) -> list[_Piece]:
+        """A SentencePiece model's pieces and the named ones behind them; its own need no match."""
+        self.added = {name: n for name, n in self.added.items() if n >= len(pieces)}
+        for name, number in sorted(self.named.items(), key=lambda item: item[1]):
+            if number == len(pieces):
+                pieces.append(_piece(name))
+        return pieces
 
     def byte_pairs(self) -> tuple[dict[str, int], list[str], bool]:
         """`merged_pieces` of bytes, and whether a line begins with a space."""
@@ -135,6 +159,24 @@ def _ordered(
     return kept, np.array([numbers.get(name, -1) for name in (*special, *kept)])
 
 
+def _with_added(vocabulary: PieceVocabulary, found: _Tokenizer, ids: np.ndarray) -> PieceVocabulary:
+    """The vocabulary with its added tokens at our ids.
+
+    Args:
+        ids: theirs for each of ours.
+    """
+    ours = {theirs: number for number, theirs in enumerate(ids.tolist())}
+    absent = [name for name, number in found.added.items() if number not in ours]
+    if absent:
+        raise UserError(
+            f"{found.directory} adds the token {absent[0]!r} with id {found.added[absent[0]]}, and "
+            "the ids before it have no token: only ids in a row can be read."
+        )
+    added = {name: ours[number] for name, number in found.added.items()}
+    vocabulary.added = {n: i for n, i in added.items() if i not in vocabulary.special_ids}
+    return vocabulary
+
+
 def read_vocabulary(
     directory: pathlib.Path, lower_case: bool | None = None
 ) -> tuple[PieceVocabulary, np.ndarray | None]:
@@ -155,9 +197,10 @@ def read_vocabulary(
         kept, ids = _ordered(numbers, names)
         # RoBERTa's; other byte-level ones have no pairs.
         separators = 2 if "<s>" in names else 1
-        return BytePairVocabulary(
+        vocabulary = BytePairVocabulary(
             kept, merges, add_prefix_space=prefix, pair_separators=separators
-        ), ids
+        )
+        return _with_added(vocabulary, found, ids), ids
     if kind == "Unigram":
         return _read_sentencepiece(found)
     return _read_wordpiece(found, lower_case), None
@@ -175,7 +218,8 @@ def read_gpt2_vocabulary(directory: pathlib.Path) -> tuple[BytePairVocabulary, n
     if end not in numbers:
         raise UserError(f"the tokenizer of {directory} has no piece {end!r} for the end of a text.")
     kept, ids = _ordered(numbers, [None, None, end, end, None])
-    return BytePairVocabulary(kept, merges, add_prefix_space=prefix), ids
+    vocabulary = BytePairVocabulary(kept, merges, add_prefix_space=prefix)
+    return _with_added(vocabulary, found, ids), ids
 
 
 def read_gpt_vocabulary(directory: pathlib.Path) -> tuple[CharacterPairVocabulary, np.ndarray]:
@@ -193,7 +237,7 @@ def read_gpt_vocabulary(directory: pathlib.Path) -> tuple[CharacterPairVocabular
     numbers, merges = found.merged_pieces()
     [unknown] = found.special(numbers, {"unk_token": ("<unk>",)})
     kept, ids = _ordered(numbers, [None, unknown, None, None, None])
-    return CharacterPairVocabulary(kept, merges), ids
+    return _with_added(CharacterPairVocabulary(kept, merges), found, ids), ids
 
 
 def read_xlm_vocabulary(
@@ -210,7 +254,8 @@ def read_xlm_vocabulary(
     # Some files keep fastBPE's counts behind the merges.
     merges = [" ".join(merge.split()[:2]) for merge in merges]
     lower_case = found.options.get("do_lowercase_and_remove_accent", True)
-    return MosesPairVocabulary(kept, merges, languages, bool(lower_case)), ids
+    vocabulary = MosesPairVocabulary(kept, merges, languages, bool(lower_case))
+    return _with_added(vocabulary, found, ids), ids
 
 
 def read_t5_vocabulary(directory: pathlib.Path) -> tuple[PieceVocabulary, np.ndarray, np.ndarray]:
@@ -224,7 +269,7 @@ def read_t5_vocabulary(directory: pathlib.Path) -> tuple[PieceVocabulary, np.nda
     found = _Tokenizer(directory, ["spiece.model"])
     model, pieces = _sentencepiece_model(found)
     names = [piece.piece for piece in pieces]
-    numbers = [re.fullmatch(r"<extra_id_(\d+)>", name) for name in names]
+    numbers = [_SENTINEL.fullmatch(name) for name in names]
     sentinels = {int(match[1]): index for index, match in enumerate(numbers) if match}
     if not sentinels:  # the model's file does not hold them: they follow it, the last one first
         count = found.options.get("extra_ids", 100)
@@ -234,6 +279,7 @@ def read_t5_vocabulary(directory: pathlib.Path) -> tuple[PieceVocabulary, np.nda
     rest = np.setdiff1d(np.arange(len(names)), [pad, unknown, end, *sentinels.values()])
     ids = np.array([pad, unknown, pad, end, -1, *rest])
     vocabulary = SentencePieceVocabulary(_reordered(model, pieces, ids))
+    vocabulary = _with_added(vocabulary, found, ids)
     return vocabulary, ids, np.array([sentinels[number] for number in sorted(sentinels)], int)
 
 
@@ -264,7 +310,7 @@ def _read_sentencepiece(found: _Tokenizer) -> tuple[PieceVocabulary, np.ndarray]
         pair_separators=1 if fold else 2,
         cls_last=xlnet,
     )
-    return vocabulary, order
+    return _with_added(vocabulary, found, order), order
 
 
 def _sentencepiece_model(found: _Tokenizer) -> tuple[_Model, list[_Piece]]:
@@ -280,7 +326,7 @@ def _sentencepiece_model(found: _Tokenizer) -> tuple[_Model, list[_Piece]]:
             # Theirs are <unk>, <s>, </s>; fairseq puts its own four before the rest, one after it.
             special = [_piece(text) for text in ("<s>", "<pad>", "</s>", "<unk>", "<mask>")]
             pieces = [*special[:4], *pieces[3:], special[4]]
-        return model, pieces
+        return model, found.extended(pieces)
     model.trainer_spec.model_type = sentencepiece_model_pb2.TrainerSpec.UNIGRAM
     # The table of SentencePiece's normalization, alone or among other steps.
     for step in found.normalizer.get("normalizers", [found.normalizer]):
@@ -298,12 +344,10 @@ def _sentencepiece_model(found: _Tokenizer) -> tuple[_Model, list[_Piece]]:
                 )
             by_name[name].type = _Piece.BYTE
     for token in found.whole.get("added_tokens") or ():
-        if token["id"] == len(pieces):
-            pieces.append(_piece(token["content"]))
-        elif token["id"] < len(pieces):
+        if token["id"] < len(pieces):
             special = token.get("special")
             pieces[token["id"]].type = _Piece.CONTROL if special else _Piece.USER_DEFINED
-    return model, pieces
+    return model, found.extended(pieces)
 
 
 def _reordered(theirs: _Model, pieces: Sequence[_Piece], order: Sequence[int]) -> bytes:
@@ -357,28 +401,36 @@ def _read_wordpiece(found: _Tokenizer, lower_case: bool | None) -> WordPieceVoca
                 f"with do_lower_case={lower_case!r}."
             )
     if found.file:
-        vocabulary = WordPieceVocabulary.from_file(found.file, lower_case)
+        words = WordPieceVocabulary.from_file(found.file, lower_case).words
     else:
-        vocabulary = WordPieceVocabulary(_words(whole, found.model), lower_case)
-    for token in found.whole.get("added_tokens") or ():
-        if token["id"] >= vocabulary.pieces or vocabulary.words[token["id"]] != token["content"]:
+        words = _words(whole, found.model)
+    numbers = {word: number for number, word in enumerate(words)} | found.named
+    for name, number in found.named.items():
+        if words[number : number + 1] not in ((), ("",), (name,)):
             raise UserError(
-                f"{whole} adds the token {token['content']!r} to the vocabulary: only WordPiece's "
-                "own can be read."
+                f"{directory} adds the token {name!r} with the id of {words[number]!r}: it is "
+                "another model's tokenizer."
             )
-    return vocabulary
+    vocabulary = WordPieceVocabulary(_by_number(numbers, directory), lower_case)
+    return _with_added(vocabulary, found, np.arange(vocabulary.pieces))
 
 
-def _words(file: pathlib.Path, model: Mapping[str, Any]) -> list[str]:
+def _words(file: pathlib.Path, model: Mapping[str, Any]) -> tuple[str, ...]:
     # Early files do not name the type.
     if model.get("type", "WordPiece") != "WordPiece" or not isinstance(model.get("vocab"), dict):
         raise UserError(f"{file} holds no WordPiece vocabulary: only BERT's can be read.")
     ForeignConfig(model, str(file)).require({"continuing_subword_prefix": "##"})
-    numbers = model["vocab"]
-    words = sorted(numbers, key=numbers.get)
-    if [numbers[word] for word in words] != list(range(len(words))):
-        raise UserError(f"{file} leaves out ids between 0 and {max(numbers.values())}.")
-    return words
+    return _by_number(model["vocab"], file)
+
+
+def _by_number(numbers: Mapping[str, int], place: pathlib.Path) -> tuple[str, ...]:
+    """Words in the order of their ids, "" where there is none, as behind a piece named twice."""
+    words = [""] * min(1 + max(numbers.values()), 2 * len(numbers))
+    for word, number in numbers.items():
+        if number >= len(words):
+            raise UserError(f"{place} leaves out ids between 0 and {number}.")
+        words[number] = word
+    return tuple(words)
 
 
 def read_keras_hub_vocabulary(

@@ -3,7 +3,6 @@
 import abc
 import base64
 import codecs
-import collections
 import dataclasses
 import functools
 import hashlib
@@ -11,11 +10,13 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import tensorflow as tf
+import tensorflow_text
 
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
@@ -42,12 +43,16 @@ class Vocabulary(abc.ABC):
     Class attributes:
         kind: name in `vocabulary.json`; `Vocabulary.load` finds the class by it.
         options: the constructor's arguments besides the contents, which are attributes.
+
+    Attributes:
+        added: ids of the tokens that Hugging Face's users added; each is matched whole in a text.
     """
 
     kind: ClassVar[str] = ""
     contents_name: ClassVar[str] = ""
     options: ClassVar[tuple[str, ...]] = ()
     kinds: ClassVar[dict[str, type["Vocabulary"]]] = {}
+    added: Mapping[str, int] = types.MappingProxyType({})
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -77,6 +82,7 @@ class Vocabulary(abc.ABC):
     def settings(self) -> dict[str, Any]:
         """The values of `options`, as JSON gives them back."""
         values = {name: getattr(self, name) for name in self.options}
+        values |= {"added": dict(self.added)} if self.added else {}
         return json.loads(json.dumps(values, default=dataclasses.asdict))
 
     @classmethod
@@ -84,9 +90,18 @@ class Vocabulary(abc.ABC):
     def from_contents(cls, contents: bytes, settings: dict[str, Any]) -> Self:
         """The vocabulary of `contents` and `settings`; a UserError where they hold none."""
 
+    @classmethod
+    def restored(cls, contents: bytes, settings: dict[str, Any]) -> Self:
+        """`from_contents`, with the `added` tokens."""
+        own = {name: value for name, value in settings.items() if name != "added"}
+        vocabulary = cls.from_contents(contents, own)
+        if "added" in settings:
+            vocabulary.added = settings["added"]
+        return vocabulary
+
     def __reduce__(self):
         # Pickled for other processes as it is saved: the ops of a tokenizer stay behind.
-        return type(self).from_contents, (self.contents(), self.settings())
+        return type(self).restored, (self.contents(), self.settings())
 
     def trackables(self) -> list:
         """The objects that a SavedModel has to track for the vocabulary's ops to work in it."""
@@ -127,7 +142,7 @@ class Vocabulary(abc.ABC):
         path = storage.join(directory, kinds[name].contents_name)
         contents = storage.read_bytes(path)
         try:
-            vocabulary = kinds[name].from_contents(contents, settings)
+            vocabulary = kinds[name].restored(contents, settings)
         except (KeyError, TypeError) as error:
             raise UserError(f"{place} is damaged: {mend}") from error
         except UserError as error:
@@ -212,8 +227,8 @@ def too_large(size: int, most: int | str) -> UserError:
 def check_distinct(pieces: Sequence[str]) -> None:
     """Refuses a vocabulary that holds a piece twice."""
     if len(set(pieces)) < len(pieces):
-        twice = collections.Counter(pieces).most_common(1)[0][0]
-        raise UserError(f"the vocabulary holds the piece {twice!r} twice: remove one of them")
+        twice = next(piece for piece in pieces if pieces.count(piece) > 1)
+        raise UserError(f"the vocabulary holds the piece {twice!r} twice: restore its file")
 
 
 def check_vocabulary(expected: str, given: str, where: str | os.PathLike) -> None:
@@ -297,13 +312,41 @@ class PieceVocabulary(Vocabulary):
             language: of the lines, for the rules that depend on it; None = the first of
                 `languages`.
         """
-        return self.tokenizer.tokenize(self.normalized(strings, language))
+        lines = self.normalized(strings, language)
+        if self.added:
+            return next(self._with_added(lines, lambda texts: [self.tokenizer.tokenize(texts)]))
+        return self.tokenizer.tokenize(lines)
 
     def encode_with_offsets(self, strings: tf.Tensor) -> LocatedPieces:
         """`encode` with each piece's position in the text, see `AlignedText`; some kinds refuse."""
         aligned = AlignedText(strings, self.normalized)
-        ids, starts, ends = self.tokenizer.tokenize_with_offsets(aligned.normalized)
+        lines, cut = aligned.normalized, self.tokenizer.tokenize_with_offsets
+        ids, starts, ends = self._with_added(lines, cut) if self.added else cut(lines)
         return LocatedPieces(ids, *aligned.original(starts, ends))
+
+    def _with_added(self, lines: tf.Tensor, cut: Callable) -> Iterator[tf.RaggedTensor]:
+        """What `cut` makes of normalized lines `(B,)` around the added tokens, and these.
+
+        Args:
+            cut: texts `(N,)` to ids `(N, None)` and perhaps the bytes where they begin and end.
+        """
+        with tf.init_scope():
+            names = list(self.normalized_lines(self.added))
+        # Of two that begin alike the longer one, as in Hugging Face's tokenizers.
+        pattern = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+        parts, begins, ends = tensorflow_text.regex_split_with_offsets(lines, pattern, pattern)
+        found = parts.values[:, None] == tf.constant(names)  # (N, added)
+        alone = tf.reduce_any(found, axis=1)
+        numbers = tf.gather([*self.added.values()], tf.argmax(tf.cast(found, tf.int32), axis=1))
+        made = cut(tf.where(alone, "", parts.values))
+        for i, own in enumerate((numbers, begins.values, ends.values)[: len(made)]):
+            pieces = tf.cast(made[i], own.dtype)
+            if i:  # bytes of the part: of the line
+                before = tf.gather(begins.values, pieces.value_rowids())
+                pieces = pieces.with_values(pieces.values + before)
+            own = tf.boolean_mask(own, alone)
+            own = tf.RaggedTensor.from_row_lengths(own, tf.cast(alone, tf.int64))
+            yield parts.with_values(tf.concat([pieces, own], axis=1)).merge_dims(1, 2)
 
     def encode_rows(self, lines: Iterable[str], language: str | None = None) -> TokenRows:
         """`encode` for a corpus: the same ids, packed."""
@@ -489,7 +532,7 @@ class PairVocabulary(PieceVocabulary):
             sides = json.loads(contents)
             for side in (sides["source"], sides["target"]):
                 own = base64.b64decode(side["contents"])
-                made.append(kinds[side["kind"]].from_contents(own, side["settings"]))
+                made.append(kinds[side["kind"]].restored(own, side["settings"]))
         except ValueError as error:
             raise UserError("it holds no two vocabularies: restore it") from error
         normalization = NormalizationConfig(**settings["normalization"])

@@ -327,6 +327,8 @@ class BytePairVocabulary(MergedPieceVocabulary):
     def piece_bytes(self, number: int) -> bytes:
         # A piece that is not of bytes, such as GPT-2's <|endoftext|>, stands for itself.
         unit = self.units[number - SPECIAL]
+        if unit in self.added:
+            return unit.encode()
         return b"".join(_BYTES.get(letter, letter.encode()) for letter in unit)
 
     def starts_word(self, number: int) -> bool:

@@ -21,7 +21,6 @@ from macaron_tf.text.base import (
     MAX_LINES,
     NO_TEXT,
     PieceVocabulary,
-    check_distinct,
     says_unknown,
     too_large,
     too_small,
@@ -120,7 +119,8 @@ class WordPieceVocabulary(PieceVocabulary):
     text is text like any other, so that no document forges a special id.
 
     Args:
-        words: the pieces, by id; one that continues a word begins with "##".
+        words: the pieces, by id; one that continues a word begins with "##". An id without a
+            piece has "", which no text gives and which adds nothing to one.
         lower_case: lower-case the text and take its accents off, for "uncased" models.
     """
 
@@ -129,9 +129,10 @@ class WordPieceVocabulary(PieceVocabulary):
     options = ("lower_case",)
 
     def __init__(self, words: Sequence[str], lower_case: bool = True):
-        self.words = tuple(words)
         self.lower_case = lower_case
-        numbers = {word: number for number, word in enumerate(self.words)}
+        numbers = {word: number for number, word in enumerate(words)}
+        # Of a piece that stands twice the last id counts, as in Hugging Face's tokenizers.
+        self.words = tuple("" if numbers[w] != n else w for n, w in enumerate(words))
         missing = [piece for piece in SPECIAL_PIECES if piece not in numbers]
         if missing:
             raise UserError(f"the vocabulary has no piece {missing[0]}: give a BERT vocabulary")
@@ -140,7 +141,6 @@ class WordPieceVocabulary(PieceVocabulary):
                 f"[PAD] stands in line {numbers['[PAD]'] + 1} of the vocabulary: it must stand in "
                 "the first, for 0 marks padding"
             )
-        check_distinct(self.words)
         self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
             numbers[piece] for piece in SPECIAL_PIECES[1:]
         )
@@ -222,7 +222,8 @@ class WordPieceVocabulary(PieceVocabulary):
         return clean(strings, self.lower_case)
 
     def piece_bytes(self, number: int) -> bytes:
-        word = self.words[number]
+        if not (word := self.words[number]):
+            return b""
         return (word.removeprefix(CONTINUES) if word.startswith(CONTINUES) else f" {word}").encode()
 
     def starts_word(self, number: int) -> bool:
@@ -239,7 +240,8 @@ class WordPieceVocabulary(PieceVocabulary):
         # A graph may be under construction: the model's tensor has to outlive it.
         with tf.init_scope():
             return tensorflow_text.FastBertTokenizer(
-                list(self.words),
+                # Names that no word has: the pieces of a tokenizer must differ.
+                [word or f" {number}" for number, word in enumerate(self.words)],
                 token_out_type=tf.int32,
                 max_bytes_per_word=LONG_WORD_BYTES,
                 lower_case_nfd_strip_accents=False,

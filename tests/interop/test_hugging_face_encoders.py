@@ -5,12 +5,15 @@ With it sentence-transformers: pooling, normalization and length.
 
 import dataclasses
 import json
+import pickle
 import sys
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from macaron_tf.interop import read_encoder, read_sentence_transformer
+from macaron_tf.text import PieceVocabulary
 from tests.harness import numpy_of, refuses, softmax
 from tests.interop import toys
 
@@ -40,7 +43,7 @@ def test_everything_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("layout", ["rounded", "early names"])
-def test_other_layouts_are_read_to_the_same_weights(layout, tmp_path):
+def test_other_layouts_are_read_to_the_same_weights(layout, tmp_path, capsys):
     """Some models round their table up to a multiple of 64; some are TensorFlow's, converted."""
     state, config = toys.random_state(), {}
     plain = read_encoder(toys.write_bert(tmp_path / "a", state))
@@ -57,7 +60,12 @@ def test_other_layouts_are_read_to_the_same_weights(layout, tmp_path):
             state = {name.replace(new, old): value for name, value in state.items()}
         state["bert.embeddings.position_ids"] = np.arange(12)[None]
         state["cls.predictions.decoder.weight"] = state[tokens]
+    assert not capsys.readouterr().err
     found = read_encoder(toys.write_bert(tmp_path / "b", state, config))
+    said = (
+        "note: the model embeds 64 tokens and its vocabulary has 10: the other rows are left out\n"
+    )
+    assert capsys.readouterr().err == (said if layout == "rounded" else "")
     assert found.config == plain.config and found.unread == ()
     for a, b in zip(found.network.get_weights(), plain.network.get_weights(), strict=True):
         np.testing.assert_array_equal(a, b)
@@ -115,13 +123,59 @@ def test_a_tokenizer_json_does_instead_of_a_list_of_words(tmp_path):
     vocabulary = read()
     assert list(vocabulary.words) == toys.WORDS and not vocabulary.lower_case
     for part, change, reason in (
-        (tokenizer, {"added_tokens": [{"id": 10, "content": "[ENT]"}]}, r"the token '\[ENT\]'"),
+        (tokenizer, {"added_tokens": [{"id": 9, "content": "[ENT]"}]}, r"'\[ENT\]' with the id of"),
+        (
+            tokenizer,
+            {"added_tokens": [{"id": 10, "content": "[ENT]"}]},
+            "ids up to 10 and the model",
+        ),
         (model["vocab"], {"b": 99}, "leaves out ids between 0 and 99"),
         (model, {"type": "BPE"}, "no byte-level BPE"),
         (model, {"type": "WordLevel"}, "no WordPiece vocabulary"),
     ):
         part.update(change)
         refuses(reason, read)
+
+
+@pytest.mark.parametrize("lower_case", [True, False])
+@pytest.mark.parametrize(
+    ("file", "tokens"),
+    [
+        ("added_tokens.json", {"[ENT]": 10, "covid19": 11}),
+        (
+            "tokenizer_config.json",
+            {"added_tokens_decoder": {"11": {"content": "covid19"}, "10": {"content": "[ENT]"}}},
+        ),
+        (
+            "tokenizer.json",
+            {"added_tokens": [{"id": 10, "content": "[ENT]"}, {"id": 11, "content": "covid19"}]},
+        ),
+    ],
+)
+def test_added_tokens_have_their_ids(file, tokens, lower_case, tmp_path):
+    """Cut as the tokenizers package cuts them, in the graph, with offsets, and after saving."""
+    tokenizers = pytest.importorskip("tokenizers")
+    toys.write_bert(tmp_path, toys.random_state(12), {"vocab_size": 12})
+    case = {"do_lower_case": lower_case} if file != "added_tokens.json" else {}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": lower_case}))
+    (tmp_path / file).write_text(json.dumps({**tokens, **case}))
+    vocabulary = read_encoder(tmp_path).vocabulary
+    theirs = tokenizers.BertWordPieceTokenizer(str(tmp_path / "vocab.txt"), lowercase=lower_case)
+    theirs.add_tokens(["[ENT]", "covid19"])
+    texts = ["a [ENT] bc covid19 café", "[ENT]covid19a [ent] COVID19", " [ENT]  [ENT]b", ""]
+    found = [theirs.encode(text, add_special_tokens=False) for text in texts]
+    expected = [one.ids for one in found]
+    assert {10, 11} <= {*expected[0]}
+    assert vocabulary.encode_lines(texts) == expected
+    assert vocabulary.encode_lines(["[MASK]"]) == [[1, 1, 1]]
+    assert tf.function(vocabulary.encode)(tf.constant(texts)).to_list() == expected
+    located = vocabulary.encode_with_offsets(tf.constant(texts))
+    places = zip(located.starts.to_list(), located.ends.to_list(), strict=True)
+    assert [[*zip(*pair, strict=True)] for pair in places] == [one.offsets for one in found]
+    vocabulary.save(tmp_path / "saved")
+    for again in (PieceVocabulary.load(tmp_path / "saved"), pickle.loads(pickle.dumps(vocabulary))):
+        assert again.hash == vocabulary.hash and again.encode_lines(texts) == expected
+    assert vocabulary.decode_lines([[5, 10, 11]]) == ["a [ENT] covid19"]
 
 
 def test_nothing_says_whether_text_is_lower_cased(tmp_path):

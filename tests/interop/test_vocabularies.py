@@ -273,6 +273,43 @@ def test_t5s(tmp_path):
         assert not {0, 2, 3, 4} & set(vocabulary.encode_lines(["<pad> </s> [MASK] [SEP]"])[0])
 
 
+def test_added_tokens_of_byte_pairs_and_of_sentencepiece(tmp_path):
+    """Behind the pieces of their own files, as the tokenizers package cuts around them."""
+    tokenizers = pytest.importorskip("tokenizers")
+    texts = ["the <e1> dog<é>the", "<e1>", "<é> <e1>the "]
+    learnt = BytePairVocabulary.train(TRAINING, 300)
+    names = ["<s>", "<pad>", "</s>", "<unk>", *learnt.units, "<mask>"]
+    numbers = {name: number for number, name in enumerate(names)}
+    added = {"<e1>": len(names), "<é>": len(names) + 1}
+    (tmp_path / "vocab.json").write_text(json.dumps(numbers))
+    (tmp_path / "merges.txt").write_text("\n".join(learnt.merges))
+    (tmp_path / "added_tokens.json").write_text(json.dumps(added))
+    theirs = tokenizers.ByteLevelBPETokenizer(
+        str(tmp_path / "vocab.json"), str(tmp_path / "merges.txt")
+    )
+    theirs.add_tokens([*added])
+    vocabulary, ids = read_vocabulary(tmp_path)
+    rows = vocabulary.encode_lines(texts)
+    assert [ids[row].tolist() for row in rows] == [theirs.encode(text).ids for text in texts]
+    assert vocabulary.decode_lines(rows) == texts
+    located = vocabulary.encode_with_offsets(tf.constant(texts))
+    places = zip(located.starts.to_list()[0], located.ends.to_list()[0], strict=True)
+    assert [text for text in (texts[0][a:b] for a, b in places) if "<" in text] == ["<e1>", "<é>"]
+    for file in ("vocab.json", "merges.txt"):
+        (tmp_path / file).unlink()
+    (tmp_path / "spiece.model").write_bytes(train_sentencepiece(**ALBERT))
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"<e1>": 75, "<é>": 76}))
+    vocabulary, ids = read_vocabulary(tmp_path)
+    assert len(ids) == 77
+    rows = vocabulary.encode_lines(texts)
+    assert tf.function(vocabulary.encode)(tf.constant(texts)).to_list() == rows
+    [the], [dog] = vocabulary.encode_lines(["the"]), vocabulary.encode_lines(["dog"])
+    # The second one's accent is folded, as the text's.
+    assert rows == [[*the, 75, *dog, 76, *the], [75], [76, 75, *the]]
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"<e1>": 99}))
+    refuses("adds the token '<e1>' with id 99, and the ids before it", read_vocabulary, tmp_path)
+
+
 @pytest.mark.parametrize("model_type", ["unigram", "bpe"])
 def test_bytes_of_unknown_characters(model_type, tmp_path):
     """Of a model's own file and of `tokenizer.json`, which names no pieces' kinds."""
