@@ -76,10 +76,14 @@ class _Tokenizer:
             raise UserError(
                 f"{directory} has no vocabulary: neither {', '.join(files)} nor tokenizer.json."
             )
-        tokens = {**self.options.get("added_tokens_decoder", {})}
-        tokens |= {one["id"]: one for one in self.whole.get("added_tokens") or ()}
-        self.named = optional("added_tokens.json")
-        self.named |= {one["content"]: int(number) for number, one in tokens.items()}
+        try:
+            tokens = {**(self.options.get("added_tokens_decoder") or {})}
+            tokens |= {one["id"]: one for one in self.whole.get("added_tokens") or ()}
+            named = [(one["content"], number) for number, one in tokens.items()]
+            named = [*optional("added_tokens.json").items(), *named]
+            self.named = {name: int(number) for name, number in named}
+        except (KeyError, TypeError, ValueError):
+            raise UserError(f"{directory} names added tokens without ids: restore it.") from None
         roles = {name for names in _SPECIAL.values() for name in names} | {"<|endoftext|>"}
         roles |= {self.token(field) for field in ("bos_token", "eos_token", *_SPECIAL)}
         self.added = {
@@ -427,7 +431,7 @@ def _by_number(numbers: Mapping[str, int], place: pathlib.Path) -> tuple[str, ..
     """Words in the order of their ids, "" where there is none, as behind a piece named twice."""
     words = [""] * min(1 + max(numbers.values()), 2 * len(numbers))
     for word, number in numbers.items():
-        if number >= len(words):
+        if not 0 <= number < len(words):
             raise UserError(f"{place} leaves out ids between 0 and {number}.")
         words[number] = word
     return tuple(words)

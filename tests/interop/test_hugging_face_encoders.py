@@ -178,6 +178,24 @@ def test_added_tokens_have_their_ids(file, tokens, lower_case, tmp_path):
     assert vocabulary.decode_lines([[5, 10, 11]]) == ["a [ENT] covid19"]
 
 
+@pytest.mark.parametrize(
+    ("file", "contents", "reason"),
+    [
+        ("added_tokens.json", {"[X]": "one"}, "names added tokens without ids"),
+        ("added_tokens.json", {"[X]": None}, "names added tokens without ids"),
+        ("added_tokens.json", {"[X]": -1}, "leaves out ids"),
+        ("added_tokens.json", {"[X]": 10**12}, "leaves out ids"),
+        ("added_tokens.json", [], "added_tokens.json"),
+        ("tokenizer.json", {"added_tokens": [{"id": 10}]}, "names added tokens without ids"),
+        ("tokenizer.json", {"added_tokens": [7]}, "names added tokens without ids"),
+    ],
+)
+def test_odd_added_tokens_are_one_sentence(file, contents, reason, tmp_path):
+    toys.write_bert(tmp_path)
+    (tmp_path / file).write_text(json.dumps(contents))
+    refuses(reason, read_encoder, tmp_path)
+
+
 def test_nothing_says_whether_text_is_lower_cased(tmp_path):
     toys.write_bert(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text("{}")
