@@ -6,6 +6,7 @@ imported: `--help` answers without TensorFlow.
 
 import argparse
 import contextlib
+import functools
 import os
 import pkgutil
 import re
@@ -13,7 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from macaron_tf.command_names import as_typed
-from macaron_tf.errors import UserError, needed
+from macaron_tf.errors import UserError, check_path, needed
 from macaron_tf.plug_ins import trusting
 from macaron_tf.program import exit_on_user_error
 
@@ -188,10 +189,10 @@ def argument(form: str, text: str, **options) -> Part:
     return lambda parser: [parser.add_argument(name, help=text, **options)]
 
 
-def _data_dir(text: str) -> str:
-    if not text:
-        raise UserError("--data-dir is empty: give a folder (is a shell's variable unset?)")
-    return text
+def place(form: str, text: str, local: bool = False, **options) -> Part:
+    """An argument that names a file, a folder, or a source in one; see `check_path`."""
+    checked = functools.partial(check_path, local=local, name=form.partition(" ")[0])
+    return argument(form, text, type=checked, **options)
 
 
 def switch(name: str, text: str) -> Part:
@@ -271,7 +272,7 @@ def unless_resumed(*parts: Part) -> Part:
             if not action.option_strings:
                 action.nargs = "?"
         text = "go on with a run, by the recipe that it keeps, and nothing else of these"
-        parser.add_argument("--resume", metavar="RUN", help=text)
+        place("--resume RUN", text)(parser)
         parser.set_defaults(parser=parser, starts=starts, needed=needed)
 
     return add
@@ -293,14 +294,15 @@ def recipes(kind: str) -> Command:
         "recipes",
         "list the recipes, or print one as a file to start from",
         "experiments.registry:run",
-        argument("name", "a recipe", nargs="?"),
+        place("name", "a recipe", local=True, nargs="?"),
         lambda parser: parser.set_defaults(kind=kind),
     )
 
 
 def settings_of(kind: str) -> Command:
     """The command `settings RECIPE [WORD ...]`, of the recipes of a class, `module:class`."""
-    start = argument("recipe", "a recipe's name, which `recipes` lists, or a function of your own")
+    text = "a recipe's name, which `recipes` lists, or a function of your own"
+    start = place("recipe", text, local=True)
     run = "experiments.registry:run_settings"
     return settings_by(run, start, lambda parser: parser.set_defaults(kind=kind))
 
@@ -328,7 +330,7 @@ def finetuning(*tasks: str) -> Part:
     return together(
         argument("--tasks", f"default {' '.join(tasks)}", nargs="+", default=list(tasks)),
         DATA_DIR,
-        argument("--source", "examples of the one task, such as tsv:FILE"),
+        place("--source", "examples of the one task, such as tsv:FILE"),
         settings("epochs=1, of every fine-tuning", "--finetune-set"),
     )
 
@@ -336,14 +338,15 @@ def finetuning(*tasks: str) -> Part:
 TRUST_CODE = switch(
     "--trust-code", "import the modules that a folder names, such as its author's block"
 )
-RECIPE = argument(
+RECIPE = place(
     "recipe",
     "name of a recipe, which `recipes` lists; or a function of your own that makes one: "
     "FILE.py[:NAME] or package.module:NAME",
+    local=True,
 )
-DATA_DIR = argument("--data-dir DIR", "TensorFlow Datasets' folder; a run keeps it", type=_data_dir)
+DATA_DIR = place("--data-dir DIR", "TensorFlow Datasets' folder; a run keeps it")
 STUDY = together(
-    argument("out", "folder of runs and results"),
+    place("out", "folder of runs and results", local=True),
     count("--seeds N", "default 1 2 3", [1, 2, 3], least=0, nargs="+", action=Distinct),
 )
 TFDS = together(
@@ -351,19 +354,17 @@ TFDS = together(
     switch("--download", "let TensorFlow Datasets download what is missing"),
     lambda parser: parser.set_defaults(uses_tfds=True),
 )
-EXAMPLES = together(
-    argument("--source", "examples; the task's (or the run's) own by default"), TFDS
-)
-RUN = argument("run", "folder of the run")
+EXAMPLES = together(place("--source", "examples; the task's (or the run's) own by default"), TFDS)
+RUN = place("run", "folder of the run")
 TRAINED = together(RUN, checkpoint())
-RUN_TO_TRAIN = argument("run", "folder of the run; made, or resumed where it exists")
-VOCABULARY = argument("--vocabulary DIR", "use this vocabulary instead of training one")
+RUN_TO_TRAIN = place("run", "folder of the run; made, or resumed where it exists")
+VOCABULARY = place("--vocabulary DIR", "use this vocabulary instead of training one")
 LOWER_CASE = yes_or_no(
     "--lower-case", "whether another library's model lower-cases, where its files do not say"
 )
 INIT_NONE = together(
     argument("--model NAME", "of the model catalog, with --init none"),
-    argument("--vocabulary DIR", "a vocabulary, with --init none"),
+    place("--vocabulary DIR", "a vocabulary, with --init none"),
     LOWER_CASE,
 )
 DRAWING = together(

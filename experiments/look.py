@@ -27,7 +27,7 @@ from experiments.translate.run import TranslationRun, is_translator, source_limi
 from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.decoding import BeamSearchConfig, GenerationConfig, translate_ids
 from macaron_tf.errors import UserError, check_whole
-from macaron_tf.io.paths import write_aside
+from macaron_tf.io.paths import as_path, write_aside
 from macaron_tf.kernels import swish_recurrence
 from macaron_tf.kernels.recurrence import derivatives
 from macaron_tf.layers.swish_rnn import SwishRNN
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> None:
             f"{place} has only blocks of {blocks}, without attention or a SwishRNN: give a model "
             "of other blocks"
         )
-    _write(pathlib.Path(options.out), kept, tokens)
+    _write(as_path(options.out), kept, tokens)
 
 
 def _read(
@@ -295,9 +295,9 @@ main = cli.single_program(
     "experiments.look",
     __doc__,
     "experiments.look:run",
-    cli.argument("run", "a place of `macaron_tf.load`, such as a run's folder"),
+    cli.place("run", "a place of `macaron_tf.load`, such as a run's folder"),
     cli.argument("texts TEXT", "a sentence, or two", nargs="+"),
-    cli.argument("--out DIR", "of the pictures (%(default)s)", default="look"),
+    cli.place("--out DIR", "of the pictures (%(default)s)", default="look"),
     cli.checkpoint("of a run: average, best, last or a step's number"),
 )
 

@@ -12,7 +12,6 @@ error by step size and its order, with exact sub-flows and with the sub-steps th
 
 import argparse
 import dataclasses
-import pathlib
 import statistics
 from collections.abc import Callable, Iterator
 
@@ -23,6 +22,7 @@ from experiments import command_line as cli
 from experiments import studies
 from macaron_tf import load
 from macaron_tf.errors import UserError
+from macaron_tf.io.paths import as_path
 from macaron_tf.layers.block import Block
 from macaron_tf.layers.blocks import TransformerBlock
 from macaron_tf.layers.residual import Residual
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> None:
                         "errors": dict(zip(map(str, STEPS), errors, strict=True)),
                     }
                 )
-    out = pathlib.Path(options.results)
+    out = as_path(options.results)
     title = "Local errors of splitting schemes"
     studies.write(out, options.name, "ode", options, title, _report(rows), rows=rows)
     studies.mean_curves(
@@ -223,9 +223,9 @@ main = cli.single_program(
     "experiments.ode",
     __doc__,
     "experiments.ode:run",
-    cli.argument("--runs PLACE", "trained models, as `load` takes them", nargs="+", default=[]),
+    cli.place("--runs PLACE", "trained models, as `load` takes them", nargs="+", default=[]),
     cli.count("--seeds N", "of random operators (default 1 2 3)", [1, 2, 3], least=0, nargs="+"),
-    cli.argument("--results DIR", "of the table (%(default)s)", default="experiments/results"),
+    cli.place("--results DIR", "of the table (%(default)s)", default="experiments/results"),
     cli.argument("--name", "the table's file name (%(default)s)", default="ode"),
 )
 

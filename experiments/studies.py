@@ -29,7 +29,7 @@ from experiments.pretrain.run import PretrainingRecipe
 from experiments.recipe import Recipe, recipe_from_json
 from experiments.run import write_json
 from macaron_tf.errors import UserError
-from macaron_tf.io.paths import write_aside
+from macaron_tf.io.paths import as_path, write_aside
 from macaron_tf.io.progress import Progress
 from macaron_tf.plug_ins import trusts_code
 from macaron_tf.training.progress import VALIDATION, read_lines
@@ -152,7 +152,7 @@ def is_complete(run: pathlib.Path) -> bool:
 
 def validations(run: pathlib.Path | str) -> list[dict]:
     """The lines of a run's validations, of its `metrics.jsonl`."""
-    lines = read_lines(pathlib.Path(run) / "metrics.jsonl")
+    lines = read_lines(as_path(run) / "metrics.jsonl")
     return [line for line in lines if line["kind"] == VALIDATION]
 
 

@@ -10,7 +10,7 @@ OUT/VERSION is written as `export.saved_model` writes it.
 import argparse
 import json
 
-from experiments.command_line import TRUST_CODE, Parser, count
+from experiments.command_line import TRUST_CODE, Parser, count, place
 from export.saved_model import BFLOAT16, COMPILE
 from macaron_tf.errors import UserError
 from macaron_tf.plug_ins import trusting
@@ -60,9 +60,9 @@ def run(options: argparse.Namespace) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """The command; see the module's text."""
     parser = Parser(prog="python -m export.keras_model", description=__doc__)
-    parser.add_argument("model", help="file that Keras saved")
-    parser.add_argument("vocabulary", help="folder of the vocabulary")
-    parser.add_argument("out", help="folder of the served model; versions are subfolders")
+    place("model", "file that Keras saved")(parser)
+    place("vocabulary", "folder of the vocabulary")(parser)
+    place("out", "folder of the served model; versions are subfolders")(parser)
     parser.add_argument("--labels", nargs="+", help="a classifier's classes")
     count("--max-length N", "a classifier's longest row (%(default)s)", 128)(parser)
     parser.add_argument("--decoding", default="{}", help="a translator's search settings in JSON")

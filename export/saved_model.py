@@ -15,7 +15,7 @@ import os
 
 from etils import epath
 
-from experiments.command_line import TRUST_CODE, Parser, count, switch
+from experiments.command_line import TRUST_CODE, Parser, count, place, switch
 from export.server.config import MAX_VERSION
 from macaron_tf.command_names import as_typed
 from macaron_tf.plug_ins import trusting
@@ -62,8 +62,8 @@ def export(
 def main(arguments: list[str] | None = None) -> None:
     """The command; see the module's text."""
     parser = Parser(prog="python -m export.saved_model", description=__doc__)
-    parser.add_argument("run", help="folder of a trained run")
-    parser.add_argument("out", help="folder of the served model; versions are subfolders")
+    place("run", "folder of a trained run")(parser)
+    place("out", "folder of the served model; versions are subfolders")(parser)
     parser.add_argument(
         "--checkpoint", metavar="NAME", help="average, best, last or a step's number"
     )

@@ -16,8 +16,9 @@ import signal
 import sys
 import threading
 
-from experiments.command_line import Parser
+from experiments.command_line import Parser, place
 from export.server.config import ServerConfig
+from macaron_tf.errors import check_path
 from macaron_tf.program import exit_on_user_error
 from macaron_tf.settings import describe, hints_of, parse
 
@@ -25,9 +26,7 @@ from macaron_tf.settings import describe, hints_of, parse
 def parse_arguments(arguments: list[str] | None = None) -> ServerConfig:
     """The command line's settings."""
     parser = Parser(prog="python -m export.serve", description=__doc__)
-    parser.add_argument(
-        "base_path", metavar="OUT", nargs="?", help="folder of the exported versions"
-    )
+    place("base_path OUT", "folder of the exported versions", nargs="?")(parser)
     parser.add_argument("--name", help="the model's name in URLs (default: the folder's name)")
     for setting in describe(ServerConfig)[2:]:
         flags = [f"--{setting.name.replace('_', '-')}"]
@@ -36,6 +35,7 @@ def parse_arguments(arguments: list[str] | None = None) -> ServerConfig:
         parser.add_argument(
             *flags,
             metavar="VALUE",
+            type=check_path if setting.name == "model_config_file" else None,
             default=setting.default.strip("'"),
             help=f"{setting.text.rstrip('.')} (%(default)s)",
         )

@@ -2,6 +2,7 @@
 
 import contextlib
 import difflib
+import os
 import re
 import sys
 import traceback
@@ -27,6 +28,37 @@ def check_whole(texts: Iterable[str], first: int = 1) -> None:
                 f"text {number} holds {half[0]!a}, an unpaired surrogate (half of a character, or "
                 "a byte that was not UTF-8): take it out, or read the text as what it is"
             )
+
+
+STORES = {"gs"}  # the schemes of places that are not on a local disk
+# What a slip of the pen leaves of other stores, `s3:/bucket`, is no name of a local folder.
+_OTHERS = {"s3", "hdfs", "file", "memory", "http", "https", "ftp", "az", "abfs", "hf"}
+_SCHEME = re.compile(r"(?<![\w+.-])([A-Za-z][\w+.-]*):(/*)(?=([^/,]*))")
+
+
+def check_path(text: str, local: bool = False, name: str = "a path") -> str:
+    """Refuses places other than a local disk and `gs://`; returns the text, with `~` replaced.
+
+    Args:
+        text: a path, or a form with paths in it, such as `tsv:FILE` or `NAME=DIR`.
+        local: refuse buckets too.
+        name: of the argument, for messages.
+    """
+    if not text:
+        raise UserError(f"{name} is empty: give a file or a folder (is a shell's variable unset?)")
+    for scheme, slashes, bucket in _SCHEME.findall(text):
+        kind = scheme.lower()
+        if kind != "gs" and not (slashes[1:] or (slashes and kind in _OTHERS)):
+            continue  # the kind of a source, or a local name
+        if scheme not in STORES or slashes != "//" or not bucket:
+            wrong, mend = "names no bucket", "write gs://BUCKET/NAME"
+            if kind != "gs":
+                wrong = "is not supported"
+                mend = f"give a local path{'' if local else ' or gs://BUCKET/NAME'}"
+            raise UserError(f"{text}: {scheme}:{slashes} {wrong}; {mend}")
+        if local:
+            raise UserError(f"{text}: {name} cannot be in a bucket; give a path on a local disk")
+    return os.path.expanduser(text)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -8,7 +8,10 @@ import posixpath
 from etils import epath
 from etils.epath import backend, gpath
 
+from macaron_tf import errors
 from macaron_tf.io import paths as storage
+
+errors.STORES.add("ram")
 
 
 @epath.register_path_cls("ram://")

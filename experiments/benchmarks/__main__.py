@@ -129,7 +129,7 @@ main = cli.single_program(
     __doc__,
     "experiments.benchmarks.__main__:run",
     cli.argument("--only", _KNOWN, nargs="+", default=list(SUBJECTS), metavar="NAME"),
-    cli.argument("--out DIR", "default %(default)s", default="runs/bench"),
+    cli.place("--out DIR", "default %(default)s", local=True, default="runs/bench"),
 )
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ import numpy as np
 import tensorflow as tf
 from matplotlib.figure import Figure
 
-from experiments.command_line import Parser, Part, argument, count, together
+from experiments.command_line import Parser, Part, argument, count, place, together
 from experiments.run import write_json
 from experiments.studies import table, write_figure
 from macaron_tf.errors import UserError
@@ -80,7 +80,7 @@ class Benchmark(Parser):
             count("--warm-up", "untimed turns before them", warm_up),
             count("--seed", "of weights and inputs", 1, least=0),
             *([count("--threads", "of every contender", threads)] if threads else []),
-            argument("--out DIR", "write README.md, results.json and results.png there"),
+            place("--out DIR", "write README.md, results.json and results.png there", local=True),
             *parts,
         )(self)
         for action in self._actions:
@@ -343,8 +343,8 @@ def save(
 def _plot(title: str, tables: Mapping[str, list[dict]], unit: str) -> Figure:
     bars = max(len(rows) for rows in tables.values())
     figure = Figure(figsize=(6 * len(tables), 1.6 + 0.3 * bars), layout="constrained")
-    for place, (setting, rows) in enumerate(tables.items(), 1):
-        axes = figure.add_subplot(1, len(tables), place)
+    for panel, (setting, rows) in enumerate(tables.items(), 1):
+        axes = figure.add_subplot(1, len(tables), panel)
         low, middle, high = np.array([row["rate"] for row in rows]).T
         axes.barh([row["name"] for row in rows], middle, xerr=[middle - low, high - middle])
         axes.invert_yaxis()

@@ -26,7 +26,7 @@ import tensorflow as tf
 
 from experiments.benchmarks import harness
 from experiments.benchmarks.harness import Benchmark, Tables, counted
-from experiments.command_line import argument, count
+from experiments.command_line import count, place
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.data.corpus.documents import tokenized_documents
 from macaron_tf.data.corpus.packing import Rows, pack_rows
@@ -48,8 +48,8 @@ command = Benchmark(
     __doc__,
     "tokens",
     ("tensorflow", "tensorflow-text", "tokenizers", "numpy"),
-    argument("--text GLOB", "documents, a file each, plain or .gz (default: made up)"),
-    argument("--vocabulary FILE", "BERT's uncased vocab.txt (default: trained)"),
+    place("--text GLOB", "documents, a file each, plain or .gz (default: made up)"),
+    place("--vocabulary FILE", "BERT's uncased vocab.txt (default: trained)"),
     count("--megabytes", "text to take", 4.0, least=1.0),
     count("--lengths", "L of the rows", [128], least=8, nargs="+"),
     count("--batch-size", "rows of a batch", 256),

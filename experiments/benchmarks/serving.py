@@ -44,7 +44,7 @@ import tensorflow as tf
 
 from experiments.benchmarks import peers
 from experiments.benchmarks.harness import Benchmark, Tables, made_up_texts, set_threads, timed
-from experiments.command_line import argument, count, switch
+from experiments.command_line import argument, count, place, switch
 from experiments.finetune.kinds import kind_of
 from experiments.finetune.run import FinetuningRun
 from experiments.run import kept_data_dir
@@ -89,8 +89,8 @@ command = Benchmark(
         choices=("none", "tiny", "small", "base", "big"),
     ),
     count("--new-tokens", "of a translation", 24, least=2),
-    argument("--run", "of finetune on one text's class: time it, with accuracy, and nothing else"),
-    argument("--servers OUT", "an exported model's folder: time it in two servers, nothing else"),
+    place("--run", "of finetune on one text's class: time it, with accuracy, and nothing else"),
+    place("--servers OUT", "an exported model's folder: time it in two servers, nothing else"),
 )
 
 

@@ -31,7 +31,7 @@ from collections.abc import Mapping
 from experiments.benchmarks import harness
 from experiments.benchmarks.harness import Benchmark, say
 from experiments.benchmarks.translation_race import REFERENCE, Trainer, equality, prepare
-from experiments.command_line import argument, count, settings
+from experiments.command_line import argument, count, place, settings
 from experiments.studies import mean_curves, table
 from macaron_tf.errors import UserError
 from macaron_tf.program import exit_on_user_error
@@ -41,7 +41,7 @@ command = Benchmark(
     __doc__,
     "target tokens",
     ("tensorflow", "keras"),
-    argument("--data-dir DIR", "TensorFlow Datasets' folder", required=True),
+    place("--data-dir DIR", "TensorFlow Datasets' folder", required=True),
     argument(
         "--joey PYTHON",
         "the interpreter of Joey NMT's environment",

@@ -12,7 +12,7 @@ import json
 import pathlib
 
 from experiments import registry, studies
-from experiments.command_line import argument, single_program
+from experiments.command_line import place, single_program
 from experiments.pretrain.run import PretrainingRecipe
 from experiments.recipe import Recipe
 from experiments.tpu_check.chips import chip_of
@@ -78,8 +78,8 @@ main = single_program(
     "experiments.cloud.cost",
     __doc__,
     "experiments.cloud.cost:run",
-    argument("results", "what `tpu_check --json` wrote"),
-    argument("--readme FILE", "the guide to write into"),
+    place("results", "what `tpu_check --json` wrote"),
+    place("--readme FILE", "the guide to write into"),
 )
 
 if __name__ == "__main__":

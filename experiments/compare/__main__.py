@@ -31,12 +31,12 @@ main = cli.single_program(
     __doc__,
     "experiments.compare.run:run",
     cli.STUDY,
-    cli.argument(
+    cli.place(
         "arms [NAME=]RECIPE[:PATH=VALUE,...]",
         "two or more, of which the others are compared with the first",
         nargs="*",
     ),
-    cli.argument(
+    cli.place(
         "--corpus DIR", "of `pretrain prepare`, for pre-trainings (default: made in OUT/corpus)"
     ),
     cli.TFDS,

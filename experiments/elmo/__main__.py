@@ -36,8 +36,8 @@ main = cli.program(
         "the vectors of the words of some lines, as an .npz",
         "experiments.elmo.run:run_embed",
         cli.TRAINED,
-        cli.argument("--input FILE", "a sentence a line; stdin by default"),
-        cli.argument("--output FILE", "the .npz to write", required=True),
+        cli.place("--input FILE", "a sentence a line; stdin by default"),
+        cli.place("--output FILE", "the .npz to write", required=True),
         cli.argument(
             "--layers",
             "all layers of each word (default), their mean, or the last one",
@@ -55,7 +55,7 @@ main = cli.program(
         cli.argument(
             "--in SENTENCE", "sentences with it", dest="sentences", required=True, nargs="+"
         ),
-        cli.argument("--source", "documents to look in; the run's own by default", nargs="+"),
+        cli.place("--source", "documents to look in; the run's own by default", nargs="+"),
         cli.count("--limit N", "look in so many sentences (default 2000)", 2000),
         cli.count("--count N", "show so many of each (default 5)", 5),
         cli.TFDS,
@@ -65,8 +65,8 @@ main = cli.program(
         "a tagger of entities with the vectors, and one without",
         "experiments.elmo.tag:run",
         cli.TRAINED,
-        cli.argument("out", "folder of runs and results"),
-        cli.argument("--source", "tfds:NAME or conll:FILE; conll2003_ner by default"),
+        cli.place("out", "folder of runs and results"),
+        cli.place("--source", "tfds:NAME or conll:FILE; conll2003_ner by default"),
         cli.argument(
             "--split", "the split to score on (default dev, which chooses the epoch)", default="dev"
         ),

@@ -2,13 +2,13 @@
 
 import argparse
 import functools
-import pathlib
 import statistics
 from collections.abc import Callable
 
 import keras
 import numpy as np
 import tensorflow as tf
+from etils import epath
 
 from experiments import studies
 from experiments.elmo.run import ElmoRun
@@ -18,6 +18,7 @@ from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.tags import TaggedSentences, read_tagged
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.reading import score_tags
+from macaron_tf.io.paths import as_path
 from macaron_tf.models import Elmo, WordTagger, WordTaggerConfig
 from macaron_tf.objectives import SequenceObjective
 from macaron_tf.text.token_rows import fingerprint
@@ -75,7 +76,7 @@ def run(options: argparse.Namespace) -> None:
     opened = ElmoRun.open(options.run)
     weights = opened.checkpoint(options.checkpoint)
     elmo = opened.load_network(weights)
-    out = pathlib.Path(options.out)
+    out = as_path(options.out)
     if options.split.startswith(("train", "all")):
         raise UserError(
             f"--split {options.split}: taggers learn from the split 'train'; give {_CHOOSING} or "
@@ -141,7 +142,7 @@ def _tagger(
     judged: Sentences,
     epochs: int,
     seed: int,
-    path: pathlib.Path,
+    path: epath.Path,
 ) -> dict:
     """Trains one tagger, unless it is complete; its F1, weights of ELMo's layers and size.
 

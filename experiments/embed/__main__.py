@@ -48,9 +48,9 @@ _POOLING = cli.argument(
     "a sentence's vector from its tokens'; the encoder's own by default, or else mean",
     choices=("mean", "max", "cls"),
 )
-_OUTPUT = cli.argument("--output DIR", "where the metrics go; RUN/scores by default")
+_OUTPUT = cli.place("--output DIR", "where the metrics go; RUN/scores by default")
 _ENCODER = cli.together(
-    cli.argument("encoder ENCODER", "what makes the vectors"),
+    cli.place("encoder ENCODER", "what makes the vectors"),
     _POOLING,
     cli.count("--max-length N", "longest row; the encoder's own by default"),
     cli.LOWER_CASE,
@@ -66,7 +66,7 @@ main = cli.program(
         cli.unless_resumed(
             _TASK,
             cli.RUN_TO_TRAIN,
-            cli.argument("--init FROM", "what to start with", required=True),
+            cli.place("--init FROM", "what to start with", required=True),
         ),
         _OBJECTIVE,
         _POOLING,
@@ -91,7 +91,7 @@ main = cli.program(
         "Spearman's correlation on several sets of scored pairs, and their mean",
         "experiments.embed.evaluate:run_sets",
         _ENCODER,
-        cli.argument("sets SET", "senteval:DIR or NAME=SOURCE", nargs="+"),
+        cli.place("sets SET", "senteval:DIR or NAME=SOURCE", nargs="+"),
         _OUTPUT,
         cli.TFDS,
         cli.DEVICES,
@@ -101,8 +101,8 @@ main = cli.program(
         "lines to an array of vectors, one for each line, in order",
         "experiments.embed.evaluate:encode",
         _ENCODER,
-        cli.argument("--input FILE", "a sentence a line; stdin by default"),
-        cli.argument("--output FILE", ".npy: (lines, D) float32, by numpy.load", required=True),
+        cli.place("--input FILE", "a sentence a line; stdin by default"),
+        cli.place("--output FILE", ".npy: (lines, D) float32, by numpy.load", required=True),
         cli.switch("--unit", "scale each vector to length 1"),
         cli.DEVICES,
     ),
@@ -111,9 +111,10 @@ main = cli.program(
         "the lines of a file nearest to a query, by the cosine, exactly",
         "experiments.embed.evaluate:search",
         _ENCODER,
-        cli.argument(
+        cli.place(
             "--corpus FILE",
             "a sentence a line; its vectors are kept beside it, in FILE.HASH.npy",
+            local=True,
             required=True,
         ),
         cli.argument("--query TEXT", "as often as wanted; stdin by default", action="append"),

@@ -187,8 +187,6 @@ def encode(options: argparse.Namespace) -> None:
 
 def search(options: argparse.Namespace) -> None:
     """Answers queries, from the command line or line by line from stdin."""
-    if storage.is_remote(options.corpus):
-        raise UserError(f"--corpus {options.corpus}: copy the file from its bucket to the disk")
     with opened_input(options.corpus, "--corpus") as lines:
         # An empty line is nearest to any short query, and no answer to it.
         corpus = [(n, text) for n, text in enumerate(decoded(lines), 1) if text.strip()]
@@ -196,7 +194,7 @@ def search(options: argparse.Namespace) -> None:
         raise UserError(f"--corpus {options.corpus} has no text: give a sentence a line")
     encoder, _ = encoder_of(options)
     texts = [text for _, text in corpus]
-    vectors = corpus_vectors(encoder, texts, pathlib.Path(options.corpus).expanduser())
+    vectors = corpus_vectors(encoder, texts, pathlib.Path(options.corpus))
     encoder.encode([""])  # traced before the first query comes
     given = [options.query] if options.query else arriving(decoded(sys.stdin.buffer))
     for queries in given:

@@ -35,8 +35,8 @@ main = cli.single_program(
     "experiments.few_shot",
     __doc__,
     "experiments.few_shot.evaluate:run",
-    cli.argument("runs RUN", "RUN, RUN@CHECKPOINT or hugging-face:DIR", nargs="+"),
-    cli.argument("--task TASK", "see below", nargs="+", required=True),
+    cli.place("runs RUN", "RUN, RUN@CHECKPOINT or hugging-face:DIR", nargs="+"),
+    cli.place("--task TASK", "see below", nargs="+", required=True),
     cli.count(
         "--shots K", "examples shown", [0, 1, 4, 16], least=0, nargs="+", action=cli.Distinct
     ),
@@ -67,7 +67,7 @@ main = cli.single_program(
     ),
     cli.argument("--words WORD", "a word for each class, in turn", nargs="+"),
     cli.count("--max-examples N", "questions at most", 1_000),
-    cli.argument("--out DIR", "folder of table and figures", required=True),
+    cli.place("--out DIR", "folder of table and figures", required=True),
     cli.TFDS,
     forms=_FORMS,
 )

@@ -56,12 +56,13 @@ lines for `predict`:
 """
 
 _TASK = cli.argument("task", "name of a task")
-_PRESET = cli.argument(
+_PRESET = cli.place(
     "--preset NAME",
     "macaron: 3 epochs, 5e-5 linearly to 0; bert: the same, of questions 2 at 3e-5; "
     "gpt: 6.25e-5, hardly a warm-up; elmo: 5 epochs at 1e-3; spanbert: 2e-5, of questions 4 "
     "epochs; swish_rnn: 1e-5 constant, the paper's steps; or a function of your own of a task, "
     "FILE.py[:NAME] or package.module:NAME (default %(default)s)",
+    local=True,
     default="macaron",
 )
 _TRAINING = cli.together(
@@ -97,7 +98,7 @@ main = cli.program(
         cli.unless_resumed(
             _TASK,
             cli.RUN_TO_TRAIN,
-            cli.argument("--init FROM", "what to start with", required=True),
+            cli.place("--init FROM", "what to start with", required=True),
         ),
         _TRAINING,
     ),
@@ -106,8 +107,8 @@ main = cli.program(
         "fine-tune every combination of settings, and write one table",
         "experiments.finetune.grid:run",
         cli.argument("tasks task", "names of tasks: the columns", nargs="+"),
-        cli.argument("out", "folder of the runs and of grid.md and grid.json"),
-        cli.argument(
+        cli.place("out", "folder of the runs and of grid.md and grid.json"),
+        cli.place(
             "--init [NAME=]FROM",
             "what to start with: the rows; a row is called by the folder's name, or NAME",
             required=True,
@@ -138,7 +139,7 @@ main = cli.program(
             "languages to score one by one, of a model that knows several (XLM)",
             nargs="+",
         ),
-        cli.argument("--output DIR", "where metrics and predictions go; RUN/scores by default"),
+        cli.place("--output DIR", "where metrics and predictions go; RUN/scores by default"),
         cli.EXAMPLES,
         cli.DEVICES,
     ),
@@ -148,8 +149,8 @@ main = cli.program(
         "experiments.finetune.evaluate:predict",
         cli.TRAINED,
         cli.argument("--language CODE", "of the lines, of a model that knows several (XLM)"),
-        cli.argument("--input FILE", "lines, as below; stdin by default"),
-        cli.argument(
+        cli.place("--input FILE", "lines, as below; stdin by default"),
+        cli.place(
             "--output FILE",
             "a line each: the label and each class's probability; the score; the answer, its "
             "probability and where it begins and ends; of tags a line a word; stdout by default",
@@ -159,8 +160,8 @@ main = cli.program(
         "submit",
         "answer the test sets, in the GLUE server's files",
         "experiments.finetune.evaluate:submit",
-        cli.argument("runs run", "folders of runs, one for each task", nargs="+"),
-        cli.argument("out", "folder for CoLA.tsv, RTE.tsv and so on"),
+        cli.place("runs run", "folders of runs, one for each task", nargs="+"),
+        cli.place("out", "folder for CoLA.tsv, RTE.tsv and so on"),
         cli.checkpoint(),
         cli.TFDS,
     ),
@@ -169,7 +170,7 @@ main = cli.program(
         "score TF-IDF and a linear model (or each word's usual tag), to compare with",
         "experiments.finetune.evaluate:baseline",
         _TASK,
-        cli.argument("--output FILE", "JSON of the metrics"),
+        cli.place("--output FILE", "JSON of the metrics"),
         cli.EXAMPLES,
     ),
     cli.command(

@@ -4,7 +4,6 @@ import argparse
 import dataclasses
 import itertools
 import os
-import pathlib
 import re
 import shlex
 import statistics
@@ -13,6 +12,7 @@ from collections.abc import Iterator
 
 import keras
 import tensorflow as tf
+from etils import epath
 
 from experiments.finetune.evaluate import score_baseline
 from experiments.finetune.init import NOTHING, Init, read_init
@@ -61,7 +61,7 @@ class Cell:
     model: str
     init: Init
     recipe: FinetuningRecipe
-    path: pathlib.Path
+    path: epath.Path
 
     def complete(self, data: TaskData) -> FinetuningResult | None:
         """The result of a run that is there already, of the same settings and examples."""
@@ -135,7 +135,7 @@ def run(options: argparse.Namespace) -> None:
         described = get_task(task, own=True)
         table = override(preset(options.preset, described), options.set).table
         data[task] = TaskData(described, options.source, options.tfds, table)
-    cells, out = list(_cells(options, inits, data)), pathlib.Path(options.out)
+    cells, out = list(_cells(options, inits, data)), storage.as_path(options.out)
     record = {
         "command": shlex.join(["python", "-m", "experiments.finetune", *options.arguments]),
         "preset": options.preset,
@@ -162,7 +162,7 @@ def run(options: argparse.Namespace) -> None:
         record["runs"].append(one.record(result))
         # A long grid can be read while it runs.
         full = {**record, "combinations": combinations(record["runs"])}
-        write_json(storage.as_path(out / JSON), full)
+        write_json(out / JSON, full)
         text = markdown(full)
         storage.write_aside(out / MARKDOWN, text.encode())
         one.keep_best()
@@ -210,7 +210,7 @@ def _cells(
             check_recipe(chosen, init)
             length = f"steps{chosen.training.max_steps}" if epochs is None else f"epochs{epochs:g}"
             name = f"lr{rate:g}-batch{rows}-{length}-seed{seed}"
-            yield Cell(model, init, chosen, pathlib.Path(options.out) / task / model / name)
+            yield Cell(model, init, chosen, storage.as_path(options.out) / task / model / name)
 
 
 def combinations(runs: list[dict]) -> list[dict]:

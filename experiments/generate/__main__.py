@@ -23,7 +23,7 @@ A text ends where the model ends it, after --max-tokens, or with the model's las
 whichever comes first. Line ends in what is given are read as spaces, as in the training's rows.
 """
 
-_RUN = cli.argument("run", "folder of the run, or hugging-face:DIR")
+_RUN = cli.place("run", "folder of the run, or hugging-face:DIR")
 _DRAWING = cli.together(
     cli.group(
         "drawing",
@@ -59,14 +59,14 @@ main = cli.program(
         "perplexity of files of text, a token and a word",
         "experiments.generate.run:score",
         _RUN,
-        cli.argument("files FILE", "text, plain or .gz; a score each", nargs="+"),
+        cli.place("files FILE", "text, plain or .gz; a score each", nargs="+"),
         cli.count("--window L", "tokens that the model sees at once; those of its rows by default"),
         cli.count(
             "--stride S",
             "tokens from one window to the next; those before, which overlap, are seen and not "
             "scored (default: half a window)",
         ),
-        cli.argument("--output FILE", "JSON of the scores"),
+        cli.place("--output FILE", "JSON of the scores"),
         cli.checkpoint(),
     ),
     forms=_FORMS,

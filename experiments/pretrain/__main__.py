@@ -36,14 +36,14 @@ main = cli.program(
         "train a recipe's vocabulary alone",
         "experiments.pretrain.corpus:run_vocabulary",
         _RECIPE,
-        cli.argument("out", "folder of the vocabulary"),
+        cli.place("out", "folder of the vocabulary"),
     ),
     cli.command(
         "prepare",
         "write a recipe's corpus as shards of tokenized rows",
         "experiments.pretrain.corpus:run_prepare",
         _RECIPE,
-        cli.argument("corpus", "folder of the corpus; made, or continued where it exists"),
+        cli.place("corpus", "folder of the corpus; made, or continued where it exists"),
         cli.VOCABULARY,
         cli.count(
             "--processes N",
@@ -65,13 +65,13 @@ main = cli.program(
         "experiments.pretrain.train:run",
         cli.recipe_to_train(
             _EXAMPLES,
-            cli.argument(
+            cli.place(
                 "--init FROM",
                 "go on from these weights, with their model and vocabulary: a pre-training run, "
                 "hugging-face:DIR or keras-hub:DIR; heads that they lack are drawn",
             ),
         ),
-        cli.argument(
+        cli.place(
             "--corpus DIR",
             "a folder of `prepare`; by default the recipe's own is prepared in the cache",
         ),
@@ -90,8 +90,8 @@ main = cli.program(
         "loss and accuracy on a corpus's validation rows",
         "experiments.pretrain.evaluate:run",
         cli.TRAINED,
-        cli.argument("--corpus DIR", "a folder of `prepare`", required=True),
-        cli.argument("--output FILE", "JSON of the scores; in RUN/scores by default"),
+        cli.place("--corpus DIR", "a folder of `prepare`", required=True),
+        cli.place("--output FILE", "JSON of the scores; in RUN/scores by default"),
         cli.count(
             "--memory M",
             "earlier positions that a run with a memory attends to; several are compared "
@@ -105,7 +105,7 @@ main = cli.program(
         "fill",
         "the likeliest words for each [MASK] of a text",
         "experiments.pretrain.evaluate:run_fill",
-        cli.argument("run", "folder of the run, hugging-face:DIR or keras-hub:DIR"),
+        cli.place("run", "folder of the run, hugging-face:DIR or keras-hub:DIR"),
         cli.checkpoint(),
         cli.LOWER_CASE,
         cli.argument("text", "texts with [MASK]; lines of stdin by default", nargs="*"),

@@ -50,7 +50,7 @@ main = cli.program(
         "experiments.slides.decoders:run",
         _PRETRAINING,
         cli.DATA_DIR,
-        cli.argument("--source", "tagged sentences for ELMo, such as conll:FILE"),
+        cli.place("--source", "tagged sentences for ELMo, such as conll:FILE"),
         cli.settings("training.max_steps=500, of ELMo", "--elmo-set"),
         cli.switch(
             "--report", "only write the tables of complete runs: a look at a study going on"
@@ -61,7 +61,7 @@ main = cli.program(
         "Sentence-BERT's poolings and concatenations: twelve short trainings a seed",
         "experiments.slides.sentences:run",
         cli.STUDY,
-        cli.argument("--init FROM", "what to start with, as for `embed train`", required=True),
+        cli.place("--init FROM", "what to start with, as for `embed train`", required=True),
         cli.argument("--task", "classes of pairs (default %(default)s)", default="mnli"),
         cli.DATA_DIR,
         cli.count("--jobs N", "trainings at once (default %(default)s)", 2),

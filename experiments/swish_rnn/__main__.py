@@ -19,7 +19,7 @@ from experiments import command_line as cli
 
 _PRETRAINING = cli.together(
     cli.STUDY,
-    cli.argument("--corpus DIR", "a folder of `pretrain prepare`", required=True),
+    cli.place("--corpus DIR", "a folder of `pretrain prepare`", required=True),
     cli.count("--jobs N", "pre-trainings at once, each on its share of the CPUs", 1),
     cli.settings("training.max_steps=500, of every pre-training"),
 )
@@ -54,7 +54,7 @@ main = cli.program(
         "figure 3: score against learning rate",
         "experiments.swish_rnn.paper:stability",
         cli.STUDY,
-        cli.argument("--init [NAME=]FROM", "models, as for finetune", nargs="+", required=True),
+        cli.place("--init [NAME=]FROM", "models, as for finetune", nargs="+", required=True),
         cli.count(
             "--learning-rates R",
             "default: 1e-5 to 1e-3",

@@ -2,11 +2,11 @@
 
 import argparse
 import math
-import pathlib
 import statistics
 
 import keras
 import tensorflow as tf
+from etils import epath
 
 from experiments import registry, studies
 from experiments.recipe import refuse_given
@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> None:
     name = options.task
     prefix = "" if is_place(name) or name.startswith("tcn_") else "tcn_"
     base = registry.load(prefix + name, SequenceRecipe)
-    task, out, models = _task(base, options), pathlib.Path(options.out), options.models or MODELS
+    task, out, models = _task(base, options), as_path(options.out), options.models or MODELS
     for mixer in models:  # refuses wrong settings before minutes are spent
         base.of_mixer(mixer, options.set).check_metric([task.metric])
     rows = []
@@ -69,12 +69,12 @@ def _resume(options: argparse.Namespace) -> None:
     task = _task(recipe, options)
     recipe.check_metric([task.metric])
     data = task.open(options, recipe)
-    row = _train(recipe, task, data, pathlib.Path(options.run), options.data_dir)
+    row = _train(recipe, task, data, as_path(options.run), options.data_dir)
     print("\n".join(table(task, [row])))
 
 
 def _train(
-    recipe: SequenceRecipe, task: Task, data: TaskData, path: pathlib.Path, data_dir: str | None
+    recipe: SequenceRecipe, task: Task, data: TaskData, path: epath.Path, data_dir: str | None
 ) -> dict:
     """Trains or resumes a model's run in a folder, unless it is complete; its row of the table.
 
@@ -82,7 +82,7 @@ def _train(
         data: of the recipe's batch size and seed; without a test split the row's "test" is None.
     """
     done = path / "result.json"
-    run = SequenceRun(as_path(path), recipe, None, data.vocab_size, data_dir=data_dir)
+    run = SequenceRun(path, recipe, None, data.vocab_size, data_dir=data_dir)
     if (earlier := run.resume(run.path, recipe)) and done.exists() and earlier.recipe == recipe:
         if data.fingerprint:
             earlier.check_data(data.fingerprint)

@@ -24,7 +24,7 @@ the last two pairs of texts, `experiments.translate --help` lists the forms; fil
 their names, train and validation, and a TFDS set's two sides are --set fields="('en','de')"
 """
 
-_INIT = cli.argument(
+_INIT = cli.place(
     "--init RUN",
     "a pre-training run of T5 or BART, or hugging-face:DIR, a folder with a T5 or BART",
     required=True,
@@ -60,14 +60,14 @@ main = cli.program(
         "predict",
         "answer lines, a line out for a line in",
         "experiments.text_to_text.evaluate:predict",
-        cli.argument(
+        cli.place(
             "run", "folder of the run, or another encoder-decoder's, such as hugging-face:DIR"
         ),
         cli.argument(
             "--task NAME", "that a model answers which knows several, or whose folder does not say"
         ),
-        cli.argument("--input FILE", "texts, of two with a tab between; stdin by default"),
-        cli.argument("--output FILE", "answers; stdout by default"),
+        cli.place("--input FILE", "texts, of two with a tab between; stdin by default"),
+        cli.place("--output FILE", "answers; stdout by default"),
         cli.checkpoint(),
         cli.DEVICES,
     ),
@@ -75,7 +75,7 @@ main = cli.program(
         "experiments.text_to_text.train:run_settings",
         cli.argument("task", "name of a task, or several: sst2+cola"),
         _INIT,
-        cli.argument("--source", "examples; the task's own by default"),
+        cli.place("--source", "examples; the task's own by default"),
     ),
     forms=_FORMS,
 )

@@ -36,7 +36,7 @@ main = cli.program(
             _EXAMPLES,
             cli.group(
                 "start from pre-trained weights, with their vocabulary",
-                cli.argument(
+                cli.place(
                     "--init RUN",
                     "a run of an encoder or a language model, copied into both stacks; or of BART "
                     "or T5, which reads the other language through a new encoder",
@@ -47,7 +47,7 @@ main = cli.program(
                     nargs="+",
                     choices=("embeddings", "encoder", "decoder"),
                 ),
-                cli.argument("--init-decoder RUN", "another run of that shape, for the decoder"),
+                cli.place("--init-decoder RUN", "another run of that shape, for the decoder"),
             ),
         ),
         cli.VOCABULARY,
@@ -64,7 +64,7 @@ main = cli.program(
         "train a recipe's joint vocabulary alone",
         "experiments.translate.train:run_vocabulary",
         _RECIPE,
-        cli.argument("out", "folder for vocabulary.model and vocabulary.json"),
+        cli.place("out", "folder for vocabulary.model and vocabulary.json"),
     ),
     cli.command(
         "average",
@@ -79,7 +79,7 @@ main = cli.program(
         "experiments.translate.evaluate:run",
         _RUN,
         cli.TFDS,
-        cli.argument("--source", "text to translate; the recipe's by default"),
+        cli.place("--source", "text to translate; the recipe's by default"),
         cli.argument(
             "--split",
             "by default the recipe's validation split; all of other files without {split}",
@@ -95,15 +95,15 @@ main = cli.program(
         cli.argument(
             "--tokenize NAME", "sacreBLEU's tokenizer, such as char; the recipe's by default"
         ),
-        cli.argument("--output DIR", "of scores and translations; RUN/scores by default"),
+        cli.place("--output DIR", "of scores and translations; RUN/scores by default"),
         cli.DEVICES,
     ),
     cli.command(
         "compare",
         "paired bootstrap between two evaluated outputs",
         "experiments.translate.evaluate:run_compare",
-        cli.argument("first", "a .json that `evaluate` wrote"),
-        cli.argument("second", "another, on the same text"),
+        cli.place("first", "a .json that `evaluate` wrote"),
+        cli.place("second", "another, on the same text"),
         cli.count("--samples N", "resamplings (default 1000)", 1000),
         cli.count("--seed N", "of the resamplings (default 1)", 1, least=0),
     ),
@@ -112,8 +112,8 @@ main = cli.program(
         "translate lines, in order, one line out for one line in",
         "experiments.translate.evaluate:translate",
         _RUN,
-        cli.argument("--input FILE", "lines to translate; stdin by default"),
-        cli.argument("--output FILE", "translations; stdout by default"),
+        cli.place("--input FILE", "lines to translate; stdin by default"),
+        cli.place("--output FILE", "translations; stdout by default"),
         cli.count("--n-best N", "print N a line, with scores, in TSV", 1),
         cli.group(
             "sampling, instead of beam search",

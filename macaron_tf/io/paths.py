@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import tensorflow as tf
 from etils import epath
 
-from macaron_tf.errors import UserError, store_problem
+from macaron_tf.errors import UserError, check_path, store_problem
 
 # Errors of reading or writing a file: Python's on disk, TensorFlow's in a bucket.
 FILE_ERRORS = (OSError, tf.errors.OpError)
@@ -20,15 +20,11 @@ FILE_ERRORS = (OSError, tf.errors.OpError)
 
 def as_path(path: str | os.PathLike) -> epath.Path:
     """A path with pathlib's methods, on disk or in a bucket (`gs://BUCKET/NAME`)."""
-    if not os.fspath(path):
-        raise UserError("a path is empty: give a file or a folder (is a shell's variable unset?)")
+    check_path(os.fspath(path))
     try:
         return epath.Path(path)
-    except KeyError as error:
-        scheme = os.fspath(path).partition("://")[0]
-        raise UserError(
-            f"{os.fspath(path)}: {scheme}:// is not supported; give a local path or gs://BUCKET/..."
-        ) from error
+    except KeyError as error:  # of `x=gs://bucket`
+        raise UserError(f"{path}: give a local path or gs://BUCKET/NAME alone") from error
 
 
 @contextlib.contextmanager

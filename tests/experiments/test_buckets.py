@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from experiments import registry
+from experiments import look, registry
 from experiments.finetune import __main__ as finetune
 from experiments.pretrain import __main__ as pretrain
 from experiments.pretrain.train import train_recipe
@@ -15,7 +15,7 @@ from macaron_tf.io import paths as storage
 from macaron_tf.training.progress import read_lines
 from tests import ram_paths
 from tests.experiments.pretraining_toy import flags, toy_settings, write_documents
-from tests.experiments.task_toys import toy_flags, write_toy
+from tests.experiments.task_toys import toy_flags, without, write_toy
 from tests.harness import refuses
 
 
@@ -61,6 +61,19 @@ def test_a_pretraining_and_a_finetuning_in_a_bucket(bucket, tmp_path, refused):
     missing = ["predict", classifier, "--input", f"{bucket}/nothing"]
     refused(finetune.main, missing, "--input ram://")
     # A file that is missing in the bucket is not made on the disk.
+    assert not os.path.exists("ram:")
+
+
+def test_a_grid_and_pictures_in_a_bucket(toy, toy_run, tmp_path, ran):
+    out = storage.as_path(ram_paths.folder(tmp_path))
+    chosen = without(toy_flags(toy), "training.learning_rate", "batch_size")
+    words = ["grid", "sst2", out / "grid", *chosen, "--learning-rates", "0.01"]
+    ran(finetune.main, *words)
+    first = (out / "grid/grid.json").read_bytes()
+    assert "score" in ran(finetune.main, *words).out
+    assert json.loads(first)["runs"] == json.loads((out / "grid/grid.json").read_bytes())["runs"]
+    ran(look.main, toy_run, "the good film", "--out", out / "look")
+    assert (out / "look/encoder.png").read_bytes().startswith(b"\x89PNG")
     assert not os.path.exists("ram:")
 
 

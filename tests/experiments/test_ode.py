@@ -5,6 +5,7 @@ import json
 import pytest
 
 from experiments import ode
+from macaron_tf.io.paths import as_path
 from macaron_tf.models import EncoderConfig, PretrainingEncoder
 from macaron_tf.models.pretrained import Pretrained
 from tests.harness import built
@@ -17,21 +18,24 @@ def network(folder, norm):
 
 
 @pytest.mark.parametrize("trained", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_strang_splitting_needs_sub_steps_of_second_order(tmp_path, monkeypatch, trained):
+def test_strang_splitting_needs_sub_steps_of_second_order(
+    tmp_path, disk_or_bucket, monkeypatch, trained
+):
     tokens_first, splitting, *_ = ode.SPLITTINGS
     kept = {name: ode.SPLITTINGS[name] for name in (tokens_first, splitting)}
     monkeypatch.setattr(ode, "SPLITTINGS", kept)
     monkeypatch.setattr(ode, "SUB_STEPS", (ode.EXACT, "euler", "heun"))
     monkeypatch.setattr(ode, "STEPS", (0.05, 0.025))
     runs = ["--runs", network(tmp_path / "run", "pre")] if trained else ["--seeds", "1"]
-    assert ode.main([*runs, "--results", str(tmp_path / "out"), "--name", "orders"]) == 0
-    rows = json.loads((tmp_path / "out/orders.json").read_text())["rows"]
+    assert ode.main([*runs, "--results", f"{disk_or_bucket}/out", "--name", "orders"]) == 0
+    out = as_path(disk_or_bucket) / "out"
+    rows = json.loads((out / "orders.json").read_text())["rows"]
     found = {(row["splitting"], row["sub_step"]): row["order"] for row in rows}
     for sub_step, order in ((ode.EXACT, 3), ("euler", 2), ("heun", 3)):
         assert found[splitting, sub_step] == pytest.approx(order, abs=0.1)
         assert found[tokens_first, sub_step] == pytest.approx(2, abs=0.1)
-    assert "| splitting | exact | euler | heun |" in (tmp_path / "out/orders.md").read_text()
-    assert (tmp_path / "out/orders.png").stat().st_size > 1000
+    assert "| splitting | exact | euler | heun |" in (out / "orders.md").read_text()
+    assert (out / "orders.png").stat().length > 1000
 
 
 def test_norms_behind_the_sub_layers_are_no_step(tmp_path, refused):

@@ -1,5 +1,6 @@
 """Flags of the commands: the parsers alone, nothing runs."""
 
+import argparse
 import contextlib
 import functools
 import importlib
@@ -14,7 +15,9 @@ import pytest
 from tests.fuzz.profiles import examples, hypothesis, strategies, survive, values  # isort: skip
 
 from experiments import command_line
+from export.server.config import ServerConfig
 from macaron_tf.command_names import COMMANDS
+from macaron_tf.settings import describe
 
 PARSED = sorted(
     name for name, (module, _) in COMMANDS.items() if module.startswith(("experiments.", "export."))
@@ -83,3 +86,67 @@ def test_any_words(data):
     assert status in (0, 2, None), (command, words)
     if status == 2:
         assert errors.getvalue().startswith("error: ") and errors.getvalue().count("\n") == 1
+
+
+# Arguments of words that name no file; every other one must be a `command_line.place`.
+WORDS = [
+    "arms", "beam", "checkpoint", "data_service", "decoding", "differ", "dtype", "finetune_set",
+    "elmo_set", "gate", "grpc", "host", "input", "joey", "labels", "language", "languages",
+    "mesh", "mixers", "model", "name", "only", "query", "reference", "sentences", "set",
+    "signatures", "sizes", "source_language", "split", "systems", "target_language", "task",
+    "tasks", "template", "text", "texts", "tokenize", "topology", "tpu", "url", "word", "words",
+]  # fmt: skip
+ALSO = {"experiments.swish_rnn": ["recipe"], "experiments.tpu_check": ["recipe"]}
+ALSO["export.serve"] = [setting.name for setting in describe(ServerConfig)]
+BENCHMARKS = [
+    f"experiments.benchmarks.{name}"
+    for name in ("decoding", "input_pipeline", "scaling", "serving", "soak", "translation_training")
+]
+
+
+class Parsed(BaseException):
+    """Carries a parser out of a command's `main`."""
+
+
+def places(parser: argparse.ArgumentParser, names: list[str], begin=()):
+    """The words around each argument that takes a path; others must be among the names."""
+    before, options = list(begin), [one for one in parser._actions if one.option_strings]
+    needed = [word for one in options if one.required for word in (one.option_strings[0], "x")]
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, inner in action.choices.items():
+                yield from places(inner, names, [name])
+        elif action.nargs == 0 or action.choices or "count." in repr(action.type):
+            continue
+        elif action.type is None:
+            assert action.dest in names, (parser.prog, action.dest)
+        else:
+            flag = action.option_strings[:1]
+            yield [*begin, *flag] if flag else before, [] if flag else needed
+        before = before if action.option_strings else [*before, "x"]
+
+
+def test_no_command_goes_to_another_place_than_was_said(monkeypatch, capsys, tmp_path):
+    def stop(self, *given):
+        raise Parsed(self)
+
+    monkeypatch.chdir(tmp_path)
+    tried = []
+    for module in ["export.triton", *BENCHMARKS, *(COMMANDS[name][0] for name in PARSED)]:
+        package = importlib.util.find_spec(module).submodule_search_locations is not None
+        main = importlib.import_module(f"{module}.__main__" if package else module).main
+        with monkeypatch.context() as patch, pytest.raises(Parsed) as caught:
+            for name in ("parse_known_args", "parse_known_intermixed_args"):
+                patch.setattr(argparse.ArgumentParser, name, stop)
+            main([])
+        for words, more in places(caught.value.args[0], [*WORDS, *ALSO.get(module, ())]):
+            tried.append(words)
+            for bad, why in (
+                ("gs:/b/x", "gs:/ names no bucket; write gs://BUCKET/NAME"),
+                ("gs://", "gs:// names no bucket; write gs://BUCKET/NAME"),
+                ("s3://b/x", "s3:// is not supported; give a local path"),
+            ):
+                assert main([*words, bad, *more]) == 2, (module, words)
+                said = capsys.readouterr().err
+                assert said.startswith(f"error: {bad}: {why}") and said.count("\n") == 1
+    assert len(tried) > 150 and not [*tmp_path.iterdir()]

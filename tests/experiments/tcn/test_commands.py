@@ -17,6 +17,8 @@ from experiments.tcn.run import SequenceRecipe
 from experiments.tcn.tasks import MODELS, TASKS
 from experiments.tcn.train import table
 from macaron_tf.errors import UserError
+from macaron_tf.io.paths import as_path
+from tests import ram_paths
 from tests.experiments.pretraining_toy import flags
 
 SMALL = ("training.max_steps=40", "training.validate_every=20", "training.log_every=10")
@@ -261,3 +263,12 @@ def test_mnist_reads_pixels_in_one_order(tfds, monkeypatch):
     np.testing.assert_allclose(np.sort(plain[0], axis=0), np.sort(mixed[0], axis=0))
     assert not np.array_equal(plain[0], mixed[0])
     assert next(iter(in_order.train(0)))["targets"].shape == (3,)
+
+
+def test_a_task_in_a_bucket(tunes, tmp_path, ran):
+    out = as_path(ram_paths.folder(tmp_path))
+    command = ["jsb", out, "--data", tunes, "--models", "tcn", *flags(SMALL)]
+    ran(main, *command)
+    assert {path.name for path in out.iterdir()} == {"jsb.json", "jsb.md", "jsb.png", "tcn-1"}
+    [row] = json.loads((out / "jsb.json").read_text())["rows"]
+    assert row["test"] > 0 and "complete" in ran(main, *command).out
