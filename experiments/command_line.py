@@ -99,6 +99,10 @@ def _main(parse: Callable[[list[str]], argparse.Namespace]) -> Callable[..., int
             _check_start(options)
         if "checkpoint" in options and "run" in options:
             _name_checkpoint(options)
+        if written := vars(options).get("output"):
+            for name in filter(None, vars(options).get("files") or [vars(options).get("input")]):
+                if os.path.realpath(name) == os.path.realpath(written):
+                    raise UserError(f"--output {written} is the input too: give another file")
         if options.uses_tfds:
             from experiments.run import kept_data_dir
             from macaron_tf.data.sources.tfds import Tfds
@@ -186,13 +190,24 @@ def argument(form: str, text: str, **options) -> Part:
     """
     name, _, value = form.partition(" ")
     options |= {"metavar": value} if value else {}
+    if name.startswith("--") and not options.keys() & {"type", "action", "choices"}:
+        options["type"] = functools.partial(_word, name)
     return lambda parser: [parser.add_argument(name, help=text, **options)]
+
+
+def _word(name: str, text: str) -> str:
+    if not text:
+        raise UserError(f"{name} is empty: leave it out, or give it (is a shell's variable unset?)")
+    return text
 
 
 def place(form: str, text: str, local: bool = False, **options) -> Part:
     """An argument that names a file, a folder, or a source in one; see `check_path`."""
     checked = functools.partial(check_path, local=local, name=form.partition(" ")[0])
     return argument(form, text, type=checked, **options)
+
+
+local_place = functools.partial(place, local=True)
 
 
 def switch(name: str, text: str) -> Part:
@@ -261,6 +276,17 @@ def settings(examples: str, flag: str = "--set") -> Part:
     return argument(f"{flag} PATH=VALUE", text, action="append", default=[])
 
 
+def drawn(options: argparse.Namespace) -> tuple[dict[str, float], int]:
+    """The sampling and the seed of `DRAWING`; refuses one that nothing reads."""
+    values = {"top_k": 0, "top_p": 1.0, "seed": 1}
+    given = {name: vars(options)[name] for name in values if vars(options)[name] is not None}
+    if given and not options.temperature:
+        flag = next(iter(given)).replace("_", "-")
+        raise UserError(f"--{flag} is of draws: leave it out, or give a --temperature above 0")
+    values |= given
+    return values, values.pop("seed")
+
+
 def unless_resumed(*parts: Part) -> Part:
     """The arguments that a training starts from, or `--resume RUN`, which knows them."""
 
@@ -294,7 +320,7 @@ def recipes(kind: str) -> Command:
         "recipes",
         "list the recipes, or print one as a file to start from",
         "experiments.registry:run",
-        place("name", "a recipe", local=True, nargs="?"),
+        local_place("name", "a recipe", nargs="?"),
         lambda parser: parser.set_defaults(kind=kind),
     )
 
@@ -302,7 +328,7 @@ def recipes(kind: str) -> Command:
 def settings_of(kind: str) -> Command:
     """The command `settings RECIPE [WORD ...]`, of the recipes of a class, `module:class`."""
     text = "a recipe's name, which `recipes` lists, or a function of your own"
-    start = place("recipe", text, local=True)
+    start = local_place("recipe", text)
     run = "experiments.registry:run_settings"
     return settings_by(run, start, lambda parser: parser.set_defaults(kind=kind))
 
@@ -338,15 +364,14 @@ def finetuning(*tasks: str) -> Part:
 TRUST_CODE = switch(
     "--trust-code", "import the modules that a folder names, such as its author's block"
 )
-RECIPE = place(
+RECIPE = local_place(
     "recipe",
     "name of a recipe, which `recipes` lists; or a function of your own that makes one: "
     "FILE.py[:NAME] or package.module:NAME",
-    local=True,
 )
 DATA_DIR = place("--data-dir DIR", "TensorFlow Datasets' folder; a run keeps it")
 STUDY = together(
-    place("out", "folder of runs and results", local=True),
+    local_place("out", "folder of runs and results"),
     count("--seeds N", "default 1 2 3", [1, 2, 3], least=0, nargs="+", action=Distinct),
 )
 TFDS = together(
@@ -368,9 +393,9 @@ INIT_NONE = together(
     LOWER_CASE,
 )
 DRAWING = together(
-    count("--top-k K", "of the K likeliest", 0, least=0),
-    count("--top-p P", "of the likeliest that make up P", 1.0, least=0.0),
-    count("--seed", "same seed, same draws (default 1)", 1, least=0),
+    count("--top-k K", "of the K likeliest", least=0),
+    count("--top-p P", "of the likeliest that make up P", least=0.0),
+    count("--seed", "same seed, same draws (default 1)", least=0),
 )
 DEVICES = together(
     group(

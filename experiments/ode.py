@@ -22,12 +22,12 @@ from experiments import command_line as cli
 from experiments import studies
 from macaron_tf import load
 from macaron_tf.errors import UserError
-from macaron_tf.io.paths import as_path
+from macaron_tf.io.paths import as_path, clear_errors, make_folders
 from macaron_tf.layers.block import Block
 from macaron_tf.layers.blocks import TransformerBlock
 from macaron_tf.layers.residual import Residual
 from macaron_tf.layers.scheme import SOLVERS
-from macaron_tf.models.language_model import LanguageModel
+from macaron_tf.models.encoder import Encoder
 
 _JUMP = 1 / (2 - 2 ** (1 / 3))  # Yoshida 1990: three steps of an even method, the middle one back
 _STRANG = (("channels", 0.5), ("tokens", 1.0), ("channels", 0.5))
@@ -49,8 +49,11 @@ Flow = Callable[[np.ndarray], np.ndarray]
 
 def run(options: argparse.Namespace) -> None:
     """Measures every scheme on every pair of operators, then writes the table and the figure."""
-    rows = []
-    for operators, seed, block, x in _operators(options):
+    rows, out = [], as_path(options.results)
+    measured = list(_operators(options))
+    with clear_errors(f"--results {out} cannot be made a folder", "choose another place"):
+        make_folders(out)
+    for operators, seed, block, x in measured:
         print(f"{operators}, {seed}", flush=True)
         exact = solutions(block, x)
         for splitting in SPLITTINGS:
@@ -66,7 +69,6 @@ def run(options: argparse.Namespace) -> None:
                         "errors": dict(zip(map(str, STEPS), errors, strict=True)),
                     }
                 )
-    out = as_path(options.results)
     title = "Local errors of splitting schemes"
     studies.write(out, options.name, "ode", options, title, _report(rows), rows=rows)
     studies.mean_curves(
@@ -76,8 +78,10 @@ def run(options: argparse.Namespace) -> None:
 
 def _operators(options: argparse.Namespace) -> Iterator[tuple[str, str, Block, np.ndarray]]:
     """A block's origin, its number, itself and states that it is given, `(B, L, D)`."""
+    if options.runs and options.seeds:
+        raise UserError("--seeds draw random operators: leave them out beside --runs")
     if not options.runs:
-        for seed in options.seeds:
+        for seed in options.seeds or (1, 2, 3):
             keras.utils.set_random_seed(seed)
             rng = np.random.default_rng(seed)
             x = rng.normal(size=(2, 16, 32))
@@ -85,9 +89,10 @@ def _operators(options: argparse.Namespace) -> Iterator[tuple[str, str, Block, n
             block.build(x.shape)
             yield "random", f"seed {seed}", block, x
     for place in options.runs:
-        found = load(place)
-        causal = isinstance(found.network, LanguageModel)
-        encoder = found.network.encoder if causal else found.encoder
+        encoder = getattr(load(place).network, "encoder", None)
+        blocks = encoder.stack.blocks if isinstance(encoder, Encoder) else []
+        if {name for block in blocks for name, _ in block.sublayers} != {"tokens", "channels"}:
+            raise UserError(f"{place} has no blocks of tokens and channels to split: give another")
         if encoder.config.norm != "pre":
             raise UserError(
                 f"{place}: its norms follow the sub-layers, which is no solver's step: give a run "
@@ -224,7 +229,7 @@ main = cli.single_program(
     __doc__,
     "experiments.ode:run",
     cli.place("--runs PLACE", "trained models, as `load` takes them", nargs="+", default=[]),
-    cli.count("--seeds N", "of random operators (default 1 2 3)", [1, 2, 3], least=0, nargs="+"),
+    cli.count("--seeds N", "of random operators (default 1 2 3)", least=0, nargs="+"),
     cli.place("--results DIR", "of the table (%(default)s)", default="experiments/results"),
     cli.argument("--name", "the table's file name (%(default)s)", default="ode"),
 )

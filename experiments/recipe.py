@@ -8,7 +8,7 @@ import sys
 import typing
 from collections.abc import Iterable, Iterator
 
-from macaron_tf.errors import UserError, nearest
+from macaron_tf.errors import UserError, nearest, parse_json
 from macaron_tf.models import EncoderConfig, EncoderDecoderConfig, catalog
 from macaron_tf.objectives import Objective
 from macaron_tf.plug_ins import allow_within
@@ -164,15 +164,15 @@ def naming(settings: str) -> Iterator[None]:
 def recipe_from_json(recipe_class: type[Recipe], text: str, where: str) -> Recipe:
     """Reads the output of `Recipe.to_json` in the file `where`."""
     try:
-        values = json.loads(text)
-        kind = values.pop("kind", recipe_class.kind)
+        values = parse_json(text)
+        kind = str(values.pop("kind", recipe_class.kind))
         if kind == recipe_class.kind:
             return recipe_class(**values)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(
             f"{where} is not a recipe that this version wrote: {error}; train it again"
         ) from error
-    kinds = (f"{'an' if kind[0] in 'ae' else 'a'} {kind}" for kind in (kind, recipe_class.kind))
+    kinds = (f"{'an' if name[:1] in 'ae' else 'a'} {name}" for name in (kind, recipe_class.kind))
     raise UserError("{} is the recipe of {} run, not of {} one".format(where, *kinds))
 
 

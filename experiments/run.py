@@ -27,7 +27,7 @@ from etils import epath
 from experiments.recipe import Recipe, recipe_from_json
 from macaron_tf.data.sources.names import Source
 from macaron_tf.distribution.memory import refuse_oversize
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, parse_json
 from macaron_tf.io import paths as storage
 from macaron_tf.io.signatures import allow_signed_code, sign_code
 from macaron_tf.pretrained import needs_vocabulary, saved_network
@@ -230,14 +230,15 @@ def _recipe_text(path: epath.Path, writer: str) -> str:
 
 def kept_data_dir(path: str | os.PathLike) -> str | None:
     """TensorFlow Datasets' folder that a run was trained with; None where it is not known."""
-    return _data_record(storage.as_path(path)).get(_DATA_DIR)
+    folder = _data_record(storage.as_path(path)).get(_DATA_DIR)
+    return folder if isinstance(folder, str) and folder else None
 
 
 def _data_record(path: epath.Path) -> dict[str, typing.Any]:
     """The contents of a run's data.json; {} where it cannot be read."""
     try:
-        return dict(json.loads((path / "data.json").read_bytes()))
-    except (*storage.FILE_ERRORS, ValueError, TypeError):
+        return storage.read_json(path / "data.json")
+    except UserError:
         return {}
 
 
@@ -245,8 +246,8 @@ def read_kind(path: str | os.PathLike) -> str:
     """The kind of the recipe of a run's folder, such as "translation"; see `Recipe.kind`."""
     text = _recipe_text(storage.as_path(path), "a `train` command")
     try:
-        return str(json.loads(text)["kind"])
-    except (ValueError, LookupError, TypeError) as error:
+        return parse_json(text, kind=str)["kind"]
+    except ValueError as error:
         raise UserError(
             f"{path}/recipe.json is not a recipe that this version wrote: it names no kind of run"
         ) from error

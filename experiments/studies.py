@@ -29,6 +29,7 @@ from experiments.pretrain.run import PretrainingRecipe
 from experiments.recipe import Recipe, recipe_from_json
 from experiments.run import write_json
 from macaron_tf.errors import UserError
+from macaron_tf.io import paths as storage
 from macaron_tf.io.paths import as_path, write_aside
 from macaron_tf.io.progress import Progress
 from macaron_tf.plug_ins import trusts_code
@@ -165,7 +166,7 @@ def grid(
         more: further words of its command line.
     """
     command("finetune", "grid", *tasks, str(out), *more, log=log)
-    return read_json(out / "grid.json")["combinations"]
+    return read_json(out / "grid.json", combinations=list)["combinations"]
 
 
 def tuning(options: argparse.Namespace) -> list[str]:
@@ -205,9 +206,9 @@ def flags(name: str, *values: str | None) -> list[str]:
     return [word for value in values if value is not None for word in (name, value)]
 
 
-def read_json(path: pathlib.Path) -> Any:
-    """The content of a JSON file."""
-    return json.loads(path.read_text(encoding="utf-8"))
+def read_json(path: pathlib.Path, kind: type = dict, /, **fields: type) -> Any:
+    """The content of a JSON file that a study keeps, with fields of some types."""
+    return storage.read_json(path, kind, mend="remove it and give the same command again", **fields)
 
 
 def written(path: pathlib.Path, script: str, *words: str, log: pathlib.Path | None = None) -> Any:
@@ -224,7 +225,7 @@ def kept(file: pathlib.Path, settings: dict[str, Any], make: Callable[[], dict])
     """
     if not file.exists():
         write_json(file, {**make(), "settings": settings})
-    row = read_json(file)
+    row = read_json(file, settings=dict)
     earlier = row.pop("settings")
     for name, value in json.loads(json.dumps(settings)).items():
         if earlier.get(name) != value:

@@ -38,7 +38,7 @@ from typing import Any
 
 from experiments.command_line import Parser, count
 from export.server.config import MAX_VERSION
-from macaron_tf.errors import UserError, check_whole
+from macaron_tf.errors import UserError, check_whole, parse_json
 from macaron_tf.program import decoded, exit_on_user_error
 
 _BUSY = (429, 503)
@@ -444,13 +444,10 @@ def text_of(answer: Mapping[str, Any]) -> str:
 
 def _parse(raw: bytes, status: int) -> dict:
     try:
-        answer = json.loads(raw)
-    except (ValueError, RecursionError):
-        answer = None
-    if not isinstance(answer, dict):
+        return parse_json(raw)
+    except ValueError:
         said = f"the answer is no JSON object (HTTP {status}): {raw[:80]!r}"
-        raise ClientError(said, status)
-    return answer
+        raise ClientError(said, status) from None
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -478,8 +475,8 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         parser.error("--grpc is empty: write HOST:PORT")
     pairs = [given.partition("=")[::2] for given in parsed.input]
     try:
-        parsed.input = {name: json.loads(number) for name, number in pairs}
-    except (ValueError, RecursionError):
+        parsed.input = {name: parse_json(number, object) for name, number in pairs}
+    except ValueError:
         parser.error(f"--input {' '.join(parsed.input)}: write NAME=NUMBER")
     return parsed
 

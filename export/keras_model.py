@@ -8,11 +8,10 @@ OUT/VERSION is written as `export.saved_model` writes it.
 """
 
 import argparse
-import json
 
 from experiments.command_line import TRUST_CODE, Parser, count, place
 from export.saved_model import BFLOAT16, COMPILE
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, parse_json
 from macaron_tf.plug_ins import trusting
 from macaron_tf.program import exit_on_user_error
 
@@ -32,12 +31,10 @@ def run(options: argparse.Namespace) -> None:
     from macaron_tf.pretrained import load
 
     try:
-        settings = json.loads(options.decoding)
-        if not isinstance(settings, dict):
-            raise ValueError('write a JSON object such as {"beam_size": 4}')
-        config = BeamSearchConfig(**settings)
+        config = BeamSearchConfig(**parse_json(options.decoding))
     except (ValueError, TypeError) as error:
-        raise UserError(f"--decoding {options.decoding}: {error}") from error
+        given = f"--decoding {options.decoding[:200]}: {error}"
+        raise UserError(f'{given}; write a JSON object such as {{"beam_size": 4}}') from error
     found, labels = load(options.model, vocabulary=options.vocabulary), tuple(options.labels or ())
     network = found.network
     if options.compile and not isinstance(network, EncoderDecoder):

@@ -15,7 +15,7 @@ import os
 
 from etils import epath
 
-from experiments.command_line import TRUST_CODE, Parser, count, place, switch
+from experiments.command_line import TRUST_CODE, Parser, checkpoint, count, place, switch
 from export.server.config import MAX_VERSION
 from macaron_tf.command_names import as_typed
 from macaron_tf.plug_ins import trusting
@@ -64,9 +64,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = Parser(prog="python -m export.saved_model", description=__doc__)
     place("run", "folder of a trained run")(parser)
     place("out", "folder of the served model; versions are subfolders")(parser)
-    parser.add_argument(
-        "--checkpoint", metavar="NAME", help="average, best, last or a step's number"
-    )
+    checkpoint("average, best, last or a step's number")(parser)
     text = "number of the version; the next by default"
     count("--version N", text, least=1, below=MAX_VERSION + 1)(parser)
     count("--n-best N", "translations a line (default 1)")(parser)

@@ -27,7 +27,7 @@ import time
 import urllib.request
 from collections.abc import Mapping
 
-from experiments.command_line import argument, count, place, single_program
+from experiments.command_line import argument, count, local_place, single_program
 from macaron_tf.errors import UserError
 
 _DEFAULT = "serving_default"
@@ -231,7 +231,7 @@ main = single_program(
     "export.triton",
     __doc__,
     "export.triton:run",
-    place("models OUT", "folder of a model's versions, or NAME=OUT", local=True, nargs="+"),
+    local_place("models OUT", "folder of a model's versions, or NAME=OUT", nargs="+"),
     argument("--host ADDRESS", "address to listen on (%(default)s)", default="127.0.0.1"),
     count("--http-port N", "port of HTTP (%(default)s)", 8000, 1, 65536),
     count("--grpc-port N", "port of gRPC (%(default)s)", 8001, 1, 65536),

@@ -2,11 +2,13 @@
 
 import contextlib
 import difflib
+import json
 import os
 import re
 import sys
 import traceback
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 
 class UserError(Exception):
@@ -30,9 +32,23 @@ def check_whole(texts: Iterable[str], first: int = 1) -> None:
             )
 
 
+def parse_json(text: str | bytes, kind: type = dict, /, **fields: type) -> Any:
+    """The object (or list, by `kind`) of a JSON text, with fields of some types, or ValueError."""
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError("brackets are nested too deeply") from None
+    if not isinstance(value, kind):
+        raise ValueError(f"no {kind.__name__}")
+    for name, wanted in fields.items():
+        if not isinstance(value.get(name), wanted):
+            raise ValueError(f"{name!r} is no {wanted.__name__}")
+    return value
+
+
 STORES = {"gs"}  # the schemes of places that are not on a local disk
-# What a slip of the pen leaves of other stores, `s3:/bucket`, is no name of a local folder.
-_OTHERS = {"s3", "hdfs", "file", "memory", "http", "https", "ftp", "az", "abfs", "hf"}
+# With one slash too, as in s3:/bucket, these name no local folder.
+_NOT_LOCAL = {"gs", "s3", "hdfs", "file", "memory", "http", "https", "ftp", "az", "abfs", "hf"}
 _SCHEME = re.compile(r"(?<![\w+.-])([A-Za-z][\w+.-]*):(/*)(?=([^/,]*))")
 
 
@@ -47,17 +63,11 @@ def check_path(text: str, local: bool = False, name: str = "a path") -> str:
     if not text:
         raise UserError(f"{name} is empty: give a file or a folder (is a shell's variable unset?)")
     for scheme, slashes, bucket in _SCHEME.findall(text):
-        kind = scheme.lower()
-        if kind != "gs" and not (slashes[1:] or (slashes and kind in _OTHERS)):
+        if scheme.lower() not in _NOT_LOCAL and not slashes[1:]:
             continue  # the kind of a source, or a local name
-        if scheme not in STORES or slashes != "//" or not bucket:
-            wrong, mend = "names no bucket", "write gs://BUCKET/NAME"
-            if kind != "gs":
-                wrong = "is not supported"
-                mend = f"give a local path{'' if local else ' or gs://BUCKET/NAME'}"
-            raise UserError(f"{text}: {scheme}:{slashes} {wrong}; {mend}")
-        if local:
-            raise UserError(f"{text}: {name} cannot be in a bucket; give a path on a local disk")
+        if local or scheme not in STORES or slashes != "//" or not bucket:
+            places = "a local path" if local else "a local path or gs://BUCKET/NAME"
+            raise UserError(f"{text}: {scheme}:{slashes} is not supported; give {places}")
     return os.path.expanduser(text)
 
 
@@ -125,13 +135,10 @@ def missing_package(error: Exception, purpose: str = "this command") -> str | No
     if module in EXTRAS:
         return f"{purpose} needs {module}: pip install 'macaron_tf[{EXTRAS[module]}]'"
     known = not module or module in ("macaron_tf", "experiments", "export")
-    return None if known or type(error) is ImportError else missing_modules([error.name])
-
-
-def missing_modules(names: Iterable[str]) -> str:
-    """The sentence about modules that this Python lacks and no extra of ours brings."""
+    if known or type(error) is ImportError:
+        return None
     return (
-        f"{sys.executable} has no {', '.join(names)}: activate the environment of macaron_tf "
+        f"{sys.executable} has no {error.name}: activate the environment of macaron_tf "
         "(`. .venv/bin/activate`), or run `make setup` in a checkout, else `pip install macaron_tf`"
     )
 
@@ -143,6 +150,7 @@ def out_of_memory(error: Exception) -> str | None:
     on_jax = jax and isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXH" in words
     # TensorFlow counts a shape in 32 bits, and says no more than that it is negative then.
     overflow = isinstance(error, ValueError) and "used for shape: -" in words
+    overflow |= "Operation received an exception:Status: 1," in words  # oneDNN's out_of_memory
     if not (isinstance(error, (MemoryError, *exhausted)) or overflow or on_jax):
         return None
     asked = re.search(r"shape\s?[\[(][\d, ]*[\])]|allocate [\d.]+ \w+", words)

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import json
 import os
 import pathlib
 import re
@@ -15,7 +14,7 @@ import numpy as np
 from etils import epath
 
 from macaron_tf.distribution.memory import refuse_oversize
-from macaron_tf.errors import UserError, needed
+from macaron_tf.errors import UserError, needed, parse_json
 from macaron_tf.interop.arrays import read_json
 from macaron_tf.interop.encoder_decoders import FAMILIES, read_encoder_decoder
 from macaron_tf.interop.encoders import read_encoder, read_sentence_transformer
@@ -160,6 +159,8 @@ def locate(place: str) -> Location:
     folder = paths.as_path(place)
     if not folder.exists() and "@" in place:
         run, _, checkpoint = place.rpartition("@")
+        if not checkpoint:
+            raise UserError(f"{place}: give a checkpoint behind the @, or leave it out")
         return Location(place, paths.as_path(run), checkpoint=checkpoint)
     return Location(place, folder)
 
@@ -201,7 +202,14 @@ def _refuse_network(place: str) -> Iterator[None]:
     """Turns Keras's refusal of a network's description within the `with` into a UserError."""
     try:
         yield
-    except (*paths.FILE_ERRORS, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (
+        *paths.FILE_ERRORS,
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(
             f"{place} holds no network that this version can make ({reason[:200]}): check the "
@@ -225,7 +233,7 @@ def saved_network(folder: epath.Path) -> keras.Model:
 
 def _described(path: epath.Path, place: str) -> dict[str, Any]:
     try:
-        record = json.loads((path / MODEL).read_bytes())
+        record = parse_json((path / MODEL).read_bytes())
     except (*paths.FILE_ERRORS, ValueError) as error:
         raise UserError(
             f"{place} is no run: it has no model.json that can be read; give the folder that a "
@@ -255,10 +263,11 @@ def _read_own(found: Location) -> Pretrained:
         usage = {name: value for name, value in record["usage"].items() if name in USAGE}
         usage |= {name: tuple(usage.get(name, ())) for name in ("languages", "labels", "unread")}
         weights = find_checkpoint(path, found.checkpoint, record.get("save_every_steps"))
-        folder, ids = record["vocabulary"], record.get("ids")
+        folder, ids = record["vocabulary"] and str(record["vocabulary"]), record.get("ids")
     vocabulary = Vocabulary.load(path / folder) if folder else None
     made = _layers(path, record)
-    manifest = load_network(weights, made["network"], vocabulary.hash if vocabulary else "")
+    with _refuse_network(str(path / MODEL)):
+        manifest = load_network(weights, made["network"], vocabulary.hash if vocabulary else "")
     for name, head in made.items():
         if name != "network":
             load_weights(head, saved_file(path, name))
@@ -279,10 +288,9 @@ def _read_own(found: Location) -> Pretrained:
 def _optional(path: epath.Path) -> dict[str, Any]:
     """The object in a JSON file; {} where there is no such file or another content."""
     try:
-        value = json.loads(path.read_bytes())
-    except (*paths.FILE_ERRORS, ValueError):
+        return paths.read_json(path)
+    except UserError:
         return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _scores(run: epath.Path) -> dict[str, dict[str, float]]:

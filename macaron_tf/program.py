@@ -6,6 +6,7 @@ The packages of commands call `begin_command` before anything else is imported; 
 `main` is wrapped by `exit_on_user_error`.
 """
 
+import contextlib
 import functools
 import importlib.abc
 import importlib.machinery
@@ -21,7 +22,6 @@ from macaron_tf.command_names import as_typed
 from macaron_tf.errors import (
     CORE,
     UserError,
-    missing_modules,
     missing_package,
     out_of_memory,
     sentence_of,
@@ -99,9 +99,7 @@ class _CtrlC:
     running = False  # within main
     received = False
     ended = False  # main is over
-
-    def __init__(self):
-        self._is_repeated = Repeats()
+    _is_repeated = Repeats()
 
     def __call__(self, number, frame):
         repeated = self._is_repeated(number)
@@ -126,7 +124,8 @@ def begin_command() -> None:
     exceptions, is silent unless TF_CPP_MIN_LOG_LEVEL is set.
     """
     if lacking := [name for name in CORE if not _is_installed(name)]:
-        raise SystemExit(_refused(missing_modules(lacking)))
+        error = ModuleNotFoundError(name=", ".join(lacking))
+        raise SystemExit(_refused(missing_package(error)))
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     lean_imports()
     _reserve_descriptors()
@@ -135,10 +134,9 @@ def begin_command() -> None:
 
 
 def _is_installed(module: str) -> bool:
-    try:
+    with contextlib.suppress(ImportError, ValueError):
         return importlib.util.find_spec(module) is not None
-    except (ImportError, ValueError):
-        return module in sys.modules
+    return False
 
 
 def exit_on_user_error(main: Callable[..., int | None]) -> Callable[..., int]:

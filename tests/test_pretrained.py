@@ -11,6 +11,7 @@ import pytest
 
 import macaron_tf
 from macaron_tf.models.pretrained import USAGE, Pretrained
+from macaron_tf.pretrained import locate
 from tests import ram_paths
 from tests.harness import numpy_of, refuses
 from tests.interop.toys import random_state, write_bert, write_modules
@@ -243,6 +244,12 @@ def write_shards(directory: pathlib.Path) -> dict[str, str]:
     return shards
 
 
+def test_a_checkpoint_without_a_name_is_refused(tmp_path):
+    refuses("run@: give a checkpoint behind the @, or leave it out", locate, f"{tmp_path}/run@")
+    (tmp_path / "run@").mkdir()  # its own name
+    assert locate(f"{tmp_path}/run@").checkpoint is None
+
+
 def test_weights_in_several_files_are_read(bert, tmp_path):
     directory = tmp_path / "bert"
     shards = write_shards(directory)
@@ -254,7 +261,7 @@ def test_weights_in_several_files_are_read(bert, tmp_path):
             "names more, which",
         ),
         (json.dumps({"weight_map": {}}), "it has no weight_map"),
-        ("{", "is no JSON"),
+        ("{", "index.json is damaged"),
     ):
         index.write_text(words)
         refuses(reason, macaron_tf.load, f"hugging-face:{directory}")

@@ -175,6 +175,15 @@ def test_input_that_is_no_text_is_refused(data, error):
             "ran out (shape[9,8]): ",
         ),
         (ValueError("Invalid value in tensor used for shape: -647711020"), "ran out: "),
+        (
+            tf.errors.AbortedError(
+                None,
+                None,
+                "Operation received an exception:Status: 1, message: could not create a memory "
+                "object, in file tensorflow/core/kernels/mkl/mkl_matmul_op_fused.cc:300",
+            ),
+            "ran out: ",
+        ),
     ],
 )
 def test_memory_that_runs_out_is_one_sentence(error, words, capsys):

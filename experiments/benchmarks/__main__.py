@@ -9,7 +9,6 @@ the long forms. `translation_training` is not among them: it needs a data set an
 """
 
 import argparse
-import json
 import pathlib
 import subprocess
 import sys
@@ -19,7 +18,7 @@ from collections.abc import Mapping
 from experiments import command_line as cli
 from experiments.studies import table
 from macaron_tf.errors import UserError
-from macaron_tf.io.paths import write_aside
+from macaron_tf.io.paths import read_json, write_aside
 
 # Of a results.json: setting, ours, peer, ours beside the peer.
 Lines = list[tuple[str, str, str, str]]
@@ -96,7 +95,7 @@ def run_subject(name: str, out: pathlib.Path) -> tuple[int, Lines]:
     with log.open("w", encoding="utf-8") as file:
         status = subprocess.run(command, stdout=file, stderr=file, check=False).returncode
     if status == 0:
-        found = json.loads(results.read_text())
+        found = read_json(results, mend="run the benchmark again")
         return status, ours(found) if callable(ours) else ratios(found, ours)
     last = [line for line in log.read_text(encoding="utf-8").splitlines() if line.strip()][-1:]
     why = last[0].removeprefix("error: ") if status == 2 and last else f"failed: see {log}"
@@ -129,7 +128,7 @@ main = cli.single_program(
     __doc__,
     "experiments.benchmarks.__main__:run",
     cli.argument("--only", _KNOWN, nargs="+", default=list(SUBJECTS), metavar="NAME"),
-    cli.place("--out DIR", "default %(default)s", local=True, default="runs/bench"),
+    cli.local_place("--out DIR", "default %(default)s", default="runs/bench"),
 )
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ import numpy as np
 import tensorflow as tf
 from matplotlib.figure import Figure
 
-from experiments.command_line import Parser, Part, argument, count, place, together
+from experiments.command_line import Parser, Part, argument, count, local_place, together
 from experiments.run import write_json
 from experiments.studies import table, write_figure
 from macaron_tf.errors import UserError
@@ -80,7 +80,7 @@ class Benchmark(Parser):
             count("--warm-up", "untimed turns before them", warm_up),
             count("--seed", "of weights and inputs", 1, least=0),
             *([count("--threads", "of every contender", threads)] if threads else []),
-            place("--out DIR", "write README.md, results.json and results.png there", local=True),
+            local_place("--out DIR", "write README.md, results.json and results.png there"),
             *parts,
         )(self)
         for action in self._actions:

@@ -344,7 +344,7 @@ def qualities(block: str) -> dict[str, str]:
     found = {}
     for name, file, having, metric, key, names in STUDIES:
         wanted = {**having, key: names.get(block, block)}
-        rows = studies.read_json(RESULTS / file)["rows"]
+        rows = studies.read_json(RESULTS / file, rows=list)["rows"]
         rows = [row for row in rows if wanted.items() <= row.items()]
         last = [{**row.get("curve", [{}])[-1], **row} for row in rows]
         found[name] = studies.mean_of(last, metric, 2)

@@ -29,7 +29,7 @@ import tempfile
 import threading
 import time
 
-from experiments.command_line import Parser, count, place
+from experiments.command_line import Parser, count, local_place
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import write_aside
 from macaron_tf.program import exit_on_user_error
@@ -471,7 +471,7 @@ def main(arguments: list[str] | None = None) -> int:
         count("--clients N", "half ask over REST, half over gRPC (%(default)s)", 64, 2, 513),
         count("--malformed N", "malformed requests (%(default)s)", 1000, 0, 10**7),
         count("--seed N", "of texts, malformed requests and versions (%(default)s)", 1, 0),
-        place("--out DIR", "folder of the report; none: it is printed only", local=True),
+        local_place("--out DIR", "folder of the report; none: it is printed only"),
     ):
         part(parser)
     given = sys.argv[1:] if arguments is None else arguments

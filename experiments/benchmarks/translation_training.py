@@ -18,7 +18,6 @@ in OUT already are not run again.
 """
 
 import argparse
-import json
 import os
 import pathlib
 import signal
@@ -34,6 +33,7 @@ from experiments.benchmarks.translation_race import REFERENCE, Trainer, equality
 from experiments.command_line import argument, count, place, settings
 from experiments.studies import mean_curves, table
 from macaron_tf.errors import UserError
+from macaron_tf.io.paths import read_json
 from macaron_tf.program import exit_on_user_error
 
 command = Benchmark(
@@ -107,7 +107,7 @@ def bleu_curves(
     what = {"minutes": options.bleu_minutes, "padded_tokens": padded}
     path, curves = pathlib.Path(options.out or "", "results.json"), {}
     if options.out and path.exists():
-        kept = json.loads(path.read_text(encoding="utf-8"))
+        kept = read_json(path, mend="remove it", curves=dict)
         if {key: kept.get(key) for key in what} == what:
             curves = kept["curves"]
     about = harness.heading("Translation training: greedy validation BLEU against minutes", facts)

@@ -8,8 +8,6 @@ prints the table, or writes it between the guide's marks.
 """
 
 import argparse
-import json
-import pathlib
 
 from experiments import registry, studies
 from experiments.command_line import place, single_program
@@ -17,7 +15,7 @@ from experiments.pretrain.run import PretrainingRecipe
 from experiments.recipe import Recipe
 from experiments.tpu_check.chips import chip_of
 from macaron_tf.errors import UserError
-from macaron_tf.io.paths import read_bytes, write_aside
+from macaron_tf.io.paths import read_bytes, read_json, refuse_damage, write_aside
 
 MARKS = ("<!-- costs: written by experiments.cloud.cost -->", "<!-- end of costs -->")
 
@@ -62,11 +60,9 @@ def with_table(guide: str, costs: str, where: str) -> str:
 
 def run(options: argparse.Namespace) -> None:
     """Prints the table, or writes it into the guide."""
-    try:
-        rows = json.loads(pathlib.Path(options.results).read_text(encoding="utf-8"))["rows"]
-        costs = table(rows)
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise UserError(f"{options.results} holds no results of tpu_check: {error}") from error
+    mend = "give what `tpu_check --json` wrote"
+    with refuse_damage(options.results, mend):
+        costs = table(read_json(options.results, mend=mend, rows=list)["rows"])
     if not options.readme:
         print(costs, end="")
         return

@@ -3,7 +3,6 @@
 import abc
 import argparse
 import dataclasses
-import json
 import pathlib
 from collections.abc import Collection
 from typing import Any, ClassVar
@@ -25,6 +24,7 @@ from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.data.tasks.definitions import OWN_TASKS, TASKS, get_task
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.translation import TranslationMetric, paired_bootstrap
+from macaron_tf.io.paths import read_json, refuse_damage
 from macaron_tf.models import EncoderDecoder
 from macaron_tf.training.checkpoints import CheckpointDirectory
 from macaron_tf.training.progress import read_lines
@@ -231,11 +231,9 @@ def _own_scores(run: pathlib.Path, output: pathlib.Path, recipe: TranslationReci
     regular = CheckpointDirectory(run).steps(recipe.training.save_every_steps)
     records = []
     for path in sorted(output.glob("*.json")):
-        try:
-            record = json.loads(path.read_text(encoding="utf-8"))
+        with refuse_damage(path, "remove it"):
+            record = read_json(path, mend="remove it")
             about = (record["checkpoint"], record["steps"][-1], record["split"])
-        except (OSError, ValueError, LookupError, TypeError) as error:
-            raise UserError(f"{path} cannot be read as scores: remove it") from error
         if regular and about == ("average", regular[-1], recipe.data.validation_split):
             records.append(record)
     return records

@@ -13,10 +13,10 @@ import tensorflow as tf
 
 from experiments import studies
 from experiments.compare.kinds import Kind, kind_of
-from experiments.recipe import Recipe, is_among, refuse_given
+from experiments.recipe import Recipe, is_among, refuse_given, settings_of
 from experiments.studies import Arm
 from macaron_tf.distribution.memory import refuse_oversize
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, nearest
 
 QUICK = (
     "transformer=gpt_quick",
@@ -80,6 +80,10 @@ def _arms(words: Sequence[str]) -> list[Arm]:
 def _check_data(kind: Kind, recipes: dict[str, Recipe], differ: Sequence[str]) -> None:
     """Refuses arms that read or are scored on other text than the first one."""
     first, *others = recipes
+    known = [path for recipe in recipes.values() for path, *_ in settings_of(recipe)]
+    for path in differ:
+        if not any(is_among(one, [path]) and is_among(one, kind.data) for one in known):
+            raise UserError(f"--differ {path} is no setting of the text{nearest(path, known)}")
     # A corpus that is given brings its own settings.
     given = ("corpus.", "vocabulary.") if kind.options.corpus else ()
     for name in others:

@@ -11,7 +11,7 @@ main = cli.single_program(
     "experiments.demo",
     __doc__,
     "experiments.demo.run:run",
-    cli.place("--run DIR", "folder (default %(default)s)", local=True, default="runs/demo"),
+    cli.local_place("--run DIR", "folder (default %(default)s)", default="runs/demo"),
     cli.settings("training.max_minutes=5 or data.target_language=fr"),
 )
 

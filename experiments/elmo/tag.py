@@ -153,7 +153,7 @@ def _tagger(
     done = path / "result.json"
     if done.exists():
         print(f"{path}: complete")
-        return studies.read_json(done)
+        return studies.read_json(done, f1=float, layers=list, parameters=int, minutes=float)
     config = TrainingConfig(
         max_steps=epochs * learnt.steps_per_epoch,
         seed=seed,

@@ -111,10 +111,9 @@ main = cli.program(
         "the lines of a file nearest to a query, by the cosine, exactly",
         "experiments.embed.evaluate:search",
         _ENCODER,
-        cli.place(
+        cli.local_place(
             "--corpus FILE",
             "a sentence a line; its vectors are kept beside it, in FILE.HASH.npy",
-            local=True,
             required=True,
         ),
         cli.argument("--query TEXT", "as often as wanted; stdin by default", action="append"),

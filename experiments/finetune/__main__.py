@@ -56,13 +56,12 @@ lines for `predict`:
 """
 
 _TASK = cli.argument("task", "name of a task")
-_PRESET = cli.place(
+_PRESET = cli.local_place(
     "--preset NAME",
     "macaron: 3 epochs, 5e-5 linearly to 0; bert: the same, of questions 2 at 3e-5; "
     "gpt: 6.25e-5, hardly a warm-up; elmo: 5 epochs at 1e-3; spanbert: 2e-5, of questions 4 "
     "epochs; swish_rnn: 1e-5 constant, the paper's steps; or a function of your own of a task, "
     "FILE.py[:NAME] or package.module:NAME (default %(default)s)",
-    local=True,
     default="macaron",
 )
 _TRAINING = cli.together(

@@ -26,7 +26,6 @@ at most the updates of its table 4; 3 runs, their mean reported. Betas are its p
 
 import argparse
 import dataclasses
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -436,6 +435,6 @@ class FinetuningRun(Run):
     def result(self) -> FinetuningResult | None:
         """The end of the run; None where it has not come."""
         try:
-            return FinetuningResult(**json.loads((self.path / RESULT).read_bytes()))
-        except (*storage.FILE_ERRORS, ValueError, TypeError):
+            return FinetuningResult(**storage.read_json(self.path / RESULT, step=int))
+        except (UserError, TypeError):
             return None

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterable
 
+from experiments.command_line import drawn
 from experiments.pretrain.run import CAUSAL, CORRUPTING
 from experiments.run import read_kind, write_json
 from experiments.text_to_text.run import TaskGenerator
@@ -132,10 +133,10 @@ def complete(options: argparse.Namespace) -> None:
 
     Each comes on a line of its own, as it is drawn; sample k draws with the seed + k.
     """
+    sampling, seed = drawn(options)
     config = GenerationConfig(
         temperature=options.temperature,
-        top_k=options.top_k,
-        top_p=options.top_p,
+        **sampling,
         num_samples=options.samples,
         max_tokens=options.max_tokens,
         min_tokens=options.min_tokens,
@@ -156,7 +157,7 @@ def complete(options: argparse.Namespace) -> None:
             )
         shown = "" if isinstance(generator, SequenceGenerator) else text.rstrip()
         for sample in range(config.num_samples):
-            pieces = generator.stream(text, config, options.seed + sample)
+            pieces = generator.stream(text, config, seed + sample)
             first = next(pieces, "")  # a text that is too long is refused before it is printed
             print(shown + first, end="", flush=True)
             for piece in pieces:

@@ -74,13 +74,13 @@ def run(options: argparse.Namespace) -> None:
                 "seed": one.seed,
                 "parameters": PretrainingRun.open(folder).build_network().count_params(),
                 "curve": studies.validations(folder),
-                "memory": studies.read_json(memory) if memory.exists() else [],
+                "memory": studies.read_json(memory, list) if memory.exists() else [],
             }
         )
     elmo, tagging = None, out / "tagged" / "tagging.json"
     if has_elmo and tagging.exists():
         curve = studies.validations(out / "runs" / "ELMo")
-        elmo = {"curve": curve, "tagged": studies.read_json(tagging)["rows"]}
+        elmo = {"curve": curve, "tagged": studies.read_json(tagging, rows=list)["rows"]}
     title, lines = "The slides' decoders", []
     if rows:
         title += f" after {max(row['curve'][-1]['step'] for row in rows):,} updates"

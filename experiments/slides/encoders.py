@@ -142,7 +142,7 @@ def sentence_scores(
             words = [str(encoder), "--task", "stsb", "--output", str(place), *data]
             studies.command("embed", "evaluate", *words)
         [file] = place.glob("*.json")
-        return studies.read_json(file)["metrics"]["spearman"]
+        return studies.read_json(file, metrics=dict)["metrics"]["spearman"]
 
     found = {_UNTRAINED: correlation(run, out / "untrained")}
     if train:

@@ -73,7 +73,7 @@ def _scored(
         studies.command("embed", "evaluate", *words, "--output", str(scores), *data, log=log)
         file = max(scores.glob("*.json"), key=lambda path: path.stat().st_mtime)
         row = {"arm": [pooling, concatenation], "task": task, "seed": seed}
-        row["spearman"] = studies.read_json(file)["metrics"]["spearman"]
+        row["spearman"] = studies.read_json(file, metrics=dict)["metrics"]["spearman"]
         accuracies = studies.values(studies.validations(run), "accuracy") if task else []
         return row | ({"accuracy": max(accuracies)} if accuracies else {})
 

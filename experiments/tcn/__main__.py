@@ -28,12 +28,11 @@ main = cli.program(
         "train the models of a task, or go on with interrupted runs",
         "experiments.tcn.train:run",
         cli.unless_resumed(
-            cli.place(
+            cli.local_place(
                 "task",
                 "adding, copy_memory, jsb, nottingham, ptb_words, ptb_characters, wikitext, "
                 "lambada, mnist or permuted_mnist; or a function of your own that makes a recipe, "
                 "FILE.py[:NAME]",
-                local=True,
             ),
             cli.place("out", "folder of runs and results"),
             cli.argument(
@@ -45,10 +44,9 @@ main = cli.program(
             ),
             cli.count("--seeds N", "default 1", least=0, nargs="+", action=cli.Distinct),
         ),
-        cli.place(
+        cli.local_place(
             "--data PATH",
             "the .mat file of music; the folder of ptb's texts, or LAMBADA's dev.txt and test.txt",
-            local=True,
         ),
         cli.TFDS,
         cli.settings("training.max_steps=500 or batch_size=8, of all the models"),

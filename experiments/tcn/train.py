@@ -15,7 +15,7 @@ from experiments.tcn.run import SequenceRecipe, SequenceRun
 from experiments.tcn.tasks import MODELS, TASKS, Task, TaskData
 from experiments.train_run import RunData, measured, train_run
 from macaron_tf.errors import UserError
-from macaron_tf.io.paths import as_path
+from macaron_tf.io.paths import as_path, refuse_damage
 from macaron_tf.plug_ins import is_place
 from macaron_tf.text.token_rows import fingerprint
 from macaron_tf.training import FitModel, build_fit_model
@@ -87,6 +87,8 @@ def _train(
         if data.fingerprint:
             earlier.check_data(data.fingerprint)
         row = studies.read_json(done)
+        with refuse_damage(done, "remove it and give the same command again"):
+            table(task, [row])
         if data.test is None or row.get("test_data") == _contents(data.test):
             print(f"{path}: complete")
             return row

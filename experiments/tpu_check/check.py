@@ -26,7 +26,7 @@ from experiments.tpu_check import compiler, slices
 from experiments.tpu_check.chips import chip_of, listing
 from experiments.tpu_check.step import Sources, Step, Traced, problem, step_of
 from macaron_tf.distribution.mesh import parse_mesh, use_mesh
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, parse_json
 from macaron_tf.io.paths import clear_errors, write_aside
 
 _PACKAGES = ("tensorflow", "keras", "jax", "libtpu")
@@ -263,10 +263,10 @@ def problems(rows: Sequence[dict]) -> str:
 def merged(rows: Sequence[dict], text: str, where: str) -> list[dict]:
     """The rows of the JSON in the file `where`, with these in place of those about the same."""
     try:
-        both = [*json.loads(text)["rows"], *rows]
+        both = [*parse_json(text, rows=list)["rows"], *rows]
         names = ("recipe", "topology", "rows", "mesh")
         return list({tuple(row.get(name) for name in names): row for row in both}.values())
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, TypeError, AttributeError) as error:
         raise UserError(f"{where} holds no results of tpu_check: {error}") from error
 
 

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from experiments.tpu_check.chips import chip_of
 from experiments.tpu_check.cycles import collectives, estimate
 from macaron_tf.errors import UserError
+from macaron_tf.io.paths import read_json
 
 # Rows are tried in multiples of a tile of a TPU, which 8 replicas can share, too.
 MULTIPLE = 8
@@ -130,7 +131,7 @@ def compile_step(
             check=False,
         )
         if result.exists():
-            found = json.loads(result.read_text(encoding="utf-8"))
+            found = read_json(result, mend="compile again", compilation=dict)
             found["compilation"]["seconds"] = time.monotonic() - started
             return found
     said = [line for line in done.stderr.splitlines() if line.strip()]

@@ -5,7 +5,6 @@ Transformer Models", equations 1 and 2: for a Transformer layer of F = 4 D in bf
 L / D) bytes, of which M cores with a part of the model each share all but 10 L D.
 """
 
-import json
 import pathlib
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,7 +12,7 @@ from typing import NamedTuple
 from experiments import registry, studies
 from experiments.tpu_check.chips import CHIPS, Chip
 from macaron_tf.distribution.memory import without_values
-from macaron_tf.io.paths import write_aside
+from macaron_tf.io.paths import read_json, write_aside
 from macaron_tf.layers.blocks import block_class
 from macaron_tf.models import EncoderConfig, EncoderDecoderConfig, catalog
 
@@ -128,7 +127,7 @@ def measured() -> dict[str, tuple[int, float]]:
     """
     found = {}
     for file in ("tpu_check.json", "tpu_check_slides.json"):
-        for row in json.loads((RESULTS / file).read_text(encoding="utf-8"))["rows"]:
+        for row in read_json(RESULTS / file, rows=list)["rows"]:
             if row["ok"]:
                 model = registry.load(row["recipe"]).model
                 each = (row["memory"]["temporaries"] - 4 * row["parameters"]) / row["rows"]

@@ -2,11 +2,11 @@
 
 import argparse
 import dataclasses
-import json
 import pathlib
 import sys
 import time
 
+from experiments.command_line import drawn
 from experiments.lines import answer_lines
 from experiments.run import default_splits, write_scores
 from experiments.translate.run import TranslationRun, is_translator, line_translator
@@ -47,10 +47,11 @@ def translate(options: argparse.Namespace) -> None:
 
 def _translator(options: argparse.Namespace) -> LineTranslator:
     """The translator of a run, or of a model that was saved without a recipe."""
+    _, seed = drawn(options)
     if not locate(options.run).without_recipe:
         opened = TranslationRun.open(options.run)
         decoding = _decoding(options, opened.recipe.decoding)
-        return opened.translator(options.checkpoint, decoding, options.seed, options.backward)
+        return opened.translator(options.checkpoint, decoding, seed, options.backward)
     decoding, found = _decoding(options, BeamSearchConfig()), load(options.run)
     if options.backward:
         raise UserError(f"--backward: {options.run} was saved without a recipe: give its run")
@@ -59,23 +60,21 @@ def _translator(options: argparse.Namespace) -> LineTranslator:
             f"{options.run} is no translator: give a run of `translate train`, such as of one with "
             f"--init {options.run}"
         )
-    return line_translator(found.network, found.vocabulary, decoding, options.seed)
+    return line_translator(found.network, found.vocabulary, decoding, seed)
 
 
 def _decoding(
     options: argparse.Namespace, recipes: BeamSearchConfig
 ) -> BeamSearchConfig | SamplingConfig:
+    sampling, _ = drawn(options)
     if options.temperature is not None:
         lengths = ("max_length_ratio", "max_length_offset", "max_length", "min_length")
         return SamplingConfig(
             temperature=options.temperature,
-            top_k=options.top_k,
-            top_p=options.top_p,
+            **sampling,
             num_samples=options.n_best,
             **{name: getattr(recipes, name) for name in lengths},
         )
-    if options.top_k or options.top_p < 1:
-        raise UserError("--top-k and --top-p sample: give --temperature too, such as 1.0")
     beam_size = options.beam_size or recipes.beam_size
     if not 1 <= options.n_best <= beam_size:
         raise UserError(f"--n-best {options.n_best}: give 1 to the beam size, {beam_size}")
@@ -226,10 +225,7 @@ class Outputs(Settings):
     @classmethod
     def read(cls, name: str) -> "Outputs":
         """Reads a file of `evaluate`."""
-        try:
-            record = json.loads(storage.as_path(name).read_bytes())
-        except (*storage.FILE_ERRORS, ValueError, RecursionError) as error:
-            raise UserError(f"{name} cannot be read as scores: {storage.reason(error)}") from error
+        record = storage.read_json(name, mend="give a .json that `evaluate` wrote")
         try:
             return cls(record["hypotheses"], record["references"], record["metric"])
         except (KeyError, TypeError, SettingError) as error:

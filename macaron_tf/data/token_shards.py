@@ -168,9 +168,9 @@ def _shard(folder: pathlib.Path, number: int) -> pathlib.Path:
 def open_tokens(folder: pathlib.Path) -> TokenizedPairs | None:
     """A finished corpus; None where it is missing, unfinished or damaged."""
     try:
-        record = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
-        count, digest = int(record["shards"]), str(record["fingerprint"])
-    except (*storage.FILE_ERRORS, ValueError, KeyError, TypeError):
+        record = storage.read_json(folder / _INDEX, shards=int, fingerprint=str)
+        count, digest = record["shards"], record["fingerprint"]
+    except UserError:
         return None
     parts = _shards(folder, count)
     return TokenizedPairs.joined(parts, digest, os.path.abspath(folder)) if parts else None
@@ -225,7 +225,7 @@ def load_tokens(path: pathlib.Path) -> TokenizedPairs | None:
         The shard; None where there is none, or a damaged one (the SHA-256 differs).
     """
     try:
-        record = json.loads(pathlib.Path(f"{path}.json").read_text(encoding="utf-8"))
+        record = storage.read_json(f"{path}.json", arrays=dict, removed=dict)
         if storage.file_digest(f"{path}.tokens") != record["sha256"]:
             return None
         with open(f"{path}.tokens", "rb") as file:
@@ -240,5 +240,5 @@ def load_tokens(path: pathlib.Path) -> TokenizedPairs | None:
         )
         removed = {str(reason): int(count) for reason, count in record["removed"].items()}
         return TokenizedPairs(source, target, [arrays["indices"]], removed)
-    except (*storage.FILE_ERRORS, ValueError, KeyError, TypeError, AttributeError):
+    except (UserError, *storage.FILE_ERRORS, ValueError, KeyError, TypeError):
         return None

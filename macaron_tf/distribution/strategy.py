@@ -1,7 +1,6 @@
 """Strategies: one device, several of a machine, several machines, or a TPU."""
 
 import contextlib
-import json
 import os
 import pathlib
 from collections.abc import Iterator, Sequence
@@ -10,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, parse_json
 
 STRATEGIES = ("cpu", "one_gpu", "mirrored", "multi_worker", "tpu")
 
@@ -88,7 +87,7 @@ def _mirrored(replicas: int | None) -> tf.distribute.Strategy:
 def _check_cluster() -> None:
     text = os.environ.get("TF_CONFIG", "")
     try:
-        given = json.loads(text)
+        given = parse_json(text, task=dict, cluster=dict)
         task = given["task"]
         whole = task["type"] == "worker" and 0 <= int(task["index"]) < len(
             given["cluster"]["worker"]

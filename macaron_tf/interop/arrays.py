@@ -12,7 +12,6 @@ an array itself, transformed where the layout is the family's own.
 """
 
 import dataclasses
-import json
 import pathlib
 import re
 import sys
@@ -25,6 +24,7 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.errors import UserError, needed
+from macaron_tf.io.paths import read_json
 from macaron_tf.layers.dense import activation
 from macaron_tf.models import EncoderConfig, EncoderDecoder, EncoderDecoderConfig
 
@@ -37,17 +37,6 @@ ACTIVATIONS = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
 }
-
-
-def read_json(file: pathlib.Path, kind: type = dict) -> Any:
-    """The object (or the list, by `kind`) in a JSON file; a UserError where it holds none."""
-    try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{file} is no JSON: {error}.") from None
-    if not isinstance(value, kind):
-        raise UserError(f"{file} holds no {kind.__name__}.")
-    return value
 
 
 def check_files(directory: pathlib.Path, kind: str, *names: str) -> None:

@@ -17,7 +17,7 @@ import filelock
 import tensorflow as tf
 from etils import epath
 
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, check_path
 from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import Progress
 
@@ -36,9 +36,9 @@ def cache_directory() -> pathlib.Path:
         `$MACARON_TF_CACHE` where that is set, otherwise `~/.cache/macaron_tf`.
     """
     named = os.environ.get("MACARON_TF_CACHE")
-    if named and storage.is_remote(named):
-        raise UserError(f"MACARON_TF_CACHE is {named}: the cache must be a folder on a local disk")
-    return pathlib.Path(named) if named else pathlib.Path.home() / ".cache" / "macaron_tf"
+    if named:
+        return pathlib.Path(check_path(named, local=True, name="MACARON_TF_CACHE"))
+    return pathlib.Path.home() / ".cache" / "macaron_tf"
 
 
 def state_stamp(path: str | os.PathLike) -> tuple[str, int, int]:

@@ -8,11 +8,12 @@ import os
 import pathlib
 import tempfile
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import tensorflow as tf
 from etils import epath
 
-from macaron_tf.errors import UserError, check_path, store_problem
+from macaron_tf.errors import UserError, check_path, parse_json, store_problem
 
 # Errors of reading or writing a file: Python's on disk, TensorFlow's in a bucket.
 FILE_ERRORS = (OSError, tf.errors.OpError)
@@ -48,8 +49,17 @@ def refuse_damage(path: str | os.PathLike, mend: str) -> Iterator[None]:
     """Turns an error in a record's content within the `with` into a UserError of one sentence."""
     try:
         yield
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} is damaged: {mend}") from error
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        why = f" ({str(error)[:200]})" if isinstance(error, ValueError) else ""
+        raise UserError(f"{path} is damaged{why}: {mend}") from error
+
+
+def read_json(
+    path: str | os.PathLike, kind: type = dict, /, mend: str = "restore it", **fields: type
+) -> Any:
+    """The value in a JSON file, see `parse_json`; a UserError of another file, with the mend."""
+    with refuse_damage(path, mend):
+        return parse_json(read_bytes(path), kind, **fields)
 
 
 def is_remote(path: str | os.PathLike) -> bool:

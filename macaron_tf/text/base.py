@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text
 
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, parse_json
 from macaron_tf.io import paths as storage
 from macaron_tf.special_ids import BOS, EOS, PAD
 from macaron_tf.text.normalization import (
@@ -132,7 +132,7 @@ class Vocabulary(abc.ABC):
             )
         mend = "restore it or train the vocabulary again"
         with storage.refuse_damage(place, mend):
-            record = json.loads(storage.read_bytes(place))
+            record = storage.read_json(place, mend=mend, kind=str, settings=dict, hash=str)
             name, settings, expected = record["kind"], record["settings"], record["hash"]
         kinds = {name: kind for name, kind in Vocabulary.kinds.items() if issubclass(kind, cls)}
         if name not in kinds:
@@ -529,7 +529,7 @@ class PairVocabulary(PieceVocabulary):
     def from_contents(cls, contents: bytes, settings: dict[str, Any]) -> Self:
         made, kinds = [], Vocabulary.kinds
         try:
-            sides = json.loads(contents)
+            sides = parse_json(contents)
             for side in (sides["source"], sides["target"]):
                 own = base64.b64decode(side["contents"])
                 made.append(kinds[side["kind"]].restored(own, side["settings"]))

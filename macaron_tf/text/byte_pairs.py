@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text
 
-from macaron_tf.errors import UserError, needed
+from macaron_tf.errors import UserError, needed, parse_json
 from macaron_tf.io.files import lines_of
 from macaron_tf.io.paths import as_path
 from macaron_tf.io.progress import Progress
@@ -100,9 +100,9 @@ class MergedPieceVocabulary(PieceVocabulary):
     @classmethod
     def from_contents(cls, contents: bytes, settings: dict[str, Any]) -> Self:
         try:
-            record = json.loads(contents)
+            record = parse_json(contents, pieces=list, merges=list)
             pieces, merges = record["pieces"], record["merges"]
-        except (ValueError, KeyError, TypeError) as error:
+        except ValueError as error:
             raise UserError(f"it is no file of a vocabulary of kind {cls.kind}") from error
         return cls(pieces, merges, **settings)
 

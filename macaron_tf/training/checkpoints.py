@@ -27,7 +27,7 @@ import numpy as np
 import tensorflow as tf
 from etils import epath
 
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, parse_json
 from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import track
 from macaron_tf.text.base import check_vocabulary
@@ -133,11 +133,10 @@ class CheckpointDirectory:
     def _marked(self) -> dict | None:
         """`best.json`; None where it is missing or damaged."""
         try:
-            best = json.loads((self.path / BEST).read_text())
-        except (*storage.FILE_ERRORS, ValueError, RecursionError):
+            best = storage.read_json(self.path / BEST, step=int)
+        except UserError:
             return None
-        usable = isinstance(best, dict) and type(best.get("step")) is int and best["step"] >= 0
-        return best if usable else None
+        return best if type(best["step"]) is int and best["step"] >= 0 else None
 
     def best_problem(self) -> str:
         """A clause about a best checkpoint that there should be and is not; "" = all is well."""
@@ -240,7 +239,7 @@ def read_manifest(checkpoint: str | os.PathLike) -> dict:
     """The manifest of a checkpoint; refuses a damaged one, by its checksums, or a later format."""
     if (damage := find_damage(checkpoint)) is not None:
         raise UserError(f"cannot use a damaged checkpoint: {damage}")
-    manifest = json.loads((storage.as_path(checkpoint) / MANIFEST).read_text())
+    manifest = storage.read_json(storage.as_path(checkpoint) / MANIFEST)
     if manifest["format"] > FORMAT:
         raise UserError(
             f"{checkpoint} has format {manifest['format']}, newer than this program's {FORMAT}: "
@@ -256,7 +255,7 @@ def find_damage(checkpoint: str | os.PathLike) -> str | None:
     try:
         if not (path / MANIFEST).exists():
             return f"{path / MANIFEST} is missing"
-        manifest = json.loads((path / MANIFEST).read_text())
+        manifest = parse_json((path / MANIFEST).read_bytes(), files=dict, step=int, format=int)
         files, _, _ = manifest["files"], manifest["step"], manifest["format"]
         if manifest["sha256"] != _manifest_digest(manifest):
             return changed
@@ -280,8 +279,8 @@ def find_damage(checkpoint: str | os.PathLike) -> str | None:
 def _metrics(checkpoint: epath.Path) -> dict:
     """The scores of a checkpoint; {} where there are none that can be read."""
     try:
-        return json.loads((checkpoint / MANIFEST).read_bytes())["metrics"]
-    except (*storage.FILE_ERRORS, ValueError, TypeError, LookupError):
+        return storage.read_json(checkpoint / MANIFEST, metrics=dict)["metrics"]
+    except UserError:
         return {}
 
 

@@ -12,6 +12,7 @@ import rich.console
 import rich.progress
 import tensorflow as tf
 
+from macaron_tf.errors import parse_json
 from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import clock, other_bar
 
@@ -121,11 +122,9 @@ def read_lines(path: str | os.PathLike) -> list[dict]:
     lines = []
     for text in storage.read_bytes(path).decode("utf-8", errors="replace").splitlines():
         try:
-            line = json.loads(text)
+            lines.append(parse_json(text, step=int, kind=str))
         except ValueError:
             continue
-        if isinstance(line, dict) and isinstance(line.get("step"), int) and "kind" in line:
-            lines.append(line)
     return lines
 
 

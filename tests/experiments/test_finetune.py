@@ -2,6 +2,8 @@
 
 import io
 import json
+import pathlib
+import shutil
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from experiments.finetune.kinds import kind_of
 from experiments.finetune.run import FinetuningRun, Predictor, measure, preset
 from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
 from experiments.recipe import override
+from experiments.run import kept_data_dir, read_kind
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.data.tasks.definitions import TASKS, get_task
 from macaron_tf.data.tasks.reading import Examples, read_examples
@@ -374,3 +377,38 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(
     places = {"RUN": toy_run, "TOY": toy, "OTHER": tmp_path / "other"}
     places |= {"FOLDER": tmp_path, "OUT": tmp_path / "out"}
     refused(main, words(command, **places), error, tmp_path, toy_run)
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"null", b'"x"', b"\xff", b"[" * 100_000])
+def test_the_records_of_a_run_are_whole_or_one_sentence(toy_run, tmp_path, content, capsys):
+    run = pathlib.Path(shutil.copytree(toy_run, tmp_path / "run"))
+    [checkpoint, *_] = sorted((run / "checkpoints").glob("step-*"))
+    records = [
+        "recipe.json",
+        "model.json",
+        "data.json",
+        "result.json",
+        "vocabulary/vocabulary.json",
+    ]
+    records += ["checkpoints/best.json", f"checkpoints/{checkpoint.name}/manifest.json"]
+    said = {}
+    for name in records:
+        whole = (run / name).read_bytes()
+        (run / name).write_bytes(content)
+        loads = [macaron_tf.load] if name.startswith(("model", "vocabulary")) else []
+        for read in (read_kind, kept_data_dir, resumed, *loads):
+            try:
+                read(run)
+            except UserError as error:
+                said.setdefault(name, set()).add(str(error))
+        (run / name).write_bytes(whole)
+    assert all("\n" not in one and str(run) in one for each in said.values() for one in each)
+    assert {"recipe.json", "model.json", "vocabulary/vocabulary.json"} <= {*said}
+
+
+def resumed(path):
+    """Opens a run as a training that goes on does."""
+    run = FinetuningRun.open(path)
+    run.result()
+    run.checkpoint()
+    run.data_record()

@@ -11,8 +11,8 @@ from macaron_tf.models.pretrained import Pretrained
 from tests.harness import built
 
 
-def network(folder, norm):
-    config = EncoderConfig(24, 16, 32, 1, 2, norm=norm)
+def network(folder, norm, **options):
+    config = EncoderConfig(24, 16, 32, 1, 2, norm=norm, **options)
     Pretrained(built(PretrainingEncoder, config, noise=0.1)).save_pretrained(folder)
     return str(folder)
 
@@ -36,6 +36,22 @@ def test_strang_splitting_needs_sub_steps_of_second_order(
         assert found[tokens_first, sub_step] == pytest.approx(2, abs=0.1)
     assert "| splitting | exact | euler | heun |" in (out / "orders.md").read_text()
     assert (out / "orders.png").stat().length > 1000
+
+
+def test_what_cannot_be_read_or_written_is_said_before_minutes_are_spent(
+    tmp_path, refused, monkeypatch
+):
+    monkeypatch.setattr(ode, "solutions", lambda *given: pytest.fail("it computes"))
+    (tmp_path / "file").touch()
+    words = f"--results {tmp_path}/file/out cannot be made a folder"
+    refused(ode.main, ["--seeds", "1", "--results", tmp_path / "file/out"], words, tmp_path)
+    good = network(tmp_path / "good", "pre")
+    mixed = network(tmp_path / "gmlp", "pre", block="gmlp", max_length=16)
+    cases = [(tmp_path / "nothing", "is no run"), (mixed, "has no blocks of tokens and channels")]
+    for place, words in cases:
+        refused(ode.main, ["--runs", good, place, "--results", tmp_path / "out"], words, tmp_path)
+    words = "--seeds draw random operators: leave them out beside --runs"
+    refused(ode.main, ["--runs", good, "--seeds", "1"], words, tmp_path)
 
 
 def test_norms_behind_the_sub_layers_are_no_step(tmp_path, refused):

@@ -648,7 +648,7 @@ def test_the_comparison_takes_its_own_evaluations_alone(calls, blocks, tmp_path,
     assert "holds 2 evaluations of the run's last average" in capsys.readouterr().err
     (own / "twice.json").write_text("{}")
     assert blocks() == 2
-    assert "twice.json cannot be read as scores" in capsys.readouterr().err
+    assert "twice.json is damaged: remove it" in capsys.readouterr().err
 
 
 @pretended
@@ -682,6 +682,14 @@ def test_bad_arms_are_one_sentence(corpus, tmp_path, refused):
         (["bert_tiny", "b=bert_tiny:init=runs/a"], "b: leave out init=runs/a"),
         (["bert_tiny", "b=bert_tiny:masking.rate=0.3"], "b has masking.rate=0.3, bert_tiny 0.15"),
         (["bert_tiny", "gpt_tiny"], "arms read equal text; give both the same, or --differ"),
+        (
+            ["bert_tiny", "gpt_tiny", "--differ", "corpus.langages"],
+            "--differ corpus.langages is no setting of the text; perhaps you meant 'corpus.languag",
+        ),
+        (
+            ["bert_tiny", "gpt_tiny", "--differ", "training.seed"],
+            "--differ training.seed is no setting of the text",
+        ),
         (["a=sst2", "b=sst2:init=runs/a"], "a: give the weights to start with, as in"),
         (["a=sst2:init=r", "b=rte:init=r"], "b has task='rte', a 'sst2'"),
         (["a=sst2:init=r", "b=sst2:init=q"], "r is no run: it has no model.json"),

@@ -17,6 +17,7 @@ from tests.fuzz.profiles import examples, hypothesis, strategies, survive, value
 from experiments import command_line
 from export.server.config import ServerConfig
 from macaron_tf.command_names import COMMANDS
+from macaron_tf.errors import check_path
 from macaron_tf.settings import describe
 
 PARSED = sorted(
@@ -118,7 +119,7 @@ def places(parser: argparse.ArgumentParser, names: list[str], begin=()):
                 yield from places(inner, names, [name])
         elif action.nargs == 0 or action.choices or "count." in repr(action.type):
             continue
-        elif action.type is None:
+        elif getattr(action.type, "func", action.type) is not check_path:
             assert action.dest in names, (parser.prog, action.dest)
         else:
             flag = action.option_strings[:1]
@@ -142,11 +143,42 @@ def test_no_command_goes_to_another_place_than_was_said(monkeypatch, capsys, tmp
         for words, more in places(caught.value.args[0], [*WORDS, *ALSO.get(module, ())]):
             tried.append(words)
             for bad, why in (
-                ("gs:/b/x", "gs:/ names no bucket; write gs://BUCKET/NAME"),
-                ("gs://", "gs:// names no bucket; write gs://BUCKET/NAME"),
-                ("s3://b/x", "s3:// is not supported; give a local path"),
+                ("gs:/b/x", "gs:/b/x: gs:/ is not supported; give a local path"),
+                ("gs://", "gs://: gs:// is not supported; give a local path"),
+                ("s3://b/x", "s3://b/x: s3:// is not supported; give a local path"),
             ):
                 assert main([*words, bad, *more]) == 2, (module, words)
                 said = capsys.readouterr().err
-                assert said.startswith(f"error: {bad}: {why}") and said.count("\n") == 1
+                assert said.startswith(f"error: {why}") and said.count("\n") == 1, said
     assert len(tried) > 150 and not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["translate evaluate RUN --checkpoint", "finetune predict RUN --checkpoint",
+     "export RUN OUT --checkpoint", "pretrain train bert_tiny RUN --tpu", "compare OUT --data-dir",
+     "few_shot RUN --task x --out OUT --template", "embed train stsb RUN --init none --model"],
+)  # fmt: skip
+def test_a_flag_s_empty_word_is_refused(words, capsys):
+    """An unset variable of a shell's: `--checkpoint "$BEST"`."""
+    command, *given = words.split()
+    assert main_of(command)([*given, ""]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {given[-1]} is empty: ")
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["translate translate RUN --input X", "finetune predict RUN --input X",
+     "elmo embed RUN --input X", "text_to_text predict RUN --input X",
+     "embed encode RUN --input X", "generate score RUN y X"],
+)  # fmt: skip
+@pytest.mark.parametrize("same", ["{}/lines", "{}/d/../lines", "{}/lines-link"])
+def test_an_output_that_is_the_input_is_refused(words, same, capsys, tmp_path):
+    (tmp_path / "lines").write_text("kept\n")
+    (tmp_path / "lines-link").symlink_to(tmp_path / "lines")
+    (tmp_path / "d").mkdir()
+    file, same = str(tmp_path / "lines"), same.format(tmp_path)
+    command, *given = words.replace("X", file).split()
+    assert main_of(command)([*given, "--output", same]) == 2
+    said = f"error: --output {same} is the input too: give another file\n"
+    assert capsys.readouterr().err == said and (tmp_path / "lines").read_text() == "kept\n"

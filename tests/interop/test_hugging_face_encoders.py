@@ -255,9 +255,12 @@ def test_missing_and_damaged_files_are_one_sentence(tmp_path):
     for change, reason in (
         (lambda: weights.write_bytes(weights.read_bytes()[:-9]), "cannot be read"),
         (weights.unlink, "holds no weights"),
-        ((tmp_path / "model.safetensors.index.json").touch, r"index\.json is no JSON"),
+        (
+            (tmp_path / "model.safetensors.index.json").touch,
+            r"index\.json is damaged \(Expecting value",
+        ),
         ((tmp_path / "vocab.txt").unlink, "neither vocab.txt, .* nor tokenizer.json"),
-        (lambda: (tmp_path / "config.json").write_text("{"), r"config\.json is no JSON"),
+        (lambda: (tmp_path / "config.json").write_text("{"), r"config\.json is damaged"),
     ):
         change()
         refuses(reason, read_encoder, tmp_path)

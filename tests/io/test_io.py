@@ -13,6 +13,7 @@ import sys
 import pytest
 import tensorflow as tf
 
+from macaron_tf import errors
 from macaron_tf.data.sources.readers import source_files
 from macaron_tf.data.sources.tfds import Tfds, open_set
 from macaron_tf.errors import UserError
@@ -121,9 +122,78 @@ def test_tfds_of_a_bucket(bucket, tfds_dir):
     assert "sentence1" in record
 
 
+@pytest.mark.parametrize(
+    "place, said",
+    [
+        ("gs:/b/x", "gs:/ is"), ("gs://", "gs:// is"), ("gs:///x", "gs:/// is"), ("gs:b", "gs: is"),
+        ("GS://b/x", "GS:// is"), ("s3://b/x", "s3:// is"), ("s3:/b/x", "s3:/ is"),
+        ("hdfs://host/x", "hdfs:// is"), ("memory://x", "memory:// is"), ("ftp:/h/x", "ftp:/ is"),
+        ("file:///tmp/x", "file:/// is"), ("tsv:gs:/b/x.tsv", "gs:/ is"), ("a,s3://b", "s3:// is"),
+        ("NAME=gs:/b/x", "gs:/ is"), ("runs/odd://x", "odd:// is"), ("http://h/x", "http:// is"),
+    ],
+)  # fmt: skip
+def test_other_stores_are_one_sentence(place, said):
+    pattern = re.escape(f"{place}: {said} not supported; give a local path or gs://BUCKET/NAME")
+    refuses(pattern, errors.check_path, place)
+    refuses(pattern, storage.as_path, place)
+    refuses(
+        re.escape(f"{said} not supported; give a local path") + "$", errors.check_path, place, 1
+    )
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["runs/x", "/a/b", "gs://b", "gs://b/x", "tsv:/abs/x.tsv", "text:a,b", "NAME=gs://b/x", "12:30",
+     "hugging-face:/models/bert", "hub:owner/name", "python:m:f", "tfds:glue/sst2:1.0.0", "a:/b",
+     "translation:en-az:tfds:x"],
+)  # fmt: skip
+def test_places_that_stay_as_they_are(place):
+    assert errors.check_path(place) == place
+    if "gs:" in place:
+        refuses("give a local path$", errors.check_path, place, True)
+
+
+def test_a_home_that_no_shell_replaced(monkeypatch):
+    """As in `--out=~/x`, which bash passes on."""
+    monkeypatch.setenv("HOME", "/home/me")
+    assert errors.check_path("~/x") == "/home/me/x"
+
+
+DEEP = b"[" * 100_000
+
+
+@pytest.mark.parametrize(
+    "content, why",
+    [
+        (b"", "Expecting value"), (b"{", "Expecting property name"), (b"[]", "no dict"),
+        (b"null", "no dict"), (b'"x"', "no dict"), (b"NaN", "no dict"), (b"{}", "'step' is no int"),
+        (b'{"step": "1"}', "'step' is no int"), (b'{"step": null}', "'step' is no int"),
+        (b"\xff\xfe\xff", ".*codec can't decode"), (b'{"a": "\xff"}', ".*codec can't"),
+        (DEEP, "brackets are nested too deeply"), (b'{"a":' * 100_000, "brackets are nested too"),
+        (b'{"step": 1}x', "Extra data"), (b'{"step": ' + b"9" * 5000 + b"}", "Exceeds the limit"),
+    ],
+)  # fmt: skip
+def test_a_damaged_json_file_is_one_sentence(content, why, tmp_path):
+    (file := tmp_path / "x.json").write_bytes(content)
+    pattern = rf"{file} is damaged \({why}[^\n]*\): make it again$"
+    refuses(pattern, lambda: storage.read_json(file, mend="make it again", step=int))
+
+
+def test_a_json_file(tmp_path, disk_or_bucket):
+    file = storage.as_path(disk_or_bucket) / "x.json"
+    refuses(f"cannot read {file}: .*; check the path", storage.read_json, file)
+    storage.write_aside(file, b'{"step": 1, "more": [[]]}')
+    assert storage.read_json(file, step=int, more=list) == {"step": 1, "more": [[]]}
+    refuses(r"damaged \(no list\): restore it", storage.read_json, file, list)
+    refuses(f"cannot read {tmp_path}", storage.read_json, tmp_path)
+
+
 def test_memory_mapped_files_are_on_the_disk(bucket, monkeypatch):
     monkeypatch.setenv("MACARON_TF_CACHE", bucket)
-    refuses("MACARON_TF_CACHE is ram://.* local disk", files.cache_directory)
+    refuses("ram://.*: ram:// is not supported; give a local path$", files.cache_directory)
+    for value in ("gs:/b/cache", "s3://b/cache", "hdfs://b/cache"):
+        monkeypatch.setenv("MACARON_TF_CACHE", value)
+        refuses(f"{value}: .* is not supported; give a local path$", files.cache_directory)
 
 
 @pytest.mark.parametrize("text", [b"", b"one", b"one\n", b"one\n\ntwo\r\nthree", b"\n" * 9])

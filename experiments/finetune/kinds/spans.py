@@ -1,7 +1,6 @@
 """Answers that stand in a context."""
 
 import dataclasses
-import json
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,7 +14,7 @@ from macaron_tf.data.tasks.questions import (
     read_questions,
 )
 from macaron_tf.decoding.spans import best_answers, best_spans, decided
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, parse_json
 from macaron_tf.evaluation.reading import score_answers
 from macaron_tf.models import EncoderSpanReader
 from macaron_tf.objectives import SpanObjective
@@ -64,10 +63,10 @@ class Spans(TaskKind):
                 columns[1] += pair.contexts
                 continue
             try:
-                record = json.loads(line)
+                record = parse_json(line, question=str, context=str)
                 for column, name in zip(columns, ("question", "context"), strict=True):
                     column.append(record[name].encode("utf-8", "replace").decode("utf-8"))
-            except (ValueError, TypeError, KeyError, AttributeError) as error:
+            except ValueError as error:
                 raise UserError(
                     f'line {number} is no JSON object of a "question" and a "context", both of '
                     "text: correct it, or separate the two by one tab"

@@ -92,7 +92,7 @@ class CorpusState:
 def read_record(path: str, mend: str) -> tuple[CorpusConfig, dict[str, Any], CorpusState]:
     """Configuration, settings and state of a corpus; a damaged record is refused."""
     with storage.refuse_damage(path, mend):
-        record = json.loads(storage.read_bytes(path))
+        record = storage.read_json(path, mend=mend, state=dict, settings=dict)
         if record["format"] != FORMAT:
             raise UserError(f"{path} is of format {record['format']}, not {FORMAT}: {mend}")
         state, settings = record["state"], record["settings"]

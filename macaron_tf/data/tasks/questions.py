@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import json
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -20,7 +19,7 @@ from macaron_tf.data.tasks.encoding import (
     windows_over,
 )
 from macaron_tf.data.tasks.reading import may_be_unlabelled, parse_task_source
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, parse_json
 from macaron_tf.io import paths as storage
 from macaron_tf.special_ids import CLS_SEGMENT
 from macaron_tf.text.base import PieceVocabulary
@@ -133,7 +132,7 @@ def _tfds_rows(name, split, tfds) -> Iterator[_Row]:
 def _file_rows(path) -> Iterator[_Row]:
     """The questions of a JSON file; every field that is used is checked."""
     try:
-        document = json.loads(storage.read_bytes(path))
+        document = parse_json(storage.read_bytes(path), object)
     except ValueError as error:  # also bytes that are not UTF-8
         raise UserError(f"{path} is not JSON ({error}): give a file in SQuAD's format") from error
     for a, article in enumerate(_field(document, "data", list, path)):

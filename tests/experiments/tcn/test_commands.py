@@ -265,10 +265,13 @@ def test_mnist_reads_pixels_in_one_order(tfds, monkeypatch):
     assert next(iter(in_order.train(0)))["targets"].shape == (3,)
 
 
-def test_a_task_in_a_bucket(tunes, tmp_path, ran):
+def test_a_task_in_a_bucket(tunes, tmp_path, ran, refused):
     out = as_path(ram_paths.folder(tmp_path))
     command = ["jsb", out, "--data", tunes, "--models", "tcn", *flags(SMALL)]
     ran(main, *command)
     assert {path.name for path in out.iterdir()} == {"jsb.json", "jsb.md", "jsb.png", "tcn-1"}
     [row] = json.loads((out / "jsb.json").read_text())["rows"]
     assert row["test"] > 0 and "complete" in ran(main, *command).out
+    for content in (b"", b"[]", b"{}", b"[" * 100_000, json.dumps({**row, "widths": 3}).encode()):
+        (out / "tcn-1/result.json").write_bytes(content)
+        refused(main, command, "tcn-1/result.json is damaged")

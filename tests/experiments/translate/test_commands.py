@@ -86,7 +86,10 @@ def test_sampling_is_repeatable_and_varies(number_run, answered, refused):
     hot = ["--temperature", "3", "--n-best", "4"]
     assert sampled(*hot) == sampled(*hot) != sampled(*hot, "--seed", "2")
     assert sampled("--temperature", "0") == "eins zwei drei\nvier fünf sechs sieben\n"
-    refused(main, ["translate", number_run, "--top-k", "2"], "give --temperature too")
+    for flag, value in (("--top-k", "2"), ("--top-p", "1.0"), ("--seed", "1")):
+        words = ["translate", number_run, flag, value]
+        refused(main, words, f"{flag} is of draws: leave it out, or give a --temperature")
+        refused(main, [*words, "--temperature", "0"], f"{flag} is of draws")
 
 
 def test_vocabulary_command_and_mismatch(number_run, number_text, tmp_path, ran, refused):
@@ -329,10 +332,10 @@ GOOD = {
         ("[]", "holds no translations"),
         ("{}", "holds no translations"),
         ("null", "holds no translations"),
-        ("{", "cannot be read as scores"),
-        ("[" * 100_000, "cannot be read as scores"),
-        (b"\xff", "cannot be read as scores"),
-        (None, "cannot be read as scores: No such file"),
+        ("{", "is damaged (Expecting property name"),
+        ("[" * 100_000, "is damaged (brackets are nested too deeply): give a .json that"),
+        (b"\xff", "is damaged ('utf-8' codec can't decode"),
+        (None, "No such file or directory; check the path"),
     ],
 )
 def test_outputs_that_cannot_be_compared_are_refused(second, words, tmp_path, refused):
