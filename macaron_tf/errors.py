@@ -53,12 +53,9 @@ _SCHEME = re.compile(r"(?<![\w+.-])([A-Za-z][\w+.-]*):(/*)(?=([^/,]*))")
 
 
 def check_path(text: str, local: bool = False, name: str = "a path") -> str:
-    """Refuses places other than a local disk and `gs://`; returns the text, with `~` replaced.
+    """Refuses other places than a local disk and `gs://`, or `local` ones; replaces `~`.
 
-    Args:
-        text: a path, or a form with paths in it, such as `tsv:FILE` or `NAME=DIR`.
-        local: refuse buckets too.
-        name: of the argument, for messages.
+    The text may be a form with paths in it, such as `tsv:FILE` or `NAME=DIR`.
     """
     if not text:
         raise UserError(f"{name} is empty: give a file or a folder (is a shell's variable unset?)")

@@ -202,14 +202,7 @@ def _refuse_network(place: str) -> Iterator[None]:
     """Turns Keras's refusal of a network's description within the `with` into a UserError."""
     try:
         yield
-    except (
-        *paths.FILE_ERRORS,
-        ValueError,
-        TypeError,
-        LookupError,
-        AttributeError,
-        RecursionError,
-    ) as error:
+    except (*paths.FILE_ERRORS, *paths.DAMAGE) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(
             f"{place} holds no network that this version can make ({reason[:200]}): check the "

@@ -78,7 +78,7 @@ def lean_imports() -> None:
 class Repeats:
     """Tells whether a signal was sent again on purpose: a second or more after the first.
 
-    A key bounces, and a terminal, `timeout` and a batch system may each signal one process.
+    A key bounces, and a terminal, `timeout` and a batch system may all signal one process.
     """
 
     def __init__(self):
@@ -124,8 +124,7 @@ def begin_command() -> None:
     exceptions, is silent unless TF_CPP_MIN_LOG_LEVEL is set.
     """
     if lacking := [name for name in CORE if not _is_installed(name)]:
-        error = ModuleNotFoundError(name=", ".join(lacking))
-        raise SystemExit(_refused(missing_package(error)))
+        raise SystemExit(_refused(missing_package(ModuleNotFoundError(name=", ".join(lacking)))))
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     lean_imports()
     _reserve_descriptors()

@@ -17,6 +17,8 @@ from macaron_tf.errors import UserError, check_path, parse_json, store_problem
 
 # Errors of reading or writing a file: Python's on disk, TensorFlow's in a bucket.
 FILE_ERRORS = (OSError, tf.errors.OpError)
+# Errors of reading a record whose content is not as it was written.
+DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 
 def as_path(path: str | os.PathLike) -> epath.Path:
@@ -49,7 +51,7 @@ def refuse_damage(path: str | os.PathLike, mend: str) -> Iterator[None]:
     """Turns an error in a record's content within the `with` into a UserError of one sentence."""
     try:
         yield
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+    except DAMAGE as error:
         why = f" ({str(error)[:200]})" if isinstance(error, ValueError) else ""
         raise UserError(f"{path} is damaged{why}: {mend}") from error
 
