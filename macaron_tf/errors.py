@@ -60,7 +60,7 @@ def check_path(text: str, local: bool = False, name: str = "a path") -> str:
     if not text:
         raise UserError(f"{name} is empty: give a file or a folder (is a shell's variable unset?)")
     for scheme, slashes, bucket in _SCHEME.findall(text):
-        if scheme.lower() not in _NOT_LOCAL and not slashes[1:]:
+        if not slashes[1:] and scheme.lower() not in (_NOT_LOCAL if slashes else STORES):
             continue  # the kind of a source, or a local name
         if local or scheme not in STORES or slashes != "//" or not bucket:
             places = "a local path" if local else "a local path or gs://BUCKET/NAME"

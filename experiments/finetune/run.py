@@ -435,6 +435,6 @@ class FinetuningRun(Run):
     def result(self) -> FinetuningResult | None:
         """The end of the run; None where it has not come."""
         try:
-            return FinetuningResult(**storage.read_json(self.path / RESULT, step=int))
+            return FinetuningResult(**storage.read_json(self.path / RESULT))
         except (UserError, TypeError):
             return None

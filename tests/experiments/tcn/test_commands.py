@@ -272,6 +272,6 @@ def test_a_task_in_a_bucket(tunes, tmp_path, ran, refused):
     assert {path.name for path in out.iterdir()} == {"jsb.json", "jsb.md", "jsb.png", "tcn-1"}
     [row] = json.loads((out / "jsb.json").read_text())["rows"]
     assert row["test"] > 0 and "complete" in ran(main, *command).out
-    for content in (b"", b"[]", b"{}", b"[" * 100_000, json.dumps({**row, "widths": 3}).encode()):
+    for content in (b"{", b"[]", b"{}", b"[" * 100_000, json.dumps({**row, "widths": 3}).encode()):
         (out / "tcn-1/result.json").write_bytes(content)
         refused(main, command, "tcn-1/result.json is damaged")
