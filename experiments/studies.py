@@ -215,7 +215,7 @@ def written(path: pathlib.Path, script: str, *words: str, log: pathlib.Path | No
     """The content of a JSON file that a `command` writes, unless the file is there."""
     if not path.exists():
         command(script, *words, log=log)
-    return read_json(path)
+    return read_json(path, object)
 
 
 def kept(file: pathlib.Path, settings: dict[str, Any], make: Callable[[], dict]) -> dict:

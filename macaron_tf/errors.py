@@ -131,8 +131,7 @@ def missing_package(error: Exception, purpose: str = "this command") -> str | No
     module = error.name.partition(".")[0] if isinstance(error, ImportError) and error.name else ""
     if module in EXTRAS:
         return f"{purpose} needs {module}: pip install 'macaron_tf[{EXTRAS[module]}]'"
-    known = not module or module in ("macaron_tf", "experiments", "export")
-    if known or type(error) is ImportError:
+    if module in ("", "macaron_tf", "experiments", "export") or type(error) is ImportError:
         return None
     return (
         f"{sys.executable} has no {error.name}: activate the environment of macaron_tf "
