@@ -147,6 +147,7 @@ class RelativePositionBias(Recording, keras.layers.Layer):
         self.table = self.add_weight(
             shape=shape, initializer=self.initializer, autocast=False, name="table"
         )
+        self.table.is_bias = True  # spared from the weight decay where biases are
 
     def call(self, query_length, key_length, start=None):
         keys = ops.arange(key_length, dtype="int32")  # (S,)

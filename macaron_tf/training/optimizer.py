@@ -264,7 +264,8 @@ def make_optimizer(
     Args:
         config: of its fields, clipping and accumulation belong to the `FitModel`.
         variables: the model's trainable variables, needed where `decay_vectors` is false: those of
-            rank below 2 (normalization scales and offsets) and biases of any rank are excluded.
+            rank below 2 (normalization scales and offsets) and biases of any rank are excluded, see
+            `is_bias`.
 
     References: Kingma and Ba 2015; Loshchilov and Hutter 2019, "Decoupled Weight Decay
     Regularization"; Shazeer and Stern 2018 (Adafactor), algorithm 4.
@@ -278,7 +279,16 @@ def make_optimizer(
     if decay and not config.decay_vectors:
         if not variables:
             raise ValueError("decay_vectors=False needs the model's trainable variables")
-        # Relative attention's biases have rank 3, a table of them by distance 2.
-        vectors = [v for v in variables if len(v.shape) < 2 or "bias" in v.path]
-        optimizer.exclude_from_weight_decay(var_list=vectors)
+        optimizer.exclude_from_weight_decay(var_list=[v for v in variables if is_bias(v)])
     return optimizer
+
+
+def is_bias(variable: keras.Variable) -> bool:
+    """Whether a weight is a vector, or a bias of any rank: its layer says so.
+
+    Layers name their weights themselves: Keras's GRU has a "bias" of rank 2, relative attention a
+    "content_bias" of rank 3. Another name with `is_bias` set is that of a table of biases. The
+    names of layers and models, which users choose, say nothing.
+    """
+    named = variable.name == "bias" or variable.name.endswith("_bias")
+    return len(variable.shape) < 2 or named or getattr(variable, "is_bias", False)

@@ -324,3 +324,19 @@ def test_biases_of_any_rank_are_spared_the_weight_decay(system, biases):
     assert {name for path in ranked for name in biases if path.endswith(name)} == biases
     assert all(path.endswith(tuple(biases)) for path in ranked)
     assert not any(decays[path] for path, rank in ranks.items() if rank < 2)
+
+
+def test_names_of_models_and_layers_do_not_decide_the_weight_decay():
+    """Of matrices named after biases, and of Keras's own biases of rank 2."""
+    inputs = keras.Input((5, 6))
+    x = keras.layers.Dense(6, name="bias_free")(inputs)
+    x = keras.layers.MultiHeadAttention(2, 3, name="unbiased")(x, x)
+    outputs = keras.layers.GRU(4, name="bias")(x)
+    model = keras.Model(inputs, outputs, name="bias_detector")
+    config = TrainingConfig(weight_decay=0.1, decay_vectors=False)
+    optimizer = make_optimizer(config, model.trainable_variables)
+    optimizer.build(model.trainable_variables)
+    decays = [v.name for v in model.trainable_variables if optimizer._use_weight_decay(v)]
+    assert decays == ["kernel"] * 6 + ["recurrent_kernel"]
+    ranks = [len(v.shape) for v in model.trainable_variables if v.name == "bias"]
+    assert sorted(ranks) == [1, 1, 2, 2, 2, 2]
