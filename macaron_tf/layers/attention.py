@@ -144,10 +144,10 @@ class MultiHeadAttention(Mixer):
             with_query = NarrowColumns(with_query, width, self._head_dim**-0.5)
         if self.cross:
             self.query = self._projection("query", x_shape, width, with_query)
-            self.key_value = self._projection("key_value", memory_shape, 2 * width)
+            self.key_value = self._projection("key_value", memory_shape, 2 * width, parts=2)
         else:
             self.query_key_value = self._projection(
-                "query_key_value", x_shape, 3 * width, with_query
+                "query_key_value", x_shape, 3 * width, with_query, parts=3
             )
         self.output_projection = self._output(x_shape, width)
 

@@ -50,6 +50,7 @@ class FeedForward(Mixer):
             # A gate's activation is of one half only.
             activation=None if config.gated else self.activation,
             use_bias=config.use_bias,
+            parts=2 if config.gated else 1,
         )
         inner_shape = (*outer_shape, config.feed_forward_dim)
         last = (self.output_initializer or self.kernel_initializer).clone()

@@ -136,7 +136,7 @@ class GatedMLP(Mixer):
     def build(self, input_shape):
         *outer_shape, hidden_dim = input_shape
         self.inner = self.dense_part(
-            "inner", input_shape, self.feed_forward_dim, activation=self.activation
+            "inner", input_shape, self.feed_forward_dim, activation=self.activation, parts=2
         )
         self.drop = Dropout(self.activation_dropout)
         self.gating = self.part(

@@ -58,10 +58,19 @@ class Recording:
         layer.build(shape)
         return layer
 
-    def dense_part(self, name: str, shape, units: int, initializer=None, **options) -> Dense:
-        """A `Dense` part; its matrix starts as `initializer` says, or as this layer's do."""
+    def dense_part(
+        self, name: str, shape, units: int, initializer=None, parts: int = 1, **options
+    ) -> Dense:
+        """A `Dense` part; its matrix starts as `initializer` says, or as this layer's do.
+
+        Args:
+            parts: matrices of equal width side by side in the one; Adafactor updates each alone.
+        """
         initializer = initializer or self.kernel_initializer.clone()
-        return self.part(Dense, shape, units, kernel_initializer=initializer, name=name, **options)
+        made = self.part(Dense, shape, units, kernel_initializer=initializer, name=name, **options)
+        for weight in made.weights:
+            weight.parts = parts
+        return made
 
     def compute_output_shape(self, *shapes, **named_shapes):
         """Shapes of the outputs; builds the layer.

@@ -123,7 +123,7 @@ class RelativeAttention(MultiHeadAttention):
 
     def build_projections(self, x_shape, memory_shape, width):
         self.query = self._projection("query", x_shape, width)
-        self.key_value = self._projection("key_value", x_shape, 2 * width)
+        self.key_value = self._projection("key_value", x_shape, 2 * width, parts=2)
         self.distance = self._projection("distance", x_shape, width, use_bias=False)
         self.output_projection = self._output(x_shape, width)
         if self._biases:

@@ -47,7 +47,9 @@ class SwishRNN(Mixer):
         check_choice("gate", gate, GATES)
 
     def build(self, input_shape):
-        self.inner = self.dense_part("inner", input_shape, 2 * self.inner_dim, use_bias=False)
+        self.inner = self.dense_part(
+            "inner", input_shape, 2 * self.inner_dim, use_bias=False, parts=2
+        )
         inner_shape = (*input_shape[:-1], self.inner_dim)
         last = (self.output_initializer or self.kernel_initializer).clone()
         self.outer = self.dense_part("outer", inner_shape, input_shape[-1], last)

@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import keras
 import numpy as np
@@ -119,10 +119,6 @@ class FusedAdamW(_FusedUpdate, keras.optimizers.AdamW):
     """`keras.optimizers.AdamW` with its arguments, without `amsgrad`."""
 
 
-# Matrices side by side in the kernel of a layer of this name; in T5 each is a variable.
-_SIDE_BY_SIDE = {"query_key_value": 3, "key_value": 2}
-
-
 @keras.saving.register_keras_serializable(package="macaron_tf")
 class Adafactor(keras.optimizers.Adafactor):
     """Keras's, at the learning rate that is given, with the second moments of matrices factored.
@@ -137,12 +133,11 @@ class Adafactor(keras.optimizers.Adafactor):
         if self.built:
             return
         keras.optimizers.Optimizer.build(self, var_list)
-        shapes = {v.path: v.shape for v in var_list}
         # Of each part of each variable: means of squared gradients over the columns and over the
         # rows of the last two dimensions.
         self._moments = []
         for v in var_list:
-            parts, shape = _parts(v.path, shapes), list(v.shape)
+            parts, shape = getattr(v, "parts", 1), list(v.shape)  # see `dense_part`
             if parts > 1:
                 shape[-1] //= parts
             kept = [shape] if len(shape) < 2 else [shape[:-1], [*shape[:-2], shape[-1]]]
@@ -184,15 +179,6 @@ class Adafactor(keras.optimizers.Adafactor):
             update = gradient * ops.rsqrt(rows)[..., None] * ops.rsqrt(columns)[..., None, :]
         update /= ops.maximum(self._rms(update) / self.clip_threshold, 1.0)
         return ops.maximum(self._rms(weight), self.epsilon_2) * update
-
-
-def _parts(path: str, shapes: Mapping[str, tuple[int, ...]]) -> int:
-    """The number of matrices side by side in a weight, of all weights' shapes by path."""
-    block, _, layer = path.rpartition("/")[0].rpartition("/")
-    if layer == "inner":  # twice as wide as what the outer product reads, where there is a gate
-        read = shapes.get(f"{block}/outer/kernel")
-        return shapes[path][-1] // read[0] if read else 1
-    return _SIDE_BY_SIDE.get(layer, 1)
 
 
 class ExponentialMovingAverage:

@@ -326,6 +326,22 @@ def test_biases_of_any_rank_are_spared_the_weight_decay(system, biases):
     assert not any(decays[path] for path, rank in ranks.items() if rank < 2)
 
 
+@pytest.mark.parametrize(
+    ("system", "parts"),
+    [
+        ("t5_tiny", {"query_key_value": 3, "key_value": 2, "inner": 2}),
+        ("xlnet_tiny", {"key_value": 2}),
+        ("swish_rnn_tiny", {"query_key_value": 3, "inner": 2}),
+        ("gmlp_tiny", {"inner": 2}),
+    ],
+)
+def test_layers_say_which_matrices_lie_side_by_side(system, parts):
+    sizes = {"vocab_size": 20, "hidden_dim": 16, "feed_forward_dim": 32}
+    model = catalog.build(system, **sizes, **({"gated": True} if system == "t5_tiny" else {}))
+    found = {v.path.split("/")[-2]: getattr(v, "parts", 1) for v in model.trainable_variables}
+    assert {name: count for name, count in found.items() if count > 1} == parts
+
+
 def test_names_of_models_and_layers_do_not_decide_the_weight_decay():
     """Of matrices named after biases, and of Keras's own biases of rank 2."""
     inputs = keras.Input((5, 6))

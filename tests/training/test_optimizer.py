@@ -186,27 +186,24 @@ def test_adafactor_equals_transformers_at_a_constant_rate():
     assert_updates(config, starts, theirs)
 
 
-@pytest.mark.parametrize(
-    ("layer", "parts"), [("query_key_value", 3), ("key_value", 2), ("inner", 2), ("output", 1)]
-)
-def test_adafactor_takes_matrices_side_by_side_one_by_one(layer, parts):
-    """Equal to `parts` variables, of which the first is narrow; `inner` is of a gated layer."""
+@pytest.mark.parametrize(("name", "parts"), [("qkv", 3), ("key_value", 2), ("key_value", None)])
+def test_adafactor_takes_matrices_side_by_side_one_by_one(name, parts):
+    """Equal to `parts` variables, of which the first is narrow; a layer says so, not its name."""
     rng = np.random.default_rng(0)
     start = rng.normal(size=(4, 6)).astype("float32")
-    start[:, : 6 // parts] *= 0.1
+    start[:, : 6 // (parts or 2)] *= 0.1
     gradients = rng.normal(size=(3, 4, 6)).astype("float32")
-    with keras.name_scope("block"), keras.name_scope(layer):
+    with keras.name_scope(name):
         joined = keras.Variable(start, name="kernel")
-    with keras.name_scope("block"), keras.name_scope("outer"):
-        outer = keras.Variable(np.ones((3, 4), "float32"), name="kernel")
-    split = [keras.Variable(part) for part in np.split(start, parts, axis=1)]
-    zeros = np.zeros((3, 4), "float32")
+    if parts:
+        joined.parts = parts
+    split = [keras.Variable(part) for part in np.split(start, parts or 1, axis=1)]
     options = {"learning_rate": 0.1, "schedule": "constant", "warmup_steps": 0}
     config = TrainingConfig(optimizer="adafactor", **options)
     one, several = make_optimizer(config), make_optimizer(config)
     for gradient in gradients:
-        one.apply([gradient, zeros], [joined, outer])
-        several.apply(np.split(gradient, parts, axis=1), split)
+        one.apply([gradient], [joined])
+        several.apply(np.split(gradient, parts or 1, axis=1), split)
     expected = np.concatenate([np.array(part) for part in split], axis=1)
     np.testing.assert_allclose(np.array(joined), expected, rtol=1e-6)
     assert not np.allclose(expected, start, atol=1e-3)
