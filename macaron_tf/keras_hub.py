@@ -118,7 +118,8 @@ class EncoderBackbone(_Backbone):
         self.pooler = Pooler(config.initializer_range, dtype=dtype, name="pooler")
         pool = Pooling("last" if config.summary == "last" else "cls", dtype=dtype, name="pool")
         inputs = _inputs("token_ids", "segment_ids", "padding_mask")
-        hidden = self.encoder(inputs)  # (B, L, D)
+        # A copy has no Keras mask: KerasHub's preprocessors give weights, which say the same.
+        hidden = ops.copy(self.encoder(inputs))  # (B, L, D)
         vectors = pool(hidden, mask=inputs["padding_mask"])  # (B, D)
         outputs = {"sequence_output": hidden, "pooled_output": self.pooler(vectors[:, None])}
         super().__init__(config, self.encoder.embeddings.tokens, inputs, outputs, dtype, **kwargs)
@@ -142,7 +143,7 @@ class LanguageModelBackbone(_Backbone):
         encoder = self.language_model.encoder
         inputs = _inputs("token_ids", "padding_mask")
         tokens = encoder.embeddings.tokens
-        super().__init__(config, tokens, inputs, encoder(inputs), dtype, **kwargs)
+        super().__init__(config, tokens, inputs, ops.copy(encoder(inputs)), dtype, **kwargs)
 
 
 class _Tokenizer(keras_hub.tokenizers.Tokenizer):
@@ -390,7 +391,8 @@ class LanguageModelCausalLM(keras_hub.models.CausalLM):
         self.backbone = backbone
         self.preprocessor = preprocessor
         inputs = backbone.input
-        super().__init__(inputs=inputs, outputs=backbone.language_model(inputs), **kwargs)
+        outputs = ops.copy(backbone.language_model(inputs))
+        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
 
     @tf.autograph.experimental.do_not_convert
     def generate_step(self, inputs, stop_token_ids: Sequence[int] | None = None):
@@ -473,16 +475,14 @@ def task_of(
         found = Pretrained(found)
     elif not isinstance(found, Pretrained):
         raise UserError(f"task_of({found!r}): give a network, or macaron_tf.load(PLACE)")
-    network, settings = found.network, {}
+    network, settings, encodes = found.network, {}, PretrainingEncoder | EncoderClassifier
     if isinstance(network, Model) and not network.built:
         network.build()
     if isinstance(network, LanguageModel):
         kind, backbone = LanguageModelCausalLM, LanguageModelBackbone(network.config)
         backbone.language_model.set_weights(network.get_weights())
         settings["add_start_token"] = found.starts
-    elif isinstance(network, PretrainingEncoder | EncoderClassifier) and isinstance(
-        network.config, EncoderConfig
-    ):
+    elif isinstance(network, encodes) and isinstance(network.config, EncoderConfig):
         backbone = EncoderBackbone(network.config)
         backbone.encoder.set_weights(network.encoder.get_weights())
         pooler = found.pooler or network.pooler

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
@@ -144,7 +144,7 @@ def _recording(init):
         with _default_policy(policy):
             init(self, *args, **kwargs)
         if outermost:
-            _freeze_new(self, ())
+            _freeze_new(self)
 
     recorded.__signature__ = signature
     return recorded
@@ -153,7 +153,7 @@ def _recording(init):
 def _building(build):
     @functools.wraps(build)
     def built(self, *args, **kwargs):
-        before = _within(self)
+        before = len(self._flatten_layers(recursive=False)) - 1
         with _default_policy(self.dtype_policy):
             build(self, *args, **kwargs)
         _freeze_new(self, before)
@@ -162,37 +162,23 @@ def _building(build):
     return built
 
 
-def _within(layer) -> list[keras.layers.Layer]:
-    """The layers right within one, in the order in which they were made."""
-    return layer._flatten_layers(include_self=False, recursive=False)
-
-
-def _freeze_new(layer, before: Sequence[keras.layers.Layer]) -> None:
-    """Freezes the layers within a frozen one that were not there before: Keras leaves them."""
+def _freeze_new(layer, before: int = 0) -> None:
+    """Freezes the layers within a frozen one, but for those `before`: Keras leaves new ones."""
     if not layer.trainable:
-        old = {id(part) for part in before}
-        for part in _within(layer):
-            if id(part) not in old:
-                part.trainable = False
+        for part in layer._flatten_layers(include_self=False, recursive=False)[before:]:
+            part.trainable = False
 
 
 def _parts(layer, place: str = "") -> Iterator[tuple[str, keras.layers.Layer, keras.layers.Layer]]:
-    """Place, layer and owner of all layers within one, owners first.
-
-    A place is a number among each owner's layers, `"2/0"`: names may be numbers of the process.
-    """
-    for number, part in enumerate(_within(layer)):
+    """Place `"2/0"`, of numbers among each owner's layers, layer and owner; owners first."""
+    for number, part in enumerate(layer._flatten_layers(include_self=False, recursive=False)):
         yield f"{place}{number}", part, layer
         yield from _parts(part, f"{place}{number}/")
 
 
 def part_flags(layer: keras.layers.Layer) -> dict[str, bool]:
     """`trainable` of the layers within one that differ from their owner, by place."""
-    own = {
-        place: part.trainable
-        for place, part, owner in _parts(layer)
-        if part.trainable != owner.trainable
-    }
+    own = {n: p.trainable for n, p, owner in _parts(layer) if p.trainable != owner.trainable}
     return {**own, **vars(layer).get("_waiting", {})}
 
 

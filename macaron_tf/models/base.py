@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import keras
 from keras import ops
 
+from macaron_tf.layers.attention import broadcast_mask
 from macaron_tf.layers.recording import Recording
 from macaron_tf.settings import Settings
 from macaron_tf.special_ids import PAD
@@ -29,10 +30,10 @@ class Model(Recording, keras.Model):
     call gives the `logits` of the `hidden_states`, in a subclass that does not override it.
 
     A call takes a dict of the inputs in `input_names`, or the first of them alone. Hugging Face's
-    and KerasHub's names are understood, and so is an `attention_mask (B, L)`, which is the padding
-    mask; an unknown name is a ValueError. `model.export()` and `tf.saved_model.save` take the
-    inputs of the model's first call, of any length, alone or in a dict as they were given; of a
-    model that was never called, a dict of the `required` ones, ids `(B, L)`.
+    and KerasHub's names are understood, and so is an `attention_mask` of rank 2 or of the ids'
+    rank, which is the padding mask; an unknown name is a ValueError. `model.export()` and
+    `tf.saved_model.save` take the inputs of the model's first call, of any length, alone or in a
+    dict as given; of a model that was never called, a dict of the `required` ones, ids `(B, L)`.
 
     Attributes:
         input_names: the inputs by name, with other names of each; None = `call` takes what it
@@ -117,7 +118,7 @@ class Model(Recording, keras.Model):
             inputs = {next(iter(self.input_names)): inputs}
         model, named = type(self).__name__, {}
         for given, value in inputs.items():
-            name = self._own_name(given, value)
+            name = self._own_name(given)
             if name in named:
                 raise ValueError(f"{model} was given {name} twice: {', '.join(inputs)}")
             if value is not None:
@@ -127,14 +128,17 @@ class Model(Recording, keras.Model):
         missing = [name for name in [*self.input_names][: self.required] if name not in named]
         if missing:
             raise ValueError(f"{model} needs {' and '.join(missing)}: give a dict of its inputs")
+        ids, mask = named[next(iter(self.input_names))], named.get("attention_mask")
+        if mask is not None and len(mask.shape) in (2, len(ids.shape)):
+            if "padding_mask" in named:
+                raise ValueError(f"{model} was given padding_mask twice: {', '.join(inputs)}")
+            named["padding_mask"] = named.pop("attention_mask")
         return named
 
-    def _own_name(self, given: str, value) -> str:
+    def _own_name(self, given: str) -> str:
         """This library's name of an input."""
         names = {other: name for name, others in self.input_names.items() for other in others}
         name = names.get(given, given)
-        if name == "attention_mask" and value is not None and len(value.shape) == 2:
-            name = "padding_mask"
         if name not in self.input_names:
             raise ValueError(
                 f"{type(self).__name__} has no input {given!r}: it takes "
@@ -151,9 +155,17 @@ def encoder_inputs(inputs) -> dict[str, Any]:
 def padding_mask(inputs):
     """`(B, L)` boolean, False at padding: as `padding_mask` says, by default where an id is 0.
 
-    Of words by their characters, `token_ids (B, L, C)`, where all of a word's are 0.
+    Of words by their characters, `token_ids (B, L, C)`, where all of a word's are 0. Padding is
+    also what nothing attends by an `attention_mask` of rank 3 or 4.
     """
-    if "padding_mask" in inputs:
-        return ops.cast(inputs["padding_mask"], "bool")
-    real = ops.not_equal(inputs["token_ids"], PAD)
-    return ops.any(real, axis=-1) if len(real.shape) == 3 else real
+    real = inputs.get("padding_mask")
+    real = ops.not_equal(inputs["token_ids"], PAD) if real is None else ops.cast(real, "bool")
+    real = ops.any(real, axis=-1) if len(real.shape) == 3 else real
+    attends = attention_mask(inputs)
+    return real if attends is None else ops.logical_and(real, ops.any(attends, axis=(1, 2)))
+
+
+def attention_mask(inputs):
+    """`attention_mask` of rank 2 to 4 as booleans `(B, H or 1, T or 1, S)`; None without one."""
+    mask = inputs.get("attention_mask")
+    return None if mask is None else broadcast_mask(ops.cast(mask, "bool"))

@@ -11,10 +11,9 @@ from macaron_tf.layers.character_cnn import ELMO_FILTERS, CharacterCNN
 from macaron_tf.layers.heads import LayerMixture
 from macaron_tf.layers.lstm import ProjectedLSTMStack
 from macaron_tf.layers.norms import Dropout
-from macaron_tf.models.base import Model
+from macaron_tf.models.base import Model, padding_mask
 from macaron_tf.settings import INT32, Count, Depth, Positive, Settings
 from macaron_tf.settings import Dropout as DropoutRate
-from macaron_tf.special_ids import PAD
 
 Filters = tuple[tuple[Count, Count], ...]
 
@@ -107,11 +106,14 @@ class Elmo(Model):
 
     def both_ways(self, characters, training=None):
         """The words' own vectors `(B, L, P)`, and each direction's list of layers, alike."""
-        mask = ops.any(ops.not_equal(characters, PAD), axis=-1)  # (B, L, C) -> (B, L)
+        mask = padding_mask({"token_ids": characters})  # (B, L)
         x = self.words(characters)
         forward = self.forwards(x, mask=mask, training=training)
         backward = self.backwards(x, mask=mask, training=training)
         return x, forward, backward
+
+    def compute_mask(self, characters, previous_mask=None):
+        return padding_mask({"token_ids": characters})
 
     def call(self, characters, training=None):
         x, forward, backward = self.both_ways(characters, training=training)
@@ -242,12 +244,14 @@ class WordEncoder(Model):
             for name in ("words", "forwards", "backwards"):
                 getattr(self.elmo, name).set_weights(getattr(elmo, name).get_weights())
 
+    compute_mask = Elmo.compute_mask
+
     def call(self, characters, training=None):
         return self.hidden_states(characters, training=training)
 
     def hidden_states(self, characters, training=None):
         """`call`'s vectors."""
-        mask = ops.any(ops.not_equal(characters, PAD), axis=-1)  # (B, L, C) -> (B, L)
+        mask = padding_mask({"token_ids": characters})  # (B, L)
         layers = None
         if self.elmo and self.config.elmo_frozen:
             # Without dropout: it is not trained, and its vectors are the same each time.

@@ -8,7 +8,7 @@ from macaron_tf.layers.dense import Dense
 from macaron_tf.layers.embeddings import AdaptiveEmbedding, EncoderEmbeddings
 from macaron_tf.layers.mixer import Context
 from macaron_tf.layers.packing import Packing, packs
-from macaron_tf.models.base import Model, padding_mask
+from macaron_tf.models.base import Model, attention_mask, padding_mask
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.stack import Stack
 
@@ -25,7 +25,8 @@ class Encoder(Model):
     Call arguments: `token_ids (B, L)` int, or a dict of these and optionally `segment_ids`,
     `language_ids` and `position_ids`, all `(B, L)` int; `padding_mask (B, L)`, 0 or False at
     padding, which no real position sees, by default where an id is 0; and `attention_mask
-    (B, L, L)`, 1 or True = attend. Returns `(B, L, D)`.
+    (B, L, L)` or `(B, H, L, L)`, 1 or True = attend. Returns `(B, L, D)`, with the padding mask as
+    its Keras mask.
 
     Example:
         encoder = Encoder(EncoderConfig(1000, 128, 384, 2, 2, block="macaron"))
@@ -98,6 +99,9 @@ class Encoder(Model):
             self.projection.build((None, None, self.config.embedding_width))
         self.stack.build((None, None, self.config.hidden_dim))
 
+    def compute_mask(self, inputs, previous_mask=None):
+        return padding_mask(self._named(inputs))
+
     def call(self, inputs, training=None):
         return self.with_memory(inputs, None, training=training)[0]
 
@@ -111,14 +115,13 @@ class Encoder(Model):
         Returns:
             `(B, L, D)`, and the new memory.
         """
-        attends = inputs.get("attention_mask")
         context = Context(
             mask=padding_mask(inputs),
-            attention_mask=None if attends is None else ops.cast(attends, "bool"),
+            attention_mask=attention_mask(inputs),
             segment_ids=inputs.get("segment_ids"),
             training=training,
         )
-        if memory is not None or training or not packs():
+        if memory is not None or training or not packs() or "attention_mask" in inputs:
             return self.stack.mix(self.embed(inputs, training=training), context, memory)
         packing = Packing(context.mask)
         positions = ops.arange(ops.shape(inputs["token_ids"])[1], dtype="int32")

@@ -7,10 +7,11 @@ from typing import ClassVar
 import keras
 from keras import ops
 
+from macaron_tf.layers.attention import combine_masks
 from macaron_tf.layers.dense import Dense
 from macaron_tf.layers.embeddings import EncoderEmbeddings, TiedEmbedding
 from macaron_tf.layers.mixer import Context
-from macaron_tf.models.base import Model
+from macaron_tf.models.base import Model, attention_mask, padding_mask
 from macaron_tf.models.config import (
     DROPOUTS,
     SEQUENCE_BLOCKS,
@@ -33,7 +34,8 @@ class EncoderDecoder(Model):
     Call arguments: `{"source": (B, S), "target": (B, T)}`, int ids; the target is the decoder's
     input, shifted right by the caller. With `config.two_way` also `source_languages (B, S)` and
     `target_languages (B, T)`: 0, the default, is the side's own language, 1 the other side's.
-    Returns logits `(B, T, V)`.
+    `padding_mask (B, S)` and `attention_mask (B, S, S)` are the source's, see `Encoder`, and
+    `target_mask (B, T)` or `(B, T, T)` the target's. Returns logits `(B, T, V)`.
 
     Example:
         model = EncoderDecoder(EncoderDecoderConfig(1000, 128, 256, 4, 2, 2, block="macaron"))
@@ -50,6 +52,9 @@ class EncoderDecoder(Model):
         "target": ("decoder_input_ids", "decoder_token_ids"),
         "source_languages": (),
         "target_languages": (),
+        "padding_mask": ("encoder_padding_mask",),
+        "attention_mask": (),
+        "target_mask": ("decoder_attention_mask", "decoder_padding_mask"),
     }
 
     def __init__(self, config: EncoderDecoderConfig, **kwargs):
@@ -120,25 +125,32 @@ class EncoderDecoder(Model):
                 name="logits_bias", shape=(self.config.vocab_size,), initializer="zeros"
             )
 
-    def encode(self, source, training=None, languages=None):
-        """Source ids `(B, S)`, of `languages (B, S)`, to the memory `(B, S, D)`."""
-        vectors = None
+    def encode(self, source, training=None, languages=None, masks=None):
+        """Source ids `(B, S)`, of `languages (B, S)` and `masks`, to the memory `(B, S, D)`."""
+        vectors, inputs = None, {"token_ids": source, **(masks or {})}
         if self.source_encoder:
-            vectors = self.source_encoder({"token_ids": source}, training=training)  # (B, S, D)
+            vectors = self.source_encoder(inputs, training=training)  # (B, S, D)
         x = self.source_embeddings(
             source, language_ids=languages, vectors=vectors, training=training
         )
-        context = Context(mask=ops.not_equal(source, PAD), training=training)
-        return self.encoder.mix(x, context)[0]
+        seen = {"mask": padding_mask(inputs), "attention_mask": attention_mask(inputs)}
+        return self.encoder.mix(x, Context(**seen, training=training))[0]
 
     def hidden_states(self, inputs, training=None):
         """The decoder's output `(B, T, D)`, before the vocabulary: `call` without `logits`."""
         source, target = inputs["source"], inputs["target"]
-        memory = self.encode(source, training, inputs.get("source_languages"))
+        masks = {n: inputs[n] for n in ("padding_mask", "attention_mask") if n in inputs}
+        memory = self.encode(source, training, inputs.get("source_languages"), masks)
         languages = inputs.get("target_languages")
         x = self.target_embeddings(target, language_ids=languages, training=training)
+        real = padding_mask({"token_ids": source, **masks})
         # Padding is at the end of a target: the causal mask hides it from every real token.
-        context = Context(memory=memory, memory_mask=ops.not_equal(source, PAD), training=training)
+        context = Context(
+            attention_mask=attention_mask({"attention_mask": inputs.get("target_mask")}),
+            memory=memory,
+            memory_mask=combine_masks(real, inputs.get("memory_mask")),
+            training=training,
+        )
         return self.decoder.mix(x, context)[0]
 
     def logits(self, hidden, kernel=None):

@@ -7,7 +7,7 @@ from keras import ops
 
 from macaron_tf.checks import check_count
 from macaron_tf.layers.heads import ClassificationHead, Pooler, Pooling, SpanHead
-from macaron_tf.models.base import ENCODER_INPUTS, Model, padding_mask
+from macaron_tf.models.base import ENCODER_INPUTS, Model, attention_mask, padding_mask
 from macaron_tf.models.config import EncoderConfig, EncoderDecoderConfig
 from macaron_tf.models.elmo import WordEncoder, WordEncoderConfig
 from macaron_tf.models.encoder import Encoder
@@ -58,13 +58,21 @@ class ReadingModel(TaskModel):
 
     def hidden_states(self, inputs, training=None):
         if isinstance(self.config, WordEncoderConfig):
-            return self.encoder(inputs["token_ids"], training=training)
+            real = padding_mask(inputs)[..., None]  # a word of zeros is padding
+            return self.encoder(ops.where(real, inputs["token_ids"], PAD), training=training)
         if self.encoder_decoder is None:
             return super().hidden_states(inputs, training=training)
-        source = inputs["token_ids"]
-        start = ops.full_like(source[:, :1], EOS)
-        pair = {"source": source, "target": ops.concatenate([start, source[:, :-1]], axis=1)}
+        source = ops.where(padding_mask(inputs), inputs["token_ids"], PAD)
+        pair = {**inputs, "source": source, "target": _behind(EOS, source)}
+        if "attention_mask" in inputs:  # a position attends the same ids in the decoder
+            pair["memory_mask"] = attention_mask(inputs)
+            pair["target_mask"] = _behind(True, pair["memory_mask"])
         return self.encoder_decoder.hidden_states(pair, training=training)
+
+
+def _behind(start, x):
+    """`x (..., L)` moved on by one place, behind a start."""
+    return ops.concatenate([ops.full_like(x[..., :1], start), x[..., :-1]], axis=-1)
 
 
 class EncoderClassifier(ReadingModel):
@@ -133,17 +141,21 @@ class EncoderChooser(TaskModel):
         return self.classifier.pooler
 
     def call(self, inputs, training=None):
-        length = ops.shape(inputs["token_ids"])[-1]
-        # (B, R, L) -> (B R, L) each
-        rows = {name: ops.reshape(x, (-1, length)) for name, x in inputs.items()}
+        rows = _flat(inputs)
         scores = self.classifier(rows, training=training)  # (B R, 1)
-        return choice_logits(scores, inputs["token_ids"])
+        real = ops.reshape(padding_mask(rows), ops.shape(inputs["token_ids"]))  # (B, R, L)
+        return choice_logits(scores, real)
 
 
-def choice_logits(scores, token_ids):
-    """Scores of the rows `(B, R, L)` in any shape, as `(B, R)` float32; -1e9 of one of padding."""
-    there = ops.any(ops.not_equal(token_ids, PAD), axis=-1)  # (B, R)
-    # float16 holds no -1e9: of an example of padding all would be -inf, and their softmax NaN.
+def _flat(inputs):
+    """Inputs of rows of ids `(..., L)` as `(N, L)` each; `attention_mask` as `(N, L, L)`."""
+    outer = len(inputs["token_ids"].shape) - 1
+    return {name: ops.reshape(x, (-1, *ops.shape(x)[outer:])) for name, x in inputs.items()}
+
+
+def choice_logits(scores, real):
+    """Scores of rows in any shape, as `(B, R)` float32; -1e9 where no `real (B, R, L)` is True."""
+    there = ops.any(real, axis=-1)  # (B, R)
     scores = ops.cast(ops.reshape(scores, ops.shape(there)), "float32")
     return ops.where(there, scores, -1e9)
 
@@ -213,6 +225,8 @@ class EncoderTagger(ReadingModel):
     ):
         super().__init__(config, **kwargs)
         self.head = self.classification_head(num_tags, head_dropout)
+
+    compute_mask = Encoder.compute_mask
 
     def call(self, inputs, training=None):
         hidden = self.hidden_states(inputs, training=training)  # (B, L, D)
@@ -318,7 +332,7 @@ class CausalChooser(CausalReader):
 
     def answers(self, vectors, token_ids, training=None):
         scores = self.head(vectors, training=training)  # (B, R, D) -> (B, R, 1)
-        return choice_logits(scores, token_ids)
+        return choice_logits(scores, ops.not_equal(token_ids, PAD))
 
 
 def swapped(token_ids, segment_ids):
@@ -392,9 +406,8 @@ class SiameseEncoder(TaskModel):
             self.head.build((None, len(self.features) * self.config.hidden_dim))
 
     def call(self, inputs, training=None):
-        *outer, length = ops.shape(inputs["token_ids"])
-        # (..., L) -> (N, L) each
-        rows = {name: ops.reshape(x, (-1, length)) for name, x in inputs.items()}
+        *outer, _ = ops.shape(inputs["token_ids"])
+        rows = _flat(inputs)
         hidden = self.encoder(rows, training=training)  # (N, L, D)
         vectors = self.pool(hidden, mask=padding_mask(rows))  # (N, D)
         if self.normalize:

@@ -67,6 +67,13 @@ def remembered(model):
     }
 
 
+def over_the_mean():
+    """A functional model: the mean of an encoder's vectors, without padding."""
+    tokens = keras.Input((None,), dtype="int32")
+    hidden = models.Encoder(config("bert_rab_tiny"))(tokens)
+    return keras.Model(tokens, keras.layers.GlobalAveragePooling1D()(hidden))
+
+
 # By name: a function that makes the model, and one that returns its numbers.
 CASES = {
     **{
@@ -102,6 +109,7 @@ CASES = {
             "solvers": {"scheme": "channels/2 width 1 by heun, tokens by rk4, channels/2 again"},
         }.items()
     },
+    "mean": (over_the_mean, lambda model: {"whole": model(PADDED)}),
     "transformer_xl": (
         lambda: models.SegmentLanguageModel(config("transformer_xl_tiny", block="swish_rnn"), 5),
         remembered,

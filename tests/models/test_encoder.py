@@ -10,8 +10,9 @@ import scipy.special
 import tensorflow as tf
 
 from experiments import registry
-from macaron_tf.layers.blocks import BLOCKS
-from macaron_tf.models import Encoder, EncoderConfig
+from macaron_tf.layers.blocks import BLOCKS, MacaronBlock
+from macaron_tf.layers.heads import Pooling
+from macaron_tf.models import Encoder, EncoderConfig, EncoderTagger
 from tests.harness import built, check_saved, ids, numpy_of, rejects
 
 PARTS = {
@@ -89,6 +90,53 @@ def test_shared_layers_count_once(block):
     assert count(sharing="all") == one < three
     # The one shares all that the other does not.
     assert count(sharing="attention") + count(sharing="feed_forward") == one + three
+
+
+class Behind(keras.Model):
+    """Layers one after the other, as Keras's Sequential has them, in a model of one's own."""
+
+    def __init__(self, *parts):
+        super().__init__()
+        self.parts = parts
+
+    def call(self, x):
+        for part in self.parts:
+            x = part(x)
+        return x
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: [keras.layers.GlobalAveragePooling1D()],
+        lambda: [keras.layers.LSTM(4)],
+        lambda: [MacaronBlock(num_heads=2, feed_forward_dim=16), Pooling("max")],
+    ],
+)
+def test_layers_behind_an_encoder_ignore_its_padding(make, tmp_path):
+    parts, given = (
+        [built(Encoder, tiny(num_layers=1)), *make()],
+        keras.Input((None,), dtype="int32"),
+    )
+    functional = keras.Model(given, Behind(*parts).call(given))
+    functional.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    expected = [numpy_of(functional(row[row > 0][None]))[0] for row in IDS]
+    for model in (functional, keras.Sequential(parts), Behind(*parts), loaded):
+        np.testing.assert_allclose(numpy_of(model(IDS)), expected, atol=1e-5)
+    other = np.where(IDS > 0, IDS, 9)
+    inputs = {"input_ids": other, "attention_mask": (IDS > 0).astype("int32")}
+    found = numpy_of(Behind(*parts).call(inputs))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_keras_s_loss_leaves_out_the_padding_of_tags():
+    model = built(EncoderTagger, tiny(num_layers=1), 3, 0.0)
+    model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    labels = IDS % 3
+    logits = numpy_of(model(IDS))[IDS > 0]
+    expected = -np.log(scipy.special.softmax(logits, -1))[np.arange(13), labels[IDS > 0]].mean()
+    np.testing.assert_allclose(model.evaluate(IDS, labels, verbose=0), expected, rtol=1e-5)
 
 
 def test_only_blocks_with_scores_have_a_bias():

@@ -47,6 +47,23 @@ def inputs():
     return {"source": source, "target": target}
 
 
+@pytest.mark.parametrize("options", [{}, OWN_SOURCE])
+def test_masks_by_the_names_of_other_libraries(options):
+    model, given = small(**options), inputs()
+    real = (given["source"] > 0).astype("int32")
+    other = {"input_ids": np.where(real, given["source"], 9), "decoder_input_ids": given["target"]}
+    for mask in (
+        {"attention_mask": real, "decoder_attention_mask": np.ones((3, 6))},
+        {"encoder_padding_mask": real.astype(bool)},
+        {"attention_mask": np.tile(real[:, None], (1, 7, 1))},
+    ):
+        np.testing.assert_allclose(model({**other, **mask}), model(given), atol=1e-5)
+    changed = {**given, "target": np.where(np.arange(6) == 1, 9, given["target"])}
+    hidden = {"decoder_attention_mask": np.tile(np.arange(6) != 1, (3, 1))}
+    found, moved = (np.asarray(model({**one, **hidden})) for one in (given, changed))
+    np.testing.assert_allclose(found[:, 2:], moved[:, 2:], atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("system", "options"),
     [

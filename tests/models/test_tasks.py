@@ -189,6 +189,82 @@ def test_padding_changes_nothing(kind, options):
     np.testing.assert_allclose(one, same, atol=1e-5)
 
 
+WORDS = models.WordEncoderConfig(
+    lstm_dim=4, word_dim=4, filters=((2, 4),), max_characters=5, dropout=0.0
+)
+SWISH = dataclasses.replace(ENCODER, block="swish_rnn", dropout=0.0)
+# A model with an input for each mask, the shape of its ids, and the rank of a row's positions.
+MASKED = {
+    **{
+        f"{kind.__name__}_{name}": (kind, (config, *options), (2, 8), 2)
+        for kind, options in (
+            (models.EncoderClassifier, (3, 0.0)),
+            (models.EncoderTagger, (3, 0.0)),
+            (models.EncoderSpanReader, ()),
+        )
+        for name, config in (("encoder", ENCODER), ("swish", SWISH), ("decoder", BART))
+    },
+    "words": (models.EncoderClassifier, (WORDS, 3, 0.0), (2, 8, 5), 2),
+    "tagged_words": (models.EncoderTagger, (WORDS, 3, 0.0), (2, 8, 5), 2),
+    "choices": (models.EncoderChooser, (ENCODER, 0.0), (2, 2, 8), 3),
+    "decoder_choices": (models.EncoderChooser, (BART, 0.0), (2, 2, 8), 3),
+    "sentence": (models.SiameseEncoder, (ENCODER,), (2, 8), 2),
+    "sentences": (models.SiameseEncoder, (ENCODER, "max"), (2, 2, 8), 3),
+    "encoder": (models.Encoder, (ENCODER,), (2, 8), 2),
+    "pretraining": (models.PretrainingEncoder, (ENCODER, True), (2, 8), 2),
+    "language_model": (models.LanguageModel, (CONFIG,), (2, 8), 2),
+}
+
+
+@pytest.mark.parametrize("case", MASKED)
+def test_a_mask_says_what_padding_would(case):
+    kind, arguments, shape, rank = MASKED[case]
+    model, tokens = built(kind, *arguments), ids(*shape)
+    real = np.ones(shape[:rank], bool)
+    real[0, ..., 5:] = real[1, ..., 6:] = False
+    real[-1, -1] = real[-1, -1] & (rank == 2)  # a choice, a sentence: padding alone
+    attends = np.broadcast_to(real[..., None, :], (*shape[:rank], shape[rank - 1]))
+    masks = [
+        {"padding_mask": real.astype("int32")},
+        {"attention_mask": real},
+        {"attention_mask": real.astype("float32").tolist()},
+    ]
+    if len(shape) == rank:
+        masks.append({"attention_mask": attends.astype("int32")})
+    if shape == (2, 8):
+        masks += [{"attention_mask": attends[:, None]}, {"attention_mask": real[:, None, None]}]
+    more = {}
+    if kind is models.EncoderSpanReader:
+        more = {"segment_ids": np.tile(np.repeat([0, 1], [3, 5]), (2, 1))}
+    padded = np.where(real[..., None] if shape[rank:] else real, tokens, 0)
+    expected = model({"token_ids": padded, **more})
+    for mask in masks:
+        found = model({"token_ids": tokens, **mask, **more})
+        for one, other in zip(*map(keras.tree.flatten, (found, expected)), strict=True):
+            one, other = numpy_of(one), numpy_of(other)
+            if one.shape[:rank] == real.shape and kind is not models.EncoderChooser:
+                one, other = one[real], other[real]
+            np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_texts_of_one_row_do_not_see_each_other():
+    """A mask of who attends whom, in the encoder, across and in the decoder."""
+    model, tokens = built(models.EncoderTagger, BART, 3, 0.0), ids(1, 8)
+    text = np.repeat([0, 1], [3, 5])
+    attends = (text[:, None] == text)[None]
+    other = np.where(text == 0, 23 - tokens, tokens)
+    found, changed = (
+        numpy_of(model({"token_ids": rows, "attention_mask": attends})) for rows in (tokens, other)
+    )
+    # The first position of the second text has the token before it in its own vector.
+    np.testing.assert_allclose(found[:, 4:], changed[:, 4:], atol=1e-6)
+    assert np.abs(found - changed)[:, :3].max() > 1e-3
+    rejects("padding_mask twice", model, {"token_ids": tokens, **MASKS_TWICE})
+
+
+MASKS_TWICE = {"padding_mask": np.ones((1, 8)), "attention_mask": np.ones((1, 8))}
+
+
 def test_dropout_is_the_taggers_own():
     network = built(models.EncoderTagger, ENCODER, 5, 0.2)
     assert network.pooler is None and built(models.EncoderClassifier, ENCODER, 3).pooler is not None
