@@ -10,7 +10,6 @@ from experiments.command_line import drawn
 from experiments.lines import answer_lines
 from experiments.run import default_splits, write_scores
 from experiments.translate.run import TranslationRun, is_translator, line_translator
-from macaron_tf.data.sources.names import HeldOut
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.decoding import BeamSearchConfig, LineTranslator, SamplingConfig, Translations
 from macaron_tf.errors import UserError
@@ -123,12 +122,9 @@ def run(options: argparse.Namespace) -> None:
             f"{options.run} translates {data.source_language} to {data.target_language}: {mend} "
             "for the other direction"
         )
-    held = data.splits if source == data.source else {}
-    usual = data.validation_split
-    if not isinstance(held.get(usual), HeldOut):
-        held, usual = {}, default_splits(source, [usual])[0]
-    split = options.split or usual
-    pairs = read_pairs(source, held.get(split, split), *languages, options.tfds)
+    parts, usual = (data.parts if source == data.source else {}), [data.validation_split]
+    split = options.split or (usual if parts else default_splits(source, usual))[0]
+    pairs = read_pairs(source, parts.get(split, split), *languages, options.tfds)
     if options.backward:
         pairs, languages = [pair[::-1] for pair in pairs], languages[::-1]
         metric = dataclasses.replace(metric, language=data.source_language)

@@ -107,8 +107,9 @@ class Start:
 
 def _training_pairs(recipe: TranslationRecipe, tfds: Tfds | None) -> Iterator[tuple[str, str]]:
     """The pairs that a vocabulary is trained on: all, or `SAMPLE` of more."""
-    split = recipe.data.splits[recipe.data.train_split]
-    place = (recipe.data.source, split, *recipe.data.languages, tfds)
+    data = recipe.data
+    split = data.parts.get(data.train_split, data.train_split)
+    place = (data.source, split, *data.languages, tfds)
     with Progress("reading", "pairs", count_pairs(*place)) as progress:
         return drawn(progress.over(stream_pairs(*place)), SAMPLE)
 

@@ -78,13 +78,12 @@ class DataConfig(Settings):
     seed: Natural = 1
 
     @property
-    def splits(self) -> dict[str, str | HeldOut]:
-        """The training and the validation split by their names; parts of files without splits."""
+    def parts(self) -> dict[str, HeldOut]:
+        """The training and the validation split, by name, of files that have none; else {}."""
         names = self.train_split, self.validation_split
         if Source.of(self.source).has_splits or [name in WHOLE for name in names] != [True, False]:
-            return dict(zip(names, names, strict=True))
-        parts = (HeldOut(self.held_out, self.seed, rest) for rest in (True, False))
-        return dict(zip(names, parts, strict=True))
+            return {}
+        return {name: HeldOut(self.held_out, self.seed, rest=name in WHOLE) for name in names}
 
     @property
     def languages(self) -> tuple[str, str]:

@@ -93,9 +93,10 @@ def train_recipe(
     start.check(recipe)  # before minutes are spent on the data
     recipe.check_metric((*TranslationObjective.metric_names, "bleu", "sacrebleu", "chrf"))
     opened = TranslationRun.resume(path, recipe)
-    held_out = read_pairs(
-        config.source, config.splits[config.validation_split], *config.languages, tfds
+    train_split, validation_split = (
+        config.parts.get(name, name) for name in (config.train_split, config.validation_split)
     )
+    held_out = read_pairs(config.source, validation_split, *config.languages, tfds)
     asked = list(held_out[: config.validation_lines])
     references = [reference for _, reference in asked]
     metric = recipe.metric.for_references(references)
@@ -127,7 +128,7 @@ def train_recipe(
         )
     data = TranslationData.build(
         config.source,
-        config.splits[config.train_split],
+        train_split,
         vocabulary,
         target_split=config.target_split,
         cleaning=config.cleaning,

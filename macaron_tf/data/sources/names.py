@@ -18,8 +18,8 @@ TFDS = "tfds:NAME[/CONFIG][:VERSION]"
 # Forms that a source of translation pairs may have, with the help text of a command.
 PAIRS = {
     TFDS: "a TensorFlow Datasets translation set, in --data-dir",
-    "text:SOURCE_FILE,TARGET_FILE": "aligned lines, plain or .gz; {split} in a name is filled in",
-    "tsv:FILE": "two tab-separated columns; .gz and {split} as above",
+    "text:SOURCE_FILE,TARGET_FILE": "aligned lines, plain, .gz, .bz2 or .xz; {split} is filled in",
+    "tsv:FILE": "two tab-separated columns, or .csv; packed and {split} as above",
     "homeassistant[:LANG]": "the embedded default corpus, fetched with pip once",
     "python:MODULE:FUNCTION": "your own: FUNCTION(split) gives pairs of lines",
 }
@@ -27,7 +27,7 @@ PAIRS = {
 # Forms that a source of documents may have.
 DOCUMENTS = {
     TFDS: "a TensorFlow Datasets set with a field of text",
-    "text:GLOB[,GLOB...]": "files, plain or .gz, each a document",
+    "text:GLOB[,GLOB...]": "files, plain, .gz, .bz2 or .xz, each a document",
     "text-paragraphs:GLOB[,GLOB...]": "files whose documents are separated by blank lines",
     "text-lines:GLOB[,GLOB...]": "files with a document a line",
     "homeassistant:LANG": "the embedded default corpus, a part of the program a document",

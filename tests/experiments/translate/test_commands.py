@@ -266,12 +266,12 @@ def test_the_same_command_goes_on_where_it_stopped(tmp_path, capsys, refused, re
 
 def test_nothing_is_held_out_where_it_is_not_asked():
     data = DataConfig("tsv:{split}.tsv", "en", "de")
-    assert data.splits == {"train": "train", "validation": "validation"}
+    assert data.parts == {}
     data = dataclasses.replace(data, source="tsv:pairs.tsv")
-    assert data.splits == {"train": HeldOut(0.1, 1, rest=True), "validation": HeldOut(0.1, 1)}
+    assert data.parts == {"train": HeldOut(0.1, 1, rest=True), "validation": HeldOut(0.1, 1)}
     for names in ("train", "train"), ("train", "all"), ("x", "validation"):
         asked = dataclasses.replace(data, train_split=names[0], validation_split=names[1])
-        assert [asked.splits[name] for name in names] == [*names]
+        assert asked.parts == {}
 
 
 def test_no_evaluation_overwrites_another(number_run, tmp_path, capsys, repeating):
