@@ -14,6 +14,7 @@ engines` installs it into .venv-engines.
 import argparse
 import contextlib
 import importlib.util
+import json
 import os
 import pathlib
 import shutil
@@ -122,6 +123,7 @@ def _config(signature, folder: str, options) -> str:
 
     batching = f"dynamic_batching {{ max_queue_delay_microseconds: {options.batch_delay_us} }}\n"
     given = {"folder": os.path.abspath(folder), "signature": signature.name}
+    given = {key: json.dumps(text, ensure_ascii=False) for key, text in given.items()}
     return "".join(
         [
             'backend: "python"\n',
@@ -131,7 +133,7 @@ def _config(signature, folder: str, options) -> str:
             *(tensor("input", *item) for item in signature.inputs.items()),
             *(tensor("output", *item) for item in signature.outputs.items()),
             *(
-                f"parameters {{ key: {_quoted(key)} value {{ string_value: {_quoted(text)} }} }}\n"
+                f'parameters {{ key: "{key}" value {{ string_value: {text} }} }}\n'
                 for key, text in given.items()
             ),
         ]
@@ -143,11 +145,6 @@ def _packages() -> list[str]:
     own = sysconfig.get_path("stdlib")
     folders = [os.path.abspath(folder) for folder in sys.path]
     return [folder for folder in folders if folder not in (own, f"{own}/lib-dynload")]
-
-
-def _quoted(text: str) -> str:
-    """A string of protocol buffer text."""
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def run(options: argparse.Namespace) -> int:

@@ -3,6 +3,7 @@
 import concurrent.futures
 import dataclasses
 import functools
+import itertools
 import logging
 import threading
 import time
@@ -192,28 +193,22 @@ def run_joined(
 def _run_merged(run, signature: Signature, requests: list[tuple[int, Arrays]]) -> list[Arrays]:
     if len(requests) == 1:
         return [run(requests[0][1])]
-    total = sum(rows for rows, _ in requests)
+    ends = [*itertools.accumulate(rows for rows, _ in requests)]
     names = requests[0][1]
     outputs = run({name: np.concatenate([each[name] for _, each in requests]) for name in names})
-    if any(array.ndim == 0 or array.shape[0] != total for array in outputs.values()):
+    if any(array.ndim == 0 or array.shape[0] != ends[-1] for array in outputs.values()):
         signature.batchable = False
         raise ValueError(f"outputs of {signature.name!r} do not have one row an input")
-    results, start = [], 0
-    for rows, _ in requests:
-        results.append({k: v[start : start + rows] for k, v in outputs.items()})
-        start += rows
-    return results
+    parts = [slice(start, end) for start, end in itertools.pairwise([0, *ends])]
+    return [{name: array[part] for name, array in outputs.items()} for part in parts]
 
 
 def _parts(sizes: list[int], rows: set[int], halve: bool) -> list[list[int]]:
     """The requests of a batch without those of `rows`, and these; or halves, or each alone."""
-    parts, start = ([], []), 0
-    for number, size in enumerate(sizes):
-        parts[bool(rows & {*range(start, start + size)})].append(number)
-        start += size
-    if all(parts):
-        return [*parts]
-    count = len(sizes)
+    count, places = len(sizes), np.repeat(np.arange(len(sizes)), sizes)
+    faulty = {int(places[row]) for row in rows if row < len(places)}
+    if 0 < len(faulty) < count:
+        return [sorted({*range(count)} - faulty), sorted(faulty)]
     most = (count + 1) // 2 if halve and count > 3 else 1
     return [[*range(at, min(at + most, count))] for at in range(0, count, most)]
 

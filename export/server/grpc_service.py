@@ -39,8 +39,14 @@ _FIELDS = {
 }
 
 
-class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
-    """Predict and GetModelMetadata; Classify, Regress and MultiInference are UNIMPLEMENTED."""
+class _Services(
+    prediction_service_pb2_grpc.PredictionServiceServicer,
+    model_service_pb2_grpc.ModelServiceServicer,
+):
+    """PredictionService's Predict and GetModelMetadata, and ModelService's GetModelStatus.
+
+    Classify, Regress, MultiInference and HandleReloadConfigRequest are UNIMPLEMENTED.
+    """
 
     def __init__(self, core: ServingCore):
         self._core = core
@@ -92,13 +98,6 @@ class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
         response.metadata[_SIGNATURE_FIELD].Pack(signatures)
         return response
 
-
-class ModelService(model_service_pb2_grpc.ModelServiceServicer):
-    """GetModelStatus; HandleReloadConfigRequest is UNIMPLEMENTED."""
-
-    def __init__(self, core: ServingCore):
-        self._core = core
-
     def GetModelStatus(self, request, context) -> get_model_status_pb2.GetModelStatusResponse:
         """The states of one or all versions."""
         response = get_model_status_pb2.GetModelStatusResponse()
@@ -128,10 +127,9 @@ def build_server(core: ServingCore) -> tuple[grpc.Server, int]:
         maximum_concurrent_rpcs=config.max_queue,
         interceptors=(_Refusals(core.bodies),),
     )
-    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(
-        PredictionService(core), server
-    )
-    model_service_pb2_grpc.add_ModelServiceServicer_to_server(ModelService(core), server)
+    services = _Services(core)
+    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(services, server)
+    model_service_pb2_grpc.add_ModelServiceServicer_to_server(services, server)
     host = f"[{config.host}]" if ":" in config.host else config.host
     try:
         port = server.add_insecure_port(f"{host}:{config.grpc_port}")

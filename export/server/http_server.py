@@ -218,17 +218,16 @@ class _Connection:
         return head, await _unpacked(body, head, config.max_body_bytes, take)
 
     async def _next_event(self):
-        while (event := self._parse()) is h11.NEED_DATA:
+        while True:
+            # h11 does not tell the method of a malformed head.
+            if self._http.their_state is h11.IDLE:
+                self._bodiless = self._http.trailing_data[0].startswith(b"HEAD ")
+            if (event := self._http.next_event()) is not h11.NEED_DATA:
+                return event
             if self._http.they_are_waiting_for_100_continue:
                 go_on = h11.InformationalResponse(status_code=100, headers=[], reason="Continue")
                 self._writer.write(self._http.send(go_on))
             self._http.receive_data(await self._reader.read(65536))
-        return event
-
-    def _parse(self):
-        if self._http.their_state is h11.IDLE:  # h11 does not tell the method of a malformed head
-            self._bodiless = self._http.trailing_data[0].startswith(b"HEAD ")
-        return self._http.next_event()
 
     async def _read_body(self, take: Callable[[int], None]) -> bytearray:
         body, limit = bytearray(), self._config.max_body_bytes

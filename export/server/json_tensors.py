@@ -3,6 +3,7 @@
 import base64
 import binascii
 import collections
+import functools
 import json
 
 import numpy as np
@@ -72,11 +73,8 @@ def decode_inputs(document: dict, signature: Signature) -> tuple[dict[str, np.nd
         raise invalid("expecting only one of 'inputs' or 'instances' keys to exist")
     if not has_rows and not has_columns:
         raise invalid("Missing 'inputs' or 'instances' key")
-    key, columns = (
-        ("instances", _columns_of_rows(document["instances"], signature))
-        if has_rows
-        else ("inputs", _columns(document["inputs"], signature))
-    )
+    key, read = ("instances", _columns_of_rows) if has_rows else ("inputs", _columns)
+    columns = read(document[key], signature)
     arrays = {
         name: _to_array(columns[name], spec, f"{key!r} {name!r}")
         for name, spec in signature.inputs.items()
@@ -93,19 +91,15 @@ def encode_outputs(outputs: dict[str, np.ndarray], row_form: bool) -> bytes:
     Raises:
         ServingError: INVALID_ARGUMENT when row form is asked of outputs without equal rows.
     """
-    values = {name: _to_json(name, array) for name, array in outputs.items()}
-    if not row_form:
-        result = {"outputs": values if len(values) > 1 else next(iter(values.values()))}
-    else:
+    answer = {name: _to_json(name, array) for name, array in outputs.items()}
+    if row_form:
         _check_rows(outputs)
-        if len(values) > 1:
-            rows = [
-                dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)
-            ]
-        else:
-            rows = next(iter(values.values()))
-        result = {"predictions": rows}
-    return _print(result).encode("utf-8")
+    if len(answer) == 1:
+        [answer] = answer.values()
+    elif row_form:
+        rows = zip(*answer.values(), strict=True)
+        answer = [dict(zip(outputs, row, strict=True)) for row in rows]
+    return _print({"predictions" if row_form else "outputs": answer}).encode("utf-8")
 
 
 def _print(value) -> str:
@@ -181,10 +175,7 @@ def _to_array(value, spec: tf.TensorSpec, place: str) -> np.ndarray:
 def _convert(leaves: list, dtype: tf.DType, place: str) -> np.ndarray:
     """Scalars of one dtype as a flat array; a lossy cast is refused."""
     if dtype == tf.string:
-        array = np.empty(len(leaves), dtype=np.object_)
-        for i, leaf in enumerate(leaves):
-            array[i] = _string(leaf, place)
-        return array
+        return np.fromiter((_string(leaf, place) for leaf in leaves), np.object_, len(leaves))
     if dtype == tf.bool:
         _require(leaves, lambda leaf: isinstance(leaf, bool), dtype, place)
         return np.array(leaves, dtype=np.bool_)
@@ -227,15 +218,11 @@ def _string(leaf, place: str) -> bytes:
 def _to_json(name: str, array: np.ndarray):
     """An array as nested lists of JSON values."""
     if array.dtype == np.object_:
-        flat = np.empty(array.size, dtype=np.object_)
-        for i, value in enumerate(array.reshape(-1)):
-            # JSON is UTF-8: other bytes become U+FFFD, so that the answer can be parsed.
-            flat[i] = (
-                {"b64": base64.b64encode(value).decode("ascii")}
-                if name.endswith("_bytes")
-                else value.decode("utf-8", errors="replace")
-            )
-        return flat.reshape(array.shape).tolist()
+        if name.endswith("_bytes"):
+            shown = lambda value: {"b64": base64.b64encode(value).decode("ascii")}  # noqa: E731
+        else:  # JSON is UTF-8: other bytes become U+FFFD, so that the answer can be parsed
+            shown = functools.partial(bytes.decode, errors="replace")
+        return np.vectorize(shown, otypes=[np.object_])(array).tolist()
     if array.dtype in (np.float64, np.bool_) or np.issubdtype(array.dtype, np.integer):
         return array.tolist()
     if np.iscomplexobj(array):

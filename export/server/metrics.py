@@ -3,7 +3,9 @@
 import bisect
 import collections
 import contextlib
+import functools
 import itertools
+import json
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -15,6 +17,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _COUNT = ":tensorflow:serving:request_count"
 _LATENCY = ":tensorflow:serving:request_latency"
 _BOUNDS = [10 * 1.8**i for i in range(33)]  # microseconds, as TensorFlow Serving's
+_quoted = functools.partial(json.dumps, ensure_ascii=False)  # a label's value
 
 
 class Metrics:
@@ -60,10 +63,10 @@ class Metrics:
             latencies = {key: list(counts) for key, counts in self._latencies.items()}
         lines = [f"# TYPE {_COUNT} counter"]
         for (model, status), count in sorted(requests.items()):
-            lines.append(f'{_COUNT}{{model_name="{_quoted(model)}",status="{status}"}} {count}')
+            lines.append(f'{_COUNT}{{model_name={_quoted(model)},status="{status}"}} {count}')
         lines.append(f"# TYPE {_LATENCY} histogram")
         for (model, protocol), counts in latencies.items():
-            labels = f'model_name="{_quoted(model)}",API="Predict",entrypoint="{protocol}"'
+            labels = f'model_name={_quoted(model)},API="Predict",entrypoint="{protocol}"'
             totals = list(itertools.accumulate(counts))
             for bound, total in zip(
                 [f"{bound:g}" for bound in _BOUNDS] + ["+Inf"], totals, strict=True
@@ -72,7 +75,3 @@ class Metrics:
             lines.append(f"{_LATENCY}_sum{{{labels}}} {sums[model, protocol]:.0f}")
             lines.append(f"{_LATENCY}_count{{{labels}}} {totals[-1]}")
         return "\n".join(lines) + "\n"
-
-
-def _quoted(model: str) -> str:
-    return model.replace("\\", r"\\").replace('"', r"\"")

@@ -61,7 +61,8 @@ class ModelServer:
             check_base_path(model.base_path)
         _check_host(self.config.host)
         try:
-            self.models = {model.name: self._manager(model) for model in models}
+            seconds = self.config.poll_seconds
+            self.models = {model.name: VersionManager(model, seconds) for model in models}
             core = self._bind()
             for manager in self.models.values():
                 _load(manager)
@@ -80,9 +81,6 @@ class ModelServer:
             self._stops.pop()(grace)
         for manager in self.models.values():
             manager.stop()
-
-    def _manager(self, model: ServedModel) -> VersionManager:
-        return VersionManager(model, self.config.poll_seconds)
 
     def _reread(self, core: ServingCore) -> None:
         """Takes up changes of the configuration file until the server stops."""
@@ -103,7 +101,7 @@ class ModelServer:
                 kept = old.get(model.name)
                 if kept is None or kept.model.base_path != model.base_path:
                     check_base_path(model.base_path)
-                    added.append(kept := self._manager(model))
+                    added.append(kept := VersionManager(model, self.config.poll_seconds))
                     _load(kept)
                 new[model.name] = kept
         except BaseException:
