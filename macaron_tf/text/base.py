@@ -202,8 +202,8 @@ def says_unknown(train: Callable) -> Callable:
 
         vocabulary = train(cls, watched(), *arguments, **options)
         share = np.mean(vocabulary.encode_rows(kept).ids == vocabulary.unk_id)
-        of = f"the pieces of {len(kept):,} lines"
-        print(f"unknown to the vocabulary: {share:.3%} of {of}", flush=True)
+        words = f"{share:.3%} of the pieces of {len(kept):,} lines"
+        print(f"unknown to the vocabulary: {words}", flush=True)
         return vocabulary
 
     return trained
@@ -222,13 +222,6 @@ def too_large(size: int, most: int | str) -> UserError:
         f"a vocabulary of {size} pieces is too large for this text: it gives at most {most}; "
         f"ask for {most} or fewer, or bring more text"
     )
-
-
-def check_distinct(pieces: Sequence[str]) -> None:
-    """Refuses a vocabulary that holds a piece twice."""
-    if len(set(pieces)) < len(pieces):
-        twice = next(piece for piece in pieces if pieces.count(piece) > 1)
-        raise UserError(f"the vocabulary holds the piece {twice!r} twice: restore its file")
 
 
 def check_vocabulary(expected: str, given: str, where: str | os.PathLike) -> None:

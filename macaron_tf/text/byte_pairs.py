@@ -22,7 +22,6 @@ from macaron_tf.text.base import (
     MAX_LINES,
     NO_TEXT,
     PieceVocabulary,
-    check_distinct,
     says_unknown,
     too_large,
     too_small,
@@ -72,7 +71,9 @@ class MergedPieceVocabulary(PieceVocabulary):
         # A merge that stands twice has the later rank, as in Hugging Face's tokenizers.
         self.merges = tuple(dict.fromkeys(reversed(merges)))[::-1]
         self.numbers = {unit: number for number, unit in enumerate(self.units, SPECIAL)}
-        check_distinct(self.units)
+        if len(self.numbers) < len(self.units):
+            twice = next(unit for unit in self.units if self.units.count(unit) > 1)
+            raise UserError(f"the vocabulary holds the piece {twice!r} twice: restore its file")
         rows = []
         for merge in self.merges:
             left, _, right = merge.partition(" ")
