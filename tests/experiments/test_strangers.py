@@ -81,6 +81,8 @@ def stranger(run, here: pathlib.Path, block: str = "", **settings) -> str:
     for name, value in settings.items():
         section, _, field = name.rpartition("__")
         (recipe[section] if section else recipe)[field] = value
+    forged = dict.fromkeys([*BLOCKS, "bad.evil:rows", "bad/evil.py:rows"], "")
+    (copy / "code.json").write_text(json.dumps(forged))
     (copy / "model.json").write_text(json.dumps(model))
     (copy / "recipe.json").write_text(json.dumps(recipe))
     return str(copy)
