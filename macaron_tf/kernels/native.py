@@ -25,8 +25,8 @@ import tensorflow as tf
 from macaron_tf.checks import check_choice
 from macaron_tf.errors import UserError
 from macaron_tf.io.files import cache_directory
+from macaron_tf.kernels import recurrence as reference
 from macaron_tf.kernels.recurrence import GATES
-from macaron_tf.kernels.swish import swish_gate, swish_recurrence
 
 DTYPES = ("float32", "bfloat16")
 SOURCES = pathlib.Path(__file__).parent / "native"
@@ -384,7 +384,8 @@ def _recurrence_second(operation, *upstream):
     mask = optional[0] if masks else None
 
     def composed(x, alpha, beta, start=None):
-        return swish_recurrence(x, alpha, beta, step_size, mask, start, "scan")
+        given = (x, alpha, beta, step_size, mask, start)
+        return reference.in_time_order(reference.scanned, *given)
 
     inputs = [x, alpha, beta, *optional[masks:]]
     dx, dalpha, dbeta, *dstart, ddy = _second(composed, inputs, dy, upstream)
@@ -398,8 +399,10 @@ def _gate_second(operation, *upstream):
     mask = operation.inputs[7] if masks else None
     gate = tf.compat.as_str(operation.get_attr("gate"))  # bytes in a graph
 
-    def composed(*inputs):
-        return swish_gate(*inputs, step_size, gate, mask, "scan")
+    def composed(x, alpha, beta, state_bias, gate_bias):
+        x1, x2 = tf.split(x, 2, axis=-1)  # each (B, L, R)
+        c = reference.in_time_order(reference.scanned, x1, alpha, beta, step_size, mask)
+        return reference.gated(c, x2, state_bias, gate_bias, gate)
 
     *found, ddy = _second(composed, inputs, dy, upstream)
     return *found, None, ddy, *[None] * masks

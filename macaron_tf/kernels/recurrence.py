@@ -100,6 +100,18 @@ def scanned_with_gradient(x, alpha, beta, start, keep):
     return run(x, alpha, beta, start, *([] if keep is None else [keep]))
 
 
+def in_time_order(run, x, alpha, beta, step_size: int, mask, start=None):
+    """`scanned`, or another `run`, of x `(B, L, R)`, mask `(B, L)` and start `(B, k, R)`."""
+    if start is None:
+        start = ops.zeros((ops.shape(x)[0], step_size, x.shape[-1]), "float32")
+    keep = None
+    if mask is not None:  # (B, L) -> (n, k, B, 1), 1 at real positions
+        keep = in_steps(ops.expand_dims(ops.cast(mask, "float32"), -1), step_size)
+    steps = in_steps(ops.cast(x, "float32"), step_size)  # (n, k, B, R)
+    c = run(steps, alpha, beta, start_in_steps(start), keep)
+    return ops.cast(from_steps(c, ops.shape(x)[1]), x.dtype)
+
+
 def _scan(step, start, inputs: tuple):
     """All states of `c = step(c, inputs[i])`, stacked in front.
 

@@ -7,12 +7,10 @@ from macaron_tf.checks import check_choice
 from macaron_tf.kernels.choice import chosen
 from macaron_tf.kernels.recurrence import (
     GATES,
-    from_steps,
     gated,
-    in_steps,
+    in_time_order,
     scanned,
     scanned_with_gradient,
-    start_in_steps,
 )
 
 
@@ -67,13 +65,8 @@ def swish_recurrence(
         from macaron_tf.kernels import xla
 
         return xla.recurrence(x, alpha, beta, step_size, mask, start)
-    keep = None
-    if mask is not None:  # (B, L) -> (n, k, B, 1), 1 at real positions
-        keep = in_steps(ops.expand_dims(ops.cast(mask, "float32"), -1), step_size)
     run = scanned if name == "scan" else scanned_with_gradient
-    steps = in_steps(ops.cast(x, "float32"), step_size)  # (n, k, B, R)
-    c = run(steps, alpha, beta, start_in_steps(start), keep)
-    return ops.cast(from_steps(c, ops.shape(x)[1]), x.dtype)
+    return in_time_order(run, x, alpha, beta, step_size, mask, start)
 
 
 def swish_gate(
