@@ -113,7 +113,6 @@ def stepped(
 
     Args:
         steps: operators and the sizes of their steps, in order.
-        solver: of every sub-step.
     """
     first = {operator: residual for operator, residual in reversed(block.sublayers)}
     width = next(mix.width for mix in block.scheme if mix.operator == "channels")

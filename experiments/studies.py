@@ -25,7 +25,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from experiments import registry
-from experiments.pretrain.run import PretrainingRecipe
+from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
 from experiments.recipe import Recipe, recipe_from_json
 from experiments.run import write_json
 from macaron_tf.errors import UserError
@@ -36,14 +36,6 @@ from macaron_tf.plug_ins import trusts_code
 from macaron_tf.training.progress import VALIDATION, read_lines
 
 _COLUMNS = 3  # panels of a figure beside each other
-
-
-def recipe_in(run: pathlib.Path, recipe_class: type[Recipe]) -> Recipe | None:
-    """The recipe of a run's folder; None = no run yet."""
-    file = run / "recipe.json"
-    if not file.is_file():
-        return None
-    return recipe_from_json(recipe_class, file.read_text(encoding="utf-8"), str(file))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,8 +73,9 @@ def planned(
     Args:
         may_change: beginnings of settings that may differ in a run that is there.
     """
-    recipe = registry.load(name, kind, settings)
-    if earlier := recipe_in(run, kind):
+    recipe, file = registry.load(name, kind, settings), run / "recipe.json"
+    if file.is_file():
+        earlier = recipe_from_json(kind, file.read_text(encoding="utf-8"), str(file))
         recipe.check_continues(earlier, run, may_change)
     return recipe
 
@@ -124,7 +117,6 @@ def pretrained(
 
     Args:
         corpus: folder of `pretrain prepare`.
-        log: see `command`.
     """
     # The settings of the text follow from the corpus.
     recipe = planned(name, run, settings, PretrainingRecipe, "corpus.", "vocabulary.")
@@ -147,8 +139,8 @@ def pretrained(
 
 def is_complete(run: pathlib.Path) -> bool:
     """Whether a folder holds a pre-training that has come to its end."""
-    recipe = recipe_in(run, PretrainingRecipe)
-    return bool(recipe) and recipe.training.max_steps in values(validations(run), "step")
+    begun = PretrainingRun.begun(run)
+    return bool(begun) and begun.max_steps in values(validations(run), "step")
 
 
 def validations(run: pathlib.Path | str) -> list[dict]:
@@ -160,11 +152,7 @@ def validations(run: pathlib.Path | str) -> list[dict]:
 def grid(
     tasks: Sequence[str], out: pathlib.Path, *more: str, log: pathlib.Path | None = None
 ) -> list[dict]:
-    """`finetune grid` of some tasks; its `experiments.finetune.grid.combinations`.
-
-    Args:
-        more: further words of its command line.
-    """
+    """`finetune grid` of some tasks; its `experiments.finetune.grid.combinations`."""
     command("finetune", "grid", *tasks, str(out), *more, log=log)
     return read_json(out / "grid.json", combinations=list)["combinations"]
 
@@ -341,7 +329,6 @@ def write(
 
     Args:
         script: name of the command's module.
-        lines: of Markdown.
         figure: whether there is a NAME.png to show.
         rest: of the JSON, besides the command and the commit.
     """

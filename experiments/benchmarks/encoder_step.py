@@ -14,7 +14,6 @@ class StepSetting:
         dtype_policy: mixed_bfloat16: matrix products in it, weights and optimizer in float32.
         jit, implementation: compiled with XLA, and of the kernels, where contenders do not say.
         replicas: of the contender that has several.
-        seed: of weights, tokens and dropout.
     """
 
     num_layers: int

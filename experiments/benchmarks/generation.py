@@ -11,7 +11,6 @@ Transformer's first window.
 """
 
 import argparse
-import functools
 import itertools
 from collections.abc import Callable
 
@@ -23,7 +22,7 @@ from experiments.benchmarks.harness import Benchmark, Tables
 from experiments.command_line import count
 from macaron_tf.decoding import GenerationConfig, Prompts, Rules
 from macaron_tf.decoding.beam_search import loop_shapes
-from macaron_tf.decoding.sampling import State, first_state, go_on
+from macaron_tf.decoding.sampling import first_state, go_on
 from macaron_tf.errors import UserError
 from macaron_tf.models import EncoderConfig, LanguageModel
 
@@ -114,13 +113,10 @@ def text_windows(
             state = written(state, tf.constant(end - options.window))
         last = written(state, tf.constant(end))
         size = sum(x.dtype.size * int(tf.size(x)) for x in tf.nest.flatten(last.cache))
-        windows[end] = functools.partial(_write, written, state, tf.constant(end)), size
+        window = (state, tf.constant(end))
+        windows[end] = lambda window=window: written(*window).tokens.numpy(), size
         state = last
     return windows
-
-
-def _write(written: Callable, state: State, end: tf.Tensor) -> None:
-    written(state, end).tokens.numpy()
 
 
 if __name__ == "__main__":

@@ -94,7 +94,6 @@ class Work:
 
     Attributes:
         vocabulary: cuts the documents; Hugging Face's BERT tokenizer takes its pieces.
-        length: L.
         folder: for the files that a contender reads.
         tokens: of all rows, [CLS] and [SEP] included; known after `check`.
     """

@@ -121,12 +121,7 @@ class MarianPeer(HuggingFacePeer):
 
 
 def in_ctranslate2(runner: type, spec: Any, threads: int, compute_type: str) -> Any:
-    """A model in CTranslate2, by the converter's specification of it.
-
-    Args:
-        runner: CTranslate2's class that runs it.
-        compute_type: of `COMPUTE_TYPES`.
-    """
+    """A model in CTranslate2's class `runner`, by the converter's specification of it."""
     spec.validate()
     with tempfile.TemporaryDirectory() as directory:
         spec.save(directory)

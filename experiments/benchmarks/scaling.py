@@ -47,9 +47,6 @@ from experiments.benchmarks.workers import (
 from experiments.command_line import argument, count, switch
 from experiments.studies import table
 from macaron_tf.errors import UserError
-from macaron_tf.layers.block import Block
-from macaron_tf.layers.blocks import SwishRNNBlock
-from macaron_tf.layers.scheme import Mix
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.stack import Stack
 
@@ -57,6 +54,12 @@ from macaron_tf.models.stack import Stack
 BERT_RAB, SWISH_RNN = "BERT-rab", "SwishRNN"
 ATTENTION, RECURRENCE = "attention alone", "recurrence alone"
 MIXERS = (BERT_RAB, SWISH_RNN, ATTENTION, RECURRENCE)
+_SPELLED = {
+    BERT_RAB: {"block": "transformer", "relative_bias": "per_layer"},
+    SWISH_RNN: {"block": "swish_rnn", "relative_bias": "per_layer"},
+    ATTENTION: {"scheme": "tokens"},
+    RECURRENCE: {"block": "swish_rnn", "scheme": "channels"},
+}
 HEAD_DIM = 64
 TURN_TOKENS = 2048  # short steps are repeated, or the clock and the call would be measured
 COSTS = {"milliseconds": "time, ms", "mebibytes": "peak memory, MiB"}
@@ -68,8 +71,8 @@ AXES = {
     "layers": ("layers", "depths", [1, 2, 4]),
 }
 
-# Blocks' quality in committed studies: the column's name, the file under experiments/results, what
-# its rows must have, the metric, and a row's key of its block, with the blocks' other names.
+# Blocks' quality in committed studies, by the column's name: the file under experiments/results,
+# what its rows must have, the metric, and a row's key of its block, with the blocks' other names.
 RESULTS = pathlib.Path(__file__).parent.parent / "results"
 _SYSTEMS = {"transformer": "BERT", "gmlp": "gMLP", "amlp": "aMLP"}
 _RECIPES = {
@@ -77,32 +80,15 @@ _RECIPES = {
     "macaron": "macaron_bert_tiny",
     "swish_rnn": "swish_rnn_tiny",
 }
-STUDIES = (
-    (
-        "masked loss, as published (encoders)",
-        "encoders/curves.json",
-        {},
-        "loss",
-        "recipe",
-        _RECIPES,
+_GPT = {"system": "GPT"}
+STUDIES = {
+    "masked loss, as published (encoders)": ("encoders/curves", {}, "loss", "recipe", _RECIPES),
+    "masked loss, pre-norm (encoders)": ("encoders/same_norm/curves", {}, "loss", "recipe", {}),
+    "masked loss (slides_encoders)": ("slides_encoders/encoders", {}, "loss", "system", _SYSTEMS),
+    "GPT's perplexity (slides_decoders)": (
+        *("slides_decoders/decoders", _GPT, "perplexity", "block", {}),
     ),
-    (
-        "masked loss, pre-norm (encoders)",
-        "encoders/same_norm/curves.json",
-        {},
-        "loss",
-        "recipe",
-        {},
-    ),
-    (
-        "masked loss (slides_encoders)",
-        *("slides_encoders/encoders.json", {}, "loss", "system", _SYSTEMS),
-    ),
-    (
-        "GPT's perplexity (slides_decoders)",
-        *("slides_decoders/decoders.json", {"system": "GPT"}, "perplexity", "block", {}),
-    ),
-)
+}
 
 command = Benchmark(
     "scaling",
@@ -148,47 +134,27 @@ class Point:
         return self.batch * self.length
 
 
-class _AttentionBlock(Block):
-    scheme = (Mix("tokens"),)
-
-
-class _RecurrenceBlock(SwishRNNBlock):
-    scheme = (Mix("channels"),)
-
-
-def make_stack(mixer: str, point: Point) -> keras.layers.Layer:
+def make_stack(mixer: str, point: Point) -> Stack:
     """The layers of a mixer, built: `(B, L, D) -> (B, L, D)`.
 
     The feed-forward has 3 D inner units and the recurrence 2 D: equal parameters. gMLP, which has
     no projections for attention, has 6 D, the paper's; it and aMLP have L^2 weights more.
     """
     keras.utils.set_random_seed(point.seed)
-    options = {
-        "num_heads": point.width // HEAD_DIM,
-        "feed_forward_dim": 3 * point.width,
-        "dropout": point.dropout,
-        "attention_dropout": point.dropout,
-    }
-    if mixer not in (ATTENTION, RECURRENCE):
-        block = {BERT_RAB: "transformer", SWISH_RNN: "swish_rnn"}.get(mixer, mixer)
-        spelled = {"scheme": mixer} if "," in mixer else {"block": block}
-        if block in ("gmlp", "amlp"):
-            options["feed_forward_dim"] *= 2
-        encoder = EncoderConfig(
-            vocab_size=1,
-            hidden_dim=point.width,
-            num_layers=point.layers,
-            max_length=point.length,
-            relative_bias="per_layer" if mixer in (BERT_RAB, SWISH_RNN) else "none",
-            epsilon=1e-5,
-            **spelled,
-            **options,
-        )
-        stack = Stack(encoder, point.layers, dtype=point.dtype_policy)
-    else:
-        block = _AttentionBlock if mixer == ATTENTION else _RecurrenceBlock
-        options |= {"activation": "gelu", "norm": "post", "dtype": point.dtype_policy}
-        stack = keras.Sequential([block(**options) for _ in range(point.layers)])
+    spelled = {"scheme": mixer} if "," in mixer else _SPELLED.get(mixer, {"block": mixer})
+    config = EncoderConfig(
+        vocab_size=1,
+        hidden_dim=point.width,
+        num_layers=point.layers,
+        max_length=point.length,
+        num_heads=point.width // HEAD_DIM,
+        feed_forward_dim=(6 if mixer in ("gmlp", "amlp") else 3) * point.width,
+        dropout=point.dropout,
+        attention_dropout=point.dropout,
+        epsilon=1e-5,
+        **spelled,
+    )
+    stack = Stack(config, point.layers, dtype=point.dtype_policy)
     stack.build((point.batch, point.length, point.width))
     return stack
 
@@ -342,9 +308,9 @@ def beside_transformer(tables: Mapping[str, list[dict]]) -> list[dict[str, str]]
 def qualities(block: str) -> dict[str, str]:
     """Of each of `STUDIES` that has the block: mean and deviation over seeds."""
     found = {}
-    for name, file, having, metric, key, names in STUDIES:
+    for name, (file, having, metric, key, names) in STUDIES.items():
         wanted = {**having, key: names.get(block, block)}
-        rows = studies.read_json(RESULTS / file, rows=list)["rows"]
+        rows = studies.read_json(RESULTS / f"{file}.json", rows=list)["rows"]
         rows = [row for row in rows if wanted.items() <= row.items()]
         last = [{**row.get("curve", [{}])[-1], **row} for row in rows]
         found[name] = studies.mean_of(last, metric, 2)

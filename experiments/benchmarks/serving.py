@@ -48,6 +48,7 @@ from experiments.command_line import argument, count, place, switch
 from experiments.finetune.kinds import kind_of
 from experiments.finetune.run import FinetuningRun
 from experiments.run import kept_data_dir
+from macaron_tf.data.batches import in_parts
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.decoding import translate_ids
@@ -109,7 +110,6 @@ class HuggingFaceClassifier(peers.HuggingFacePeer):
         config: the shape; its vocabulary is the given one's.
         seed: of the weights. They are drawn five times as wide as BERT's: answers then differ
             from text to text, so that agreement means something.
-        bfloat16: weights and arithmetic.
     """
 
     def __init__(
@@ -290,10 +290,7 @@ def translators(
 ) -> dict[str, Answer]:
     """A random translator with beam search, text to text: its graph in memory, its SavedModels.
 
-    All translations have `new_tokens`, so that all take as many steps.
-
-    Returns:
-        By name, functions of lines that give their translations as strings `(B, 1)`.
+    All translations, strings `(B, 1)`, have `new_tokens`, so that all take as many steps.
     """
     vocabulary = SentencePieceVocabulary.train(
         lines, 1000, masks=False, languages=("en", "de"), character_coverage=1.0
@@ -337,11 +334,7 @@ def check_agreement(answers: Mapping[str, Answer], requests: Sequence[Sequence[s
 def turn(
     answer: Answer, requests: Sequence[Sequence[str]], clients: int, latencies: list[float]
 ) -> int:
-    """Clients, threads, take the next request as soon as they have an answer, and time it.
-
-    Returns:
-        The number of rows.
-    """
+    """Threads take the next request once they have an answer, and time it; returns the rows."""
 
     def one(lines: Sequence[str]) -> float:
         start = time.perf_counter()
@@ -468,10 +461,10 @@ def main(options: argparse.Namespace) -> Tables:
     if options.servers:
         yield from of_servers(options)
         return
-    begin = set_threads if options.run else peers.begin
+    begin, tables = (set_threads, of_run) if options.run else (peers.begin, of_models)
     begin(options.threads)
     with tempfile.TemporaryDirectory() as folder:
-        yield from _tables(options, pathlib.Path(folder))
+        yield from tables(options, pathlib.Path(folder))
 
 
 def of_run(options: argparse.Namespace, folder: pathlib.Path) -> Tables:
@@ -488,14 +481,13 @@ def of_run(options: argparse.Namespace, folder: pathlib.Path) -> Tables:
         answers[name] = _exported(
             "saved_model", options.run, served, "probabilities", str(served), *words
         )
-    parts = [slice(i, i + 32) for i in range(0, len(read), 32)]
+    parts = [read.first[part] for part in in_parts(len(read), 32)]
     found = {
-        name: np.concatenate([answer(read.first[part]) for part in parts]).argmax(axis=1)
+        name: np.concatenate([*map(answer, parts)]).argmax(axis=1)
         for name, answer in answers.items()
     }
     for batch in options.batch_sizes:
-        count = -(-options.rows // batch)
-        requests = [read.first[i * batch : (i + 1) * batch] for i in range(count)]
+        requests = [read.first[i : i + batch] for i in range(0, options.rows, batch)]
         rows = with_latencies(answers, requests, options)
         for row in rows:
             row["accuracy"] = float(np.mean(found[row["name"]] == read.labels))
@@ -504,10 +496,8 @@ def of_run(options: argparse.Namespace, folder: pathlib.Path) -> Tables:
         yield f"{task.name}, {len(read):,} lines of {split}, batch {batch}", rows
 
 
-def _tables(options: argparse.Namespace, folder: pathlib.Path) -> Tables:
-    if options.run:
-        yield from of_run(options, folder)
-        return
+def of_models(options: argparse.Namespace, folder: pathlib.Path) -> Tables:
+    """Times models of random weights: classifiers, and translators where wanted."""
     answers = classifiers(options, folder)
     what = f"classifier {options.size}" + (f", {options.layers} layers" * bool(options.layers))
     for batch in options.batch_sizes:

@@ -14,6 +14,7 @@ answer to a malformed request and a traceback in the server's log.
 
 import argparse
 import collections
+import contextlib
 import http.client
 import json
 import os
@@ -23,15 +24,18 @@ import re
 import shutil
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 
+from experiments.benchmarks.harness import save
+from experiments.benchmarks.workers import memory_of
 from experiments.command_line import Parser, count, local_place
+from experiments.studies import commit
 from macaron_tf.errors import UserError
-from macaron_tf.io.paths import write_aside
 from macaron_tf.program import exit_on_user_error
 
 NAME, HOST = "toy", "127.0.0.1"
@@ -190,7 +194,6 @@ class Soak:
             self.count("failed", f"{method} answered {sent[:100]}")
         except grpc.RpcError as error:
             code = error.code().name
-
             if code in ("INVALID_ARGUMENT", "NOT_FOUND", "RESOURCE_EXHAUSTED"):
                 self.count(f"malformed, gRPC {code}")
             else:
@@ -235,14 +238,12 @@ class Soak:
     def watch(self, pid: int, started: float) -> None:
         """Reads the process's memory every second."""
         while not self.stop.wait(1.0):
-            self.memory.append((round(time.monotonic() - started, 1), resident(pid)))
+            with contextlib.suppress(OSError, KeyError):  # it has ended
+                held = round(memory_of("VmRSS", pid) / 2**20, 1)
+                self.memory.append((round(time.monotonic() - started, 1), held))
 
     def run(self, pid: int, minutes: float, clients: int, malformed: int) -> float:
-        """Everything at once for some minutes, or until all malformed requests are sent too.
-
-        Returns:
-            Seconds that it took.
-        """
+        """Everything at once until time is up and malformed requests are sent; returns seconds."""
         started, self._left = time.monotonic(), malformed
         streams = (random.Random(f"{self.seed} {number}") for number in range(10**6))
         askers = [(self.ask_rest, self.ask_grpc)[n % 2] for n in range(clients)]
@@ -351,23 +352,11 @@ def _malformed_message(rng: random.Random) -> bytes:
     return request.SerializeToString()
 
 
-def resident(pid: int) -> float:
-    """Resident memory of a process in MiB; 0 where it has ended."""
-    try:
-        status = pathlib.Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return 0.0
-    found = re.search(r"VmRSS:\s+(\d+) kB", status)
-    return round(int(found[1]) / 1024, 1) if found else 0.0
-
-
 def _summary(soak: Soak, seconds: float, log: str) -> dict:
     counts = dict(sorted(soak.counts.items()))
-    memory = [value for _, value in soak.memory if value]
+    memory = [value for _, value in soak.memory]
     quarter = max(1, len(memory) // 4)
-    medians = [
-        sorted(part)[len(part) // 2] for part in (memory[quarter : 2 * quarter], memory[-quarter:])
-    ]
+    parts = memory[quarter : 2 * quarter], memory[-quarter:]
     return {
         "seconds": round(seconds, 1),
         "right": sum(n for name, n in counts.items() if name.startswith("right")),
@@ -378,7 +367,7 @@ def _summary(soak: Soak, seconds: float, log: str) -> dict:
         "tracebacks": log.count("Traceback"),
         "switches": log.count(" serves after "),
         "refused versions": log.count(" does not load: "),
-        "MiB, second and last quarter's medians": medians,
+        "MiB, second and last quarter's medians": [*map(statistics.median_high, parts)],
         "MiB, greatest": max(memory),
         "counts": counts,
         "examples": soak.examples,
@@ -444,16 +433,11 @@ def run(options: argparse.Namespace, command: str) -> int:
             server.wait()
         text = log.read_text()
     summary = _summary(soak, seconds, text)
-    git = ["git", "rev-parse", "--short", "HEAD"]
-    found = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
-    summary |= {"command": command, "commit": found or "unknown", "seed": options.seed}
+    summary |= {"command": command, "commit": commit() or "unknown", "seed": options.seed}
     summary["machine"] = f"{os.cpu_count()} CPUs"
     page = _page(options, summary, command)
     if options.out is not None:
-        out = pathlib.Path(options.out)
-        out.mkdir(parents=True, exist_ok=True)
-        write_aside(out / "results.json", (json.dumps(summary, indent=1) + "\n").encode())
-        write_aside(out / "README.md", page.encode())
+        save(options.out, summary, page)
     print(page)
     print("\n".join(soak.examples))
     if summary["tracebacks"]:

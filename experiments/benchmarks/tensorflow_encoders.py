@@ -91,7 +91,6 @@ def training_step(
 
     Args:
         strategy: whose devices share the batch; TensorFlow's default one is one device.
-        implementation: of the kernels.
         network: of that config, with weights of its own; otherwise one is made.
     """
     keras.utils.set_random_seed(setting.seed)

@@ -122,8 +122,6 @@ class Trainer:
 
     Attributes:
         command: runs when it is first needed.
-        run: its folder.
-        environment: of the process.
         target_tokens: of an update, the mean over an epoch.
         padded_tokens: the size of its batches, padding included.
         updates: as logged so far.

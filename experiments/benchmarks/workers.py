@@ -39,13 +39,14 @@ def peak_of(run: Callable[[], object]) -> int:
     gc.collect()
     # proc(5), of clear_refs: 5 sets the peak, which importing may have made, to the present size.
     CLEAR.write_text("5")
-    before = _resident("VmRSS")
+    before = memory_of("VmRSS")
     run()
-    return max(_resident("VmHWM") - before, 0)
+    return max(memory_of("VmHWM") - before, 0)
 
 
-def _resident(field: str) -> int:
-    lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+def memory_of(field: str, pid: int | str = "self") -> int:
+    """Bytes that Linux notes of a process: its resident set VmRSS, or the set's peak VmHWM."""
+    lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
     sizes = dict(line.split(":", 1) for line in lines)
     return int(sizes[field].split()[0]) * 1024
 

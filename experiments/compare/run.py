@@ -141,11 +141,7 @@ def _parameters(kind: Kind, name: str, recipe: Recipe) -> int:
 
 
 def _paired(scores: Sequence[float], first: Sequence[float], sign: int) -> dict:
-    """The differences from the first arm's scores of the same seeds, their test, a verdict.
-
-    Args:
-        sign: 1 where more of the score is better, else -1.
-    """
+    """The differences from the first arm's scores of the same seeds, their test, a verdict."""
     differences = [a - b for a, b in zip(scores, first, strict=True)]
     mean = statistics.mean(differences)
     found = {"differences": differences, "difference": mean, "p": None}

@@ -50,7 +50,6 @@ def neighbours(
 
     Args:
         asked: of each sentence that is asked about its words, the word's position and layers.
-        sentences: of the text.
     """
     alone: dict[str, np.ndarray] = {}
     places: list[tuple[list[str], int]] = []  # each occurrence's sentence and position

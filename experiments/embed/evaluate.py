@@ -10,7 +10,14 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from experiments.embed.run import TRIPLETS, SentenceEncoder, encoder_of, pair_task, warn_cut
+from experiments.embed.run import (
+    TRIPLETS,
+    EmbeddingRun,
+    SentenceEncoder,
+    encoder_of,
+    pair_task,
+    warn_cut,
+)
 from experiments.finetune.kinds import kind_of
 from experiments.lines import arriving, opened_input, opened_output
 from experiments.run import default_splits, metrics_line, write_scores
@@ -96,22 +103,25 @@ def run(options: argparse.Namespace) -> None:
         f"{len(sets):,} examples of {name}, {split}; {encoder.network.pooling} pooling; "
         f"{sentences:,} sentences in {seconds:.1f} s, {sentences / seconds:,.0f} a second"
     )
-    folder = options.output or (opened and opened.path / "scores")
-    if not folder:
-        return
-    record = {
-        "encoder": options.encoder,
-        "task": name,
-        "source": source,
-        "split": split,
-        "pooling": encoder.network.pooling,
-        "max_length": encoder.max_length,
-        "examples": len(sets),
-        "seconds": round(seconds, 2),
-        "metrics": metrics,
-    }
-    identity = [encoder.identity(), sets.texts]
-    write_scores(folder, "metrics", f"{name}-{source}-{split}", "", identity, record)
+    about = {"task": name, "source": source, "split": split}
+    results = {"examples": len(sets), "seconds": round(seconds, 2), "metrics": metrics}
+    _keep(options, encoder, opened, f"{name}-{source}-{split}", [sets.texts], about, results)
+
+
+def _keep(
+    options: argparse.Namespace,
+    encoder: SentenceEncoder,
+    opened: EmbeddingRun | None,
+    subject: str,
+    texts: list,
+    about: dict,
+    results: dict,
+) -> None:
+    """Writes a record of results into the folder of `--output`, or of the run."""
+    if folder := options.output or (opened and opened.path / "scores"):
+        used = {"pooling": encoder.network.pooling, "max_length": encoder.max_length}
+        record = {"encoder": options.encoder, **about, **used, **results}
+        write_scores(folder, "metrics", subject, "", [encoder.identity(), *texts], record)
 
 
 def run_sets(options: argparse.Namespace) -> None:
@@ -146,17 +156,10 @@ def run_sets(options: argparse.Namespace) -> None:
     rows = [("Spearman x 100", *(f"{score:.2f}" for score in shown))]
     rows += [("pairs", *(f"{len(examples):,}" for examples in sets.values()), "")]
     print("\n".join(table(("", *sets, "Avg."), rows)))
-    if folder := options.output or (opened and opened.path / "scores"):
-        record = {
-            "encoder": options.encoder,
-            "sets": options.sets,
-            "pooling": encoder.network.pooling,
-            "max_length": encoder.max_length,
-            "examples": {name: len(examples) for name, examples in sets.items()},
-            "metrics": {**metrics, "average": average},
-        }
-        identity = [encoder.identity(), *(examples.texts for examples in sets.values())]
-        write_scores(folder, "metrics", "-".join(sets), "", identity, record)
+    results = {"examples": {name: len(examples) for name, examples in sets.items()}}
+    results["metrics"] = {**metrics, "average": average}
+    texts = [examples.texts for examples in sets.values()]
+    _keep(options, encoder, opened, "-".join(sets), texts, {"sets": options.sets}, results)
 
 
 def encode(options: argparse.Namespace) -> None:

@@ -71,7 +71,6 @@ class FreeForm:
     """Generation, end and score of free answers.
 
     Attributes:
-        metric: name of the score.
         measure: answers and the right ones of each to "score", a fraction, and others.
         stops: an answer ends before these.
         sentences: of them so many are taken; None = all.
@@ -121,10 +120,8 @@ class PromptTask:
         form: "choice", "last_word" or "free".
         asked: the prompts to evaluate.
         pool: the prompts that shots are drawn from.
-        metric: name of the score.
         measure: of a choice: the score of predicted and right positions, as a fraction.
         content_free: of a choice: the queries about nothing.
-        free: of free answers.
         between: line ends between two examples, for a model that has read any; "" = all text is in
             one line.
     """

@@ -70,7 +70,6 @@ class Study:
     Attributes:
         settings: of every pre-training, `path=value`.
         corpora: by name; one whose vocabulary others take comes before them.
-        systems: the rows of the table.
     """
 
     settings: tuple[str, ...]
@@ -93,13 +92,11 @@ class Study:
     def train(
         self, runs: list[StudyRun], options: argparse.Namespace, out: pathlib.Path
     ) -> dict[str, str]:
-        """Prepares corpora into OUT/corpora and pre-trains into OUT/runs, with OUT/logs.
+        """Prepares corpora into OUT/corpora and pre-trains into OUT/runs, with OUT/logs; the
+        folders of the corpora, by name.
 
         Args:
             options: with `data_dir`, `seeds`, `jobs`, and `set`, which comes after a system's own.
-
-        Returns:
-            The folders of the corpora, by name.
         """
         corpora = {
             name: str(out / "corpora" / name)

@@ -14,11 +14,6 @@ from macaron_tf.errors import UserError
 from macaron_tf.training.progress import TRAIN, read_lines
 
 
-def _timing(run: pathlib.Path) -> list[dict]:
-    """The speeds of a run's spans of updates."""
-    return [line for line in read_lines(run / "timing.jsonl") if line["kind"] == TRAIN]
-
-
 def step_sizes(options: argparse.Namespace) -> None:
     """`swish_rnn step-sizes`: scores and time by the step size of the recurrence (table 2)."""
     out = pathlib.Path(options.out)
@@ -46,7 +41,8 @@ def step_sizes(options: argparse.Namespace) -> None:
     for name, arm in arms.items():
         for seed in options.seeds:
             path, curve = trained[arm.name, seed]
-            speeds = studies.values(_timing(path), "tokens_per_second")
+            spans = [each for each in read_lines(path / "timing.jsonl") if each["kind"] == TRAIN]
+            speeds = studies.values(spans, "tokens_per_second")
             rows.append(
                 {
                     "name": name,

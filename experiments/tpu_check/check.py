@@ -162,13 +162,10 @@ def row(
     """
     chip, first = chip_of(topology), next(iter(results.values()), {})
     tried = {number: compiler.fits(result, chip.core_bytes) for number, result in results.items()}
-    problems, cycles, speed = list(traced.problems), first.get("cycles", {}), {}
+    problems, cycles = list(traced.problems), first.get("cycles", {})
     if first:
         problems += _problems(first, chip.cores, chip.core_bytes, traced.sources)
-    if cycles:
-        seconds = cycles["cycles"] / (chip.clock_ghz * 1e9)
-        tokens = shape[0] * shape[1] / sharing
-        speed = {"milliseconds": seconds * 1e3, "tokens_a_second": tokens / seconds}
+    seconds = cycles["cycles"] / (chip.clock_ghz * 1e9) if cycles else None
     return {
         "ok": not problems,
         "recipe": recipe,
@@ -185,8 +182,8 @@ def row(
         "cycles": cycles.get("cycles"),
         "loop_cycles": cycles.get("loop_cycles"),
         "loops": cycles.get("loops", []),
-        "milliseconds": speed.get("milliseconds"),
-        "tokens_a_second": speed.get("tokens_a_second"),
+        "milliseconds": seconds and seconds * 1e3,
+        "tokens_a_second": seconds and shape[0] * shape[1] / sharing / seconds,
         "collectives": first.get("collectives"),
         "compilation": first.get("compilation"),
     }

@@ -97,7 +97,7 @@ def compile_step(
     Args:
         hlo: the step's HLO module, serialized; with `cores` StableHLO as bytecode.
         topology: without `cores` its size changes nothing, for one core is compiled for.
-        text: file for the optimized HLO, if any.
+        text: file for the optimized HLO.
         cores: those of the mesh that JAX's step is for; None = TensorFlow's, for one.
 
     Returns:
