@@ -20,7 +20,7 @@ import tensorflow_text
 
 from macaron_tf.errors import UserError, parse_json
 from macaron_tf.io import paths as storage
-from macaron_tf.special_ids import BOS, EOS, PAD
+from macaron_tf.special_ids import BOS, EOS, PAD, SPECIAL_PIECES
 from macaron_tf.text.normalization import (
     AlignedText,
     LocatedPieces,
@@ -131,9 +131,8 @@ class Vocabulary(abc.ABC):
                 "train a vocabulary there or give the folder of one"
             )
         mend = "restore it or train the vocabulary again"
-        with storage.refuse_damage(place, mend):
-            record = storage.read_json(place, mend=mend, kind=str, settings=dict, hash=str)
-            name, settings, expected = record["kind"], record["settings"], record["hash"]
+        record = storage.read_json(place, mend=mend, kind=str, settings=dict, hash=str)
+        name, settings, expected = record["kind"], record["settings"], record["hash"]
         kinds = {name: kind for name, kind in Vocabulary.kinds.items() if issubclass(kind, cls)}
         if name not in kinds:
             raise UserError(
@@ -172,18 +171,12 @@ def drawn(items: Iterable[Item], count: int, seed: int = 0) -> Iterator[Item]:
             kept[places[i]] = chunk[i]
         read += len(chunk)
     kept.reverse()
-
-    def given() -> Iterator[Item]:
-        while kept:
-            yield kept.pop()
-
-    return given()
+    return (kept.pop() for _ in range(len(kept)))
 
 
 def says_unknown(train: Callable) -> Callable:
-    """Lets the `train` of a vocabulary say which share of the text's pieces is unknown.
-
-    They are counted in every line, or every second, fourth, ... of more than 10,000.
+    """Gives the `train` of a vocabulary `MAX_LINES` at most, and tells which share is unknown of
+    the pieces in every line, or every second, fourth, ... of more than 10,000.
     """
 
     @functools.wraps(train)
@@ -192,7 +185,7 @@ def says_unknown(train: Callable) -> Callable:
 
         def watched() -> Iterator:
             nonlocal step
-            for number, item in enumerate(lines):
+            for number, item in enumerate(itertools.islice(lines, MAX_LINES)):
                 if number % step == 0:
                     kept.append(item if isinstance(item, str) else item[0])
                 if len(kept) > 10_000:
@@ -267,8 +260,11 @@ class PieceVocabulary(Vocabulary):
     @property
     def special_ids(self) -> tuple[int, ...]:
         """The ids without text of their own: never hidden, never drawn."""
-        ids = (self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id)
-        return tuple(number for number in ids if number is not None)
+        return tuple(number for number in self._special if number is not None)
+
+    @property
+    def _special(self) -> tuple[int | None, ...]:
+        return self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id
 
     def normalized(self, strings: tf.Tensor, language: str | None = None) -> tf.Tensor:
         """Changes lines before they are cut, in-graph: `(B,)` strings to `(B,)` strings."""
@@ -285,13 +281,7 @@ class PieceVocabulary(Vocabulary):
 
     def piece_name(self, number: int) -> str:
         """A piece's text, with the space that it carries, or a special piece's name."""
-        names = {
-            self.pad_id: "[PAD]",
-            self.unk_id: "[UNK]",
-            self.cls_id: "[CLS]",
-            self.sep_id: "[SEP]",
-            self.mask_id: "[MASK]",
-        }
+        names = dict(zip(self._special, SPECIAL_PIECES, strict=True))
         return names.get(number) or self.piece_bytes(number).decode("utf-8", "backslashreplace")
 
     def starts_word(self, number: int) -> bool:
@@ -337,8 +327,7 @@ class PieceVocabulary(Vocabulary):
             if i:  # bytes of the part: of the line
                 before = tf.gather(begins.values, pieces.value_rowids())
                 pieces = pieces.with_values(pieces.values + before)
-            own = tf.boolean_mask(own, alone)
-            own = tf.RaggedTensor.from_row_lengths(own, tf.cast(alone, tf.int64))
+            own = tf.ragged.boolean_mask(own[:, None], alone[:, None])  # (parts, 0 or 1)
             yield parts.with_values(tf.concat([pieces, own], axis=1)).merge_dims(1, 2)
 
     def encode_rows(self, lines: Iterable[str], language: str | None = None) -> TokenRows:

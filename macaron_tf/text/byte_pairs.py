@@ -18,14 +18,7 @@ from macaron_tf.io.files import lines_of
 from macaron_tf.io.paths import as_path
 from macaron_tf.io.progress import Progress
 from macaron_tf.special_ids import BOS, EOS, UNK
-from macaron_tf.text.base import (
-    MAX_LINES,
-    NO_TEXT,
-    PieceVocabulary,
-    says_unknown,
-    too_large,
-    too_small,
-)
+from macaron_tf.text.base import NO_TEXT, PieceVocabulary, says_unknown, too_large, too_small
 from macaron_tf.text.normalization import LocatedPieces, map_lines, moses_words
 from macaron_tf.text.wordpiece import basic_words
 
@@ -139,12 +132,7 @@ class MergedPieceVocabulary(PieceVocabulary):
         # The last key is no pair's: TensorFlow makes no table of nothing.
         keys = np.append(left * _SHIFT + right, -1)
         ranks = np.arange(len(keys), dtype=np.int64)
-        # A graph may be under construction: the table has to outlive it.
-        with tf.init_scope():
-            return tf.lookup.StaticHashTable(
-                tf.lookup.KeyValueTensorInitializer(keys, ranks),
-                default_value=len(self.merges),
-            )
+        return _table(keys, ranks, len(self.merges))
 
     def trackables(self) -> list:
         return [self.ranks]
@@ -185,6 +173,13 @@ class MergedPieceVocabulary(PieceVocabulary):
         ids = tf.concat([tf.where(chosen, tf.gather(merged, rank), ids[:-1]), ids[-1:]], 0)
         kept = tf.concat([tf.ones_like(ids[:1], tf.bool), ~chosen], 0)
         return tf.boolean_mask(ids, kept), tf.boolean_mask(owners, kept), tf.reduce_any(chosen)
+
+
+def _table(keys: Sequence, values: Sequence[int], default: int) -> tf.lookup.StaticHashTable:
+    # A graph may be under construction: the table has to outlive it.
+    with tf.init_scope():
+        entries = tf.lookup.KeyValueTensorInitializer(keys, values, value_dtype=tf.int64)
+        return tf.lookup.StaticHashTable(entries, default)
 
 
 def _every_second(chosen: tf.Tensor) -> tf.Tensor:
@@ -264,7 +259,7 @@ class BytePairVocabulary(MergedPieceVocabulary):
         with Progress("training the vocabulary", "lines") as progress:
             text = map_lines(
                 lambda strings: plain.spaced(plain.normalized(strings)),
-                progress.over(itertools.islice(lines, MAX_LINES)),
+                progress.over(lines),
             )
             text = filter(str.strip, text)
             first = next(text, None)
@@ -370,14 +365,7 @@ class CharacterPairVocabulary(MergedPieceVocabulary):
     def letter_ids(self) -> tf.lookup.StaticHashTable:
         """Ids of single characters, with and without `WORD_END`; others are UNK."""
         letters = [unit for unit in self.numbers if len(unit.removesuffix(WORD_END)) <= 1]
-        with tf.init_scope():
-            return tf.lookup.StaticHashTable(
-                tf.lookup.KeyValueTensorInitializer(
-                    tf.constant(letters, tf.string),
-                    tf.constant([self.numbers[unit] for unit in letters], tf.int64),
-                ),
-                default_value=UNK,
-            )
+        return _table(letters, [self.numbers[unit] for unit in letters], UNK)
 
     def trackables(self) -> list:
         return [self.ranks, self.letter_ids]

@@ -3,7 +3,6 @@
 import concurrent.futures
 import functools
 import io
-import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,14 +17,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.io.memory import return_freed_memory
 from macaron_tf.io.progress import Progress
 from macaron_tf.special_ids import BOS, EOS, PAD, UNK
-from macaron_tf.text.base import (
-    MAX_LINES,
-    NO_TEXT,
-    PieceVocabulary,
-    says_unknown,
-    too_large,
-    too_small,
-)
+from macaron_tf.text.base import NO_TEXT, PieceVocabulary, says_unknown, too_large, too_small
 from macaron_tf.text.normalization import (
     NormalizationConfig,
     in_chunks,
@@ -165,17 +157,16 @@ class SentencePieceVocabulary(PieceVocabulary):
     def model_type(self) -> str:
         """The trainer's: "bpe" or "unigram", or another of SentencePiece's."""
         kinds = sentencepiece_model_pb2.TrainerSpec.ModelType
-        return kinds.Name(self._model().trainer_spec.model_type).lower()
+        return kinds.Name(self._model.trainer_spec.model_type).lower()
 
     @property
     def normalization_rule(self) -> str:
         """The name of the table that the model normalizes text with."""
-        return self._model().normalizer_spec.name
+        return self._model.normalizer_spec.name
 
+    @property
     def _model(self) -> sentencepiece_model_pb2.ModelProto:
-        model = sentencepiece_model_pb2.ModelProto()
-        model.ParseFromString(self.proto)
-        return model
+        return sentencepiece_model_pb2.ModelProto.FromString(self.proto)
 
     def normalized(self, strings: tf.Tensor, language: str | None = None) -> tf.Tensor:
         strings = _folded(strings) if self.fold_accents else strings
@@ -215,13 +206,10 @@ class SentencePieceVocabulary(PieceVocabulary):
         if self.model_type != "bpe" or self.added:
             return super().encode_rows(lines, language)
         threads = int(os.environ.get("TF_NUM_INTRAOP_THREADS", 0)) or os.cpu_count() or 1
-        ids, lengths = [], []
-        for chunk in in_chunks(self.normalized_lines(lines, language)):
-            rows = TokenRows.from_lists(
-                self.processor.encode(chunk, num_threads=threads), self.size
-            )
-            ids.append(rows.ids)
-            lengths.append(rows.lengths)
+        chunks = in_chunks(self.normalized_lines(lines, language))
+        rows = (self.processor.encode(chunk, num_threads=threads) for chunk in chunks)
+        parts = [TokenRows.from_lists(part, self.size) for part in rows]
+        ids, lengths = [part.ids for part in parts], [part.lengths for part in parts]
         return TokenRows.of_lengths(ids, lengths, self.size)
 
     def sample_lines(
@@ -319,7 +307,7 @@ def normalized_text(
     Yields:
         Normalized lines, none empty: SentencePiece takes an empty one for an error in its feed.
     """
-    for chunk in in_chunks(itertools.islice(lines, MAX_LINES)):
+    for chunk in in_chunks(lines):
         by_language: dict[str, list[str]] = {}
         for item in chunk:
             line, language = (item, languages[0]) if isinstance(item, str) else item

@@ -16,19 +16,11 @@ import tensorflow_text
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import Progress
-from macaron_tf.special_ids import PAD
-from macaron_tf.text.base import (
-    MAX_LINES,
-    NO_TEXT,
-    PieceVocabulary,
-    says_unknown,
-    too_large,
-    too_small,
-)
+from macaron_tf.special_ids import PAD, SPECIAL_PIECES
+from macaron_tf.text.base import NO_TEXT, PieceVocabulary, says_unknown, too_large, too_small
 from macaron_tf.text.normalization import map_lines
 from macaron_tf.text.sentencepiece import WORD_START, train_pieces
 
-SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CONTINUES = "##"  # begins a piece that continues a word
 # BERT gives up on words of more than 100 characters; one takes four bytes at most in UTF-8.
 LONG_WORD_BYTES = 400
@@ -178,7 +170,7 @@ class WordPieceVocabulary(PieceVocabulary):
             UserError: no text at all, or too little of it (or too much) for `size` pieces.
         """
         with Progress("training the vocabulary", "lines") as progress:
-            lines = progress.over(itertools.islice(lines, MAX_LINES))
+            lines = progress.over(lines)
             words = map_lines(lambda strings: spaced_words(strings, lower_case), lines)
             # SentencePiece would take its own mark in a text for a space.
             text = [line.replace(WORD_START, "").strip() for line in words]
@@ -276,7 +268,7 @@ def _characters(
 
 def _merges(text: list[str], size: int) -> list[str]:
     """The merged pieces, WordPiece's way, in the order of the merges; fewer where the text ends."""
-    special = 4
+    special = 3  # UNK, BOS and EOS
     # SentencePiece counts these too: its specials, its own mark, and for each character the
     # character and at most one merge "▁" + character, which is a single here.
     proto = train_pieces(
@@ -286,13 +278,8 @@ def _merges(text: list[str], size: int) -> list[str]:
         character_coverage=1.0,
         normalization_rule_name="identity",
         hard_vocab_limit=False,
-        pad_id=0,
-        unk_id=1,
-        bos_id=2,
-        eos_id=3,
     )
-    model = sentencepiece.SentencePieceProcessor()
-    model.LoadFromSerializedProto(proto)
+    model = sentencepiece.SentencePieceProcessor(model_proto=proto)
     merged = (model.id_to_piece(i) for i in range(special, model.get_piece_size()))
     # With SentencePiece's mark a piece begins a word, without it goes on with one.
     merged = (f"{CONTINUES}{piece}".removeprefix(f"{CONTINUES}{WORD_START}") for piece in merged)
