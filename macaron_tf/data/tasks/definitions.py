@@ -144,6 +144,8 @@ _ENDINGS, _FOUR = ("endings",), tuple(f"ending{number}" for number in range(4))
 _CHOICES = ("choice1", "choice2")
 _ENTAILMENT = dict.fromkeys(("labels", "server_labels"), ("entailment", "not_entailment"))
 _MNLI = ("entailment", "neutral", "contradiction")
+_NLI = {"first": ("premise",), "second": ("hypothesis",), "labels": _MNLI}
+_TWO_GENRES = ("validation_matched", "validation_mismatched")
 _PARAPHRASE = {"metrics": ("f1", "accuracy"), "symmetric": True}
 _TAGS = [f"{begins}-{kind}" for kind in ("PER", "ORG", "LOC", "MISC") for begins in "BI"]
 _SQUAD2 = [f"{part}{name}" for part in ("", "HasAns_", "NoAns_") for name in ("f1", "exact")]
@@ -177,11 +179,9 @@ _TASKS = (
     ),
     Task(
         "mnli",
-        first=("premise",),
-        second=("hypothesis",),
-        labels=_MNLI,
+        **_NLI,
         source="tfds:glue/mnli",
-        validation_splits=("validation_matched", "validation_mismatched"),
+        validation_splits=_TWO_GENRES,
         submissions=(
             SubmissionFile("MNLI-m.tsv", "tfds:glue/mnli", "test_matched"),
             SubmissionFile("MNLI-mm.tsv", "tfds:glue/mnli", "test_mismatched"),
@@ -191,23 +191,9 @@ _TASKS = (
         server_labels=_MNLI,
     ),
     # Bowman et al. 2015.
-    Task(
-        "snli",
-        first=("premise",),
-        second=("hypothesis",),
-        labels=_MNLI,
-        source="tfds:snli",
-        undecided=True,
-    ),
+    Task("snli", **_NLI, source="tfds:snli", undecided=True),
     # Conneau et al. 2018: trained on English, MultiNLI, and judged in 15 languages, `tfds:xnli`.
-    Task(
-        "xnli",
-        first=("premise",),
-        second=("hypothesis",),
-        labels=_MNLI,
-        source="tfds:multi_nli",
-        validation_splits=("validation_matched", "validation_mismatched"),
-    ),
+    Task("xnli", **_NLI, source="tfds:multi_nli", validation_splits=_TWO_GENRES),
     _glue("qnli", "QNLI.tsv", "question", "sentence", **_ENTAILMENT),
     _glue("rte", "RTE.tsv", **_ENTAILMENT),
     _glue("wnli", "WNLI.tsv", labels=("not_entailment", "entailment")),

@@ -55,19 +55,28 @@ def encode_pairs(
     specials = 2 if second is None else 2 + vocabulary.pair_separators
     check_length(max_length, specials + len(texts), f"{len(texts)} text(s)")
     a, *b = tensorflow_text.RoundRobinTrimmer(max_length - specials).trim(texts)
-    cls, sep = columns_of((vocabulary.cls_id, vocabulary.sep_id), a.nrows())
-    parts = [(a, 0), (sep, 0)]  # of (ids, segment)
+    sep = vocabulary.sep_id
+    parts = [(a, 0), (sep, 0)]
     for text in b:
         parts += [(sep, 0)] * (vocabulary.pair_separators - 1) + [(text, 1), (sep, 1)]
+    return rows_of(vocabulary, parts, causal)
+
+
+def rows_of(
+    vocabulary: PieceVocabulary,
+    parts: Sequence[tuple[tf.RaggedTensor | int, int]],
+    causal: bool = False,
+) -> dict[str, tf.Tensor]:
+    """Rows of [CLS] and parts side by side, see `encode_pairs`.
+
+    Args:
+        parts: ids `(B, None)`, of the first part, or one special id, each with its segment.
+    """
+    rows, cls = parts[0][0].nrows(), vocabulary.cls_id
     parts = [*parts, (cls, CLS_SEGMENT)] if vocabulary.cls_last else [(cls, 0), *parts]
     if causal:
-        (extract,) = columns_of([vocabulary.mask_id], a.nrows())
-        parts[-1] = (extract, parts[-1][1])
-    return rows_of(parts)
-
-
-def rows_of(parts: Sequence[tuple[tf.RaggedTensor | tf.Tensor, int]]) -> dict[str, tf.Tensor]:
-    """Rows of parts of ids `(B, None)` side by side, each with its segment: see `encode_pairs`."""
+        parts[-1] = (vocabulary.mask_id, parts[-1][1])
+    parts = [(tf.fill([rows, 1], p) if isinstance(p, int) else p, s) for p, s in parts]
     segments = [tf.ones_like(ids) * segment for ids, segment in parts]
     return {
         "token_ids": tf.concat([ids for ids, _ in parts], axis=1).to_tensor(),  # (B, L)
@@ -113,11 +122,6 @@ def check_length(max_length: int, least: int, needs: str, mend: str = "") -> Non
             f"max_length={max_length} is too small: {needs} need {least} or more; "
             f"{mend}raise max_length"
         )
-
-
-def columns_of(numbers: Sequence[int], rows: tf.Tensor) -> list[tf.Tensor]:
-    """A column (rows, 1) int32 of each id."""
-    return [tf.fill([rows, 1], tf.constant(number, tf.int32)) for number in numbers]
 
 
 def encode_parts(

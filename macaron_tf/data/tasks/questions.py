@@ -11,17 +11,10 @@ import tensorflow as tf
 from macaron_tf.data.batches import EncodedExamples
 from macaron_tf.data.sources.tfds import Tfds, decoded, read_columns
 from macaron_tf.data.tasks.definitions import Task
-from macaron_tf.data.tasks.encoding import (
-    check_length,
-    columns_of,
-    encode_parts,
-    rows_of,
-    windows_over,
-)
+from macaron_tf.data.tasks.encoding import check_length, encode_parts, rows_of, windows_over
 from macaron_tf.data.tasks.reading import may_be_unlabelled, parse_task_source
 from macaron_tf.errors import UserError, parse_json
 from macaron_tf.io import paths as storage
-from macaron_tf.special_ids import CLS_SEGMENT
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.normalization import LocatedPieces
 
@@ -222,18 +215,17 @@ def encode_questions(
     located = LocatedPieces(*(tf.gather(rows, number) for rows in found))  # each (N, None)
     windows = windows_over(located.ids, max_length - specials - asked.row_lengths(), stride)
     question = windows.starts.value_rowids()  # (M,)
-    cls, sep = columns_of((vocabulary.cls_id, vocabulary.sep_id), tf.size(question))
-    between, asked = [(sep, 0)] * vocabulary.pair_separators, tf.gather(asked, question)
+    asked, sep = tf.gather(asked, question), vocabulary.sep_id
+    first, second, between = asked, windows.ids, [(sep, 0)] * vocabulary.pair_separators
     if vocabulary.cls_last:
-        parts = [(windows.ids, 0), *between, (asked, 1), (sep, 1), (cls, CLS_SEGMENT)]
+        first, second = second, first
         boundary = tf.ones_like(question)  # behind [CLS], whose scores are the first
     else:
-        parts = [(cls, 0), (asked, 0), *between, (windows.ids, 1), (sep, 1)]
         boundary = asked.row_lengths() + 1 + len(between)
     positions = WindowPositions(
         question, boundary, windows.starts.values, located.starts, located.ends
     )
-    return rows_of(parts), positions
+    return rows_of(vocabulary, [(first, 0), *between, (second, 1), (sep, 1)]), positions
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -13,17 +13,10 @@ from macaron_tf.data.batches import EncodedExamples
 from macaron_tf.data.sources.names import Source
 from macaron_tf.data.sources.tfds import Tfds, decoded, read_columns
 from macaron_tf.data.tasks.definitions import Task
-from macaron_tf.data.tasks.encoding import (
-    check_length,
-    columns_of,
-    encode_parts,
-    rows_of,
-    windows_over,
-)
+from macaron_tf.data.tasks.encoding import check_length, encode_parts, rows_of, windows_over
 from macaron_tf.data.tasks.reading import OWN_ROWS, Table, parse_task_source
 from macaron_tf.errors import UserError
 from macaron_tf.io.files import lines_of
-from macaron_tf.special_ids import CLS_SEGMENT
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.token_rows import TokenRows
 
@@ -252,10 +245,6 @@ def encode_words(
     stride = max(room // 2, 1)
     rooms = tf.fill([sentences.nrows()], tf.constant(room, tf.int64))  # (N,)
     windows = windows_over(sentences, rooms, stride)
-    cls, sep = columns_of((vocabulary.cls_id, vocabulary.sep_id), windows.ids.nrows())
-    last = vocabulary.cls_last
-    parts = [(windows.ids, 0), (sep, 0)]
-    parts = [*parts, (cls, CLS_SEGMENT)] if last else [(cls, 0), *parts]
     owner = words.value_rowids()  # (W,)
     piece = pieces.row_starts() - tf.gather(sentences.row_starts(), owner)  # (W,), in the sentence
     window = (piece - room // 2 + stride // 2) // stride
@@ -263,9 +252,9 @@ def encode_words(
     has_piece = pieces.row_lengths() > 0
     positions = WordPositions(
         tf.where(has_piece, tf.gather(windows.starts.row_starts(), owner) + window, -1),
-        tf.where(has_piece, (not last) + piece - window * stride, -1),
+        tf.where(has_piece, (not vocabulary.cls_last) + piece - window * stride, -1),
     )
-    return rows_of(parts), positions
+    return rows_of(vocabulary, [(windows.ids, 0), (vocabulary.sep_id, 0)]), positions
 
 
 def word_probabilities(logits: tf.Tensor, positions: WordPositions, outside: int = 0) -> tf.Tensor:
