@@ -22,7 +22,6 @@ def run(options: argparse.Namespace) -> None:
     import dataclasses
 
     from experiments.finetune.run import CLASSIFIERS
-    from experiments.translate.run import source_limit
     from export.fine_tuned import classifier_module
     from export.module import write_version
     from export.translator import TranslationModule
@@ -46,8 +45,7 @@ def run(options: argparse.Namespace) -> None:
         asked = "a classifier, which takes --labels" if labels else "a classifier or a translator"
         raise UserError(f"{options.model} is a {type(network).__name__}, not {asked}")
     else:
-        given = (network, found.vocabulary, config, source_limit(network), options.compile)
-        module = TranslationModule(*given)
+        module = TranslationModule(network, found.vocabulary, config, options.compile)
     if options.bfloat16:
         module.compute_in_bfloat16(options.model)
     print(write_version(module, {}, options.out))

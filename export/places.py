@@ -7,7 +7,7 @@ from experiments.elmo.run import ElmoRun
 from experiments.finetune.run import CLASSIFIERS, FinetuningRun
 from experiments.pretrain.run import CAUSAL, CORRUPTING
 from experiments.run import read_kind
-from experiments.translate.run import TranslationRun, is_translator, source_limit
+from experiments.translate.run import TranslationRun, is_translator
 from export.embedders import WordModule, sentence_module
 from export.fine_tuned import classifier_module, fine_tuned_module
 from export.generator import generator_module
@@ -46,9 +46,8 @@ def open_module(
         if isinstance(found.network, (*CLASSIFIERS, EncoderTagger)):
             return classifier_module(place, found), record
         if is_translator(found):
-            config = BeamSearchConfig(**decoding)
-            given = (found.network, found.vocabulary, config, source_limit(found.network))
-            return TranslationModule(*given, compiled), record
+            given = (found.network, found.vocabulary, BeamSearchConfig(**decoding), compiled)
+            return TranslationModule(*given), record
         kind = "pretraining" if found.objective in (*CAUSAL, *CORRUPTING) else "embedding"
     else:
         place, checkpoint = str(location.folder), checkpoint or location.checkpoint
@@ -69,6 +68,5 @@ def open_module(
     else:
         config = dataclasses.replace(run.recipe.decoding, **decoding)
         network, facts = run.load_network(weights), {"decoding": dataclasses.asdict(config)}
-        limit = source_limit(network)
-        module = TranslationModule(network, run.vocabulary, config, limit, compiled)
+        module = TranslationModule(network, run.vocabulary, config, compiled)
     return module, {"run": run.path.name, **weights_record(weights), **facts}

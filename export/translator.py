@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from experiments.translate.run import source_limit
 from export.module import COMPILED_LENGTHS, ExportedModule, compiled_for_one, require
 from export.warm_up import TEXT
 from macaron_tf.decoding import BeamSearchConfig, score_ids, translate_ids
@@ -24,7 +25,6 @@ class TranslationModule(ExportedModule):
         network: the trained `EncoderDecoder`.
         vocabulary: the network's own.
         decoding: beam search settings, `n_best` included.
-        max_tokens: greatest number of pieces in a line.
         compiled: requests of one line are searched in graphs that XLA compiles.
     """
 
@@ -33,12 +33,11 @@ class TranslationModule(ExportedModule):
         network,
         vocabulary: PieceVocabulary,
         decoding: BeamSearchConfig,
-        max_tokens: int,
         compiled: bool = False,
     ):
         super().__init__(network, vocabulary)
         self.decoding = decoding
-        self.max_tokens = max_tokens
+        self.max_tokens = source_limit(network)
         self.compiled = compiled
 
     def functions(self):

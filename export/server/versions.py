@@ -8,14 +8,7 @@ import time
 from collections.abc import Callable
 
 from export.server.config import MODEL_FILE, version_of
-from export.server.errors import (
-    Code,
-    from_exception,
-    invalid,
-    no_status,
-    not_found,
-    not_loaded,
-)
+from export.server.errors import Code, from_exception, invalid, no_status, not_found, not_loaded
 from export.server.models import ServedModel
 from export.server.servable import Servable
 from macaron_tf.errors import UserError
@@ -128,8 +121,7 @@ class VersionManager:
     @property
     def current(self) -> int | None:
         """The version that answers requests without one; None before the first load."""
-        with self._lock:
-            return max(self._serving, default=None)
+        return max(self.served, default=None)
 
     @property
     def served(self) -> list[int]:
@@ -166,10 +158,9 @@ class VersionManager:
         with self._lock:
             statuses = sorted(self._statuses.items(), reverse=True)
         known = [status for number, status in statuses if version in (None, number)]
-        if not known and version is None:  # the models before it load
-            raise not_loaded(self.model.name)
-        if not known:
-            raise no_status(self.model.name, version)
+        if not known:  # of any version: the models before it load
+            name = self.model.name
+            raise not_loaded(name) if version is None else no_status(name, version)
         return known
 
     def start(self) -> None:
@@ -182,9 +173,7 @@ class VersionManager:
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join()
-        with self._lock:
-            served = list(self._serving)
-        for version in served:
+        for version in self.served:
             self._retire(version)
 
     def poll(self) -> None:

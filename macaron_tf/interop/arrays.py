@@ -428,6 +428,7 @@ class Family:
         output: the array of an output layer that repeats the token embeddings.
         body: how the names of weights begin that must be read.
         repeated: ends of names that do not count.
+        starts: of language models, whether a text begins behind a token of its own.
     """
 
     name: str
@@ -442,6 +443,7 @@ class Family:
     output: str = ""
     body: tuple[str, ...] = ()
     repeated: tuple[str, ...] = ()
+    starts: bool = True
 
     def read_settings(self, config: ForeignConfig) -> dict[str, Any]:
         """Our settings; a UserError where theirs have no place in our model."""

@@ -46,7 +46,7 @@ class EncoderFamily(Family):
         head: table of that head's transformation.
         head_options: of our head, where they are not the encoder's.
         pooler, sentence_pair: linear layers.
-        replaced_token: the two linear layers of ELECTRA's discriminator.
+        replaced_token: prefix of the two linear layers of ELECTRA's discriminator.
         moses: whether words are cut by Moses's rules, see `read_xlm_vocabulary`; the tokenizer's
             files may then be missing.
         padding: their padding's id where the configuration does not say.
@@ -60,7 +60,7 @@ class EncoderFamily(Family):
     head_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     pooler: str | None = None
     sentence_pair: str | None = None
-    replaced_token: tuple[str, str] | tuple[None, None] = (None, None)
+    replaced_token: str = ""
     moses: bool = False
     padding: int = 0
     positions_from_padding: bool = False
@@ -93,8 +93,8 @@ def import_encoder(
         "tokens/table": rows(kept, size)(tokens),
         "pooler/dense": family.pooler,
         "sentence_pair/dense": family.sentence_pair,
-        "replaced_token/dense": family.replaced_token[0],
-        "replaced_token/answer": family.replaced_token[1],
+        "replaced_token/dense": f"{family.replaced_token}dense",
+        "replaced_token/answer": f"{family.replaced_token}dense_prediction",
     }
     bias = next(filter(arrays.has, family.bias), None)
     if bias:
@@ -110,7 +110,7 @@ def import_encoder(
     heads, config = {}, network.config
     if has_pooler:
         heads["pooler"] = Pooler(name="pooler")
-    if arrays.has_layer(family.replaced_token[0]):
+    if family.replaced_token and arrays.has_layer(table["replaced_token/dense"]):
         heads["replaced_token"] = ReplacedTokenHead(config.activation, name="replaced_token")
     for head in heads.values():
         head.build((None, None, config.hidden_dim))
@@ -136,7 +136,7 @@ def _xlm_settings(config: ForeignConfig) -> dict:
     }
 
 
-def _head(prefix: str, norm: str = "LayerNorm") -> Table:
+def head_table(prefix: str, norm: str = "LayerNorm") -> Table:
     """The transformation of the head over masked tokens."""
     return {"masked_language/dense": f"{prefix}dense", "masked_language/norm": prefix + norm}
 
@@ -174,7 +174,7 @@ _BERT = EncoderFamily(
     tokens=("embeddings.word_embeddings.weight",),
     table={"embeddings/norm": "embeddings.LayerNorm", **_LAYERS},
     bias=("cls.predictions.bias", "cls.predictions.decoder.bias"),
-    head=_head("cls.predictions.transform."),
+    head=head_table("cls.predictions.transform."),
     pooler="pooler.dense",
     sentence_pair="cls.seq_relationship",
     positions="embeddings.position_embeddings.weight",
@@ -188,7 +188,7 @@ _ROBERTA = dataclasses.replace(
     name="RoBERTa",
     prefix="roberta.",
     bias=("lm_head.bias", "lm_head.decoder.bias"),
-    head=_head("lm_head.", "layer_norm"),
+    head=head_table("lm_head.", "layer_norm"),
     head_options={"activation": "gelu"},
     sentence_pair=None,
     output="lm_head.decoder.weight",
@@ -211,7 +211,7 @@ _ALBERT = dataclasses.replace(
         ),
     },
     bias=("predictions.bias", "predictions.decoder.bias"),
-    head=_head("predictions."),
+    head=head_table("predictions."),
     pooler="pooler",
     sentence_pair="sop_classifier.classifier",
     output="predictions.decoder.weight",
@@ -235,14 +235,11 @@ _ELECTRA = dataclasses.replace(
     body=("embeddings", "encoder."),
     table={**_BERT.table, "encoder/projection": "embeddings_project"},
     bias=("generator_lm_head.bias",),
-    head=_head("generator_predictions."),
+    head=head_table("generator_predictions."),
     head_options={"activation": "gelu"},
     pooler=None,
     sentence_pair=None,
-    replaced_token=(
-        "discriminator_predictions.dense",
-        "discriminator_predictions.dense_prediction",
-    ),
+    replaced_token="discriminator_predictions.",
     output="generator_lm_head.weight",
     settings={
         **SETTINGS,

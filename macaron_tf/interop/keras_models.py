@@ -24,7 +24,7 @@ from macaron_tf.interop.arrays import (
     read_json,
     transformer_layer,
 )
-from macaron_tf.interop.encoders import SETTINGS, EncoderFamily, import_encoder
+from macaron_tf.interop.encoders import SETTINGS, EncoderFamily, head_table, import_encoder
 from macaron_tf.interop.language_models import LANGUAGE_FAMILIES, import_language_model
 from macaron_tf.interop.vocabularies import read_keras_hub_vocabulary
 from macaron_tf.layers.blocks import TransformerBlock
@@ -101,10 +101,7 @@ _KERAS_HUB = EncoderFamily(
         **_keras_hub_layer("transformer_layer_{}/", "self_attention_layer"),
     },
     bias=("masked_lm_head/output_bias",),
-    head={
-        "masked_language/dense": "masked_lm_head/intermediate_dense",
-        "masked_language/norm": "masked_lm_head/intermediate_layer_norm",
-    },
+    head=head_table("masked_lm_head/intermediate_", "layer_norm"),
     pooler="pooled_dense",
 )
 # The backbones that are read as encoders, and the file of their vocabularies.
@@ -205,13 +202,11 @@ def read_keras_hub(directory: str | pathlib.Path) -> Pretrained:
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise UserError(f"{directory} cannot be read: {str(error).splitlines()[0]}") from None
     if kind == "GPT2Backbone":
-        family, settings = _KERAS_HUB_GPT2, _keras_hub_settings(model)
-        settings = {**family.fixed, **settings}
+        settings = {**_KERAS_HUB_GPT2.fixed, **_keras_hub_settings(model)}
         arrays = KerasArrays.of_layers({layer.name: layer for layer in model.layers})
-        return import_language_model(arrays, family, settings, vocabulary, ids)
-    if masked:
-        return import_keras_hub_encoder(model.backbone, model.masked_lm_head, vocabulary, ids)
-    return import_keras_hub_encoder(model, None, vocabulary, ids)
+        return import_language_model(arrays, _KERAS_HUB_GPT2, settings, vocabulary, ids)
+    given = (model.backbone, model.masked_lm_head) if masked else (model, None)
+    return import_keras_hub_encoder(*given, vocabulary, ids)
 
 
 # Names of `BertEncoderV2`, which are its attributes.
@@ -239,10 +234,7 @@ _MODEL_GARDEN = EncoderFamily(
     },
     # A checkpoint's spelling of output_bias/bias.
     bias=("masked_lm/output_bias.Sbias",),
-    head={
-        "masked_language/dense": "masked_lm/dense",
-        "masked_language/norm": "masked_lm/layer_norm",
-    },
+    head=head_table("masked_lm/", "layer_norm"),
     pooler="_pooler_layer",
 )
 # A next-sentence head has a pooler of its own, trained in place of the encoder's (`..` is a

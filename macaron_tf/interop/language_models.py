@@ -5,7 +5,7 @@ Its releases have no Transformer-XL any more (5.23 has XLNet alone), so none is 
 
 import dataclasses
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -37,19 +37,6 @@ from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.byte_pairs import CLS, SPECIAL
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LanguageFamily(Family):
-    """A family of language models.
-
-    Attributes:
-        read_vocabulary: reads the tokenizer of a directory, see `read_gpt2_vocabulary`.
-        starts: whether a text begins behind a token of its own.
-    """
-
-    read_vocabulary: Callable[[pathlib.Path], tuple[PieceVocabulary, np.ndarray]]
-    starts: bool
-
-
 def _inner(config: ForeignConfig) -> dict:
     given = config.get("n_inner") is not None
     inner = config.number("n_inner") if given else 4 * config.number("n_embd", 768)
@@ -62,7 +49,7 @@ _LAYERS = transformer_layer(
 # GPT's "gelu" is the tanh form.
 _GPT_ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
 _CAUSAL = {"causal": True, "num_segments": 0, "embedding_norm": False, "output_bias": True}
-_GPT2 = LanguageFamily(
+_GPT2 = Family(
     name="GPT-2",
     tokens=("wte.weight",),
     table={"embeddings/positions": "wpe", "stack/final_norm": "ln_f", **_LAYERS},
@@ -92,11 +79,9 @@ _GPT2 = LanguageFamily(
     body=("h.",),
     # Kept beside the weights by some versions: the causal mask, and the score of hidden positions.
     repeated=(".attn.bias", ".attn.masked_bias"),
-    read_vocabulary=read_gpt2_vocabulary,
-    starts=True,
 )
 # By model_type.
-LANGUAGE_FAMILIES: Mapping[str, LanguageFamily] = {
+LANGUAGE_FAMILIES: Mapping[str, Family] = {
     "openai-gpt": dataclasses.replace(
         _GPT2,
         name="GPT",
@@ -104,7 +89,6 @@ LANGUAGE_FAMILIES: Mapping[str, LanguageFamily] = {
         table={"embeddings/positions": "positions_embed", **_LAYERS},
         settings={**_GPT2.settings, "activation": ("afn", "gelu", _GPT_ACTIVATIONS)},
         fixed={**_CAUSAL, "norm": "post"},
-        read_vocabulary=read_gpt_vocabulary,
         starts=False,
     ),
     "gpt2": _GPT2,
@@ -129,13 +113,14 @@ def read_language_model(directory: str | pathlib.Path) -> Pretrained:
     tokens = arrays.array(*family.tokens)  # (V', D)
     vocabulary, ids = None, np.concatenate([np.full(SPECIAL, -1), np.arange(len(tokens))])
     if family.starts or any((directory / n).is_file() for n in ("vocab.json", "tokenizer.json")):
-        vocabulary, ids = family.read_vocabulary(directory)
+        read = read_gpt2_vocabulary if family.starts else read_gpt_vocabulary
+        vocabulary, ids = read(directory)
     return import_language_model(arrays, family, settings, vocabulary, ids)
 
 
 def import_language_model(
     arrays: Arrays,
-    family: LanguageFamily,
+    family: Family,
     settings: Mapping[str, Any],
     vocabulary: PieceVocabulary | None,
     ids: np.ndarray,
