@@ -36,7 +36,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any
 
-from experiments.command_line import Parser, count
+from experiments.command_line import Parser, argument, count
 from export.server.config import MAX_VERSION
 from macaron_tf.errors import UserError, check_whole, parse_json
 from macaron_tf.program import decoded, exit_on_user_error
@@ -137,9 +137,9 @@ def _number(name: str, value: Any, dtype: str) -> Any:
 class Client(abc.ABC):
     """Base of the REST and gRPC clients: sends lines in batches; a subclass runs one request.
 
+    Where the server refuses, or cannot be reached, all methods raise a ClientError.
+
     Attributes:
-        address: the server's.
-        name: the model's.
         version: None = the newest.
         timeout: seconds to wait for an answer.
         batch_size: lines sent in one request.
@@ -185,7 +185,6 @@ class Client(abc.ABC):
 
         Raises:
             UserError: a line does not fit the model.
-            ClientError: the server refused, or could not be reached.
         """
         columns = self.signature.columns(lines, numbers, first)
         [only, *_] = self.signature.outputs
@@ -200,15 +199,11 @@ class Client(abc.ABC):
         return found
 
     def translate(self, lines: Sequence[str]) -> list[str]:
-        """The best translation of each line, in order; raises as `n_best`."""
+        """The best translation of each line, in order."""
         return [candidates[0].text for candidates in self.n_best(lines)]
 
     def n_best(self, lines: Sequence[str]) -> list[list[Candidate]]:
-        """All translations of each line, best first.
-
-        Raises:
-            ClientError: the server refused, or could not be reached.
-        """
+        """All translations of each line, best first."""
         found = []
         for part in self._run_in_batches(_SIGNATURE, text=lines):
             if "translations" not in part:
@@ -222,7 +217,6 @@ class Client(abc.ABC):
 
         Raises:
             ValueError: unequal numbers of lines.
-            ClientError: the server refused, or could not be reached.
         """
         if len(sources) != len(targets):
             raise ValueError(f"{len(sources)} sources but {len(targets)} targets")
@@ -318,7 +312,7 @@ class RestClient(Client):
             try:
                 self._connection.request(method, path, body, headers)
                 response = self._connection.getresponse()
-                raw = response.read()
+                return _parse(response.read(), response.status)
             except TimeoutError:
                 self.close()
                 raise ClientError(f"no answer from {self.address} in time") from None
@@ -326,17 +320,10 @@ class RestClient(Client):
                 self.close()
                 reason = str(error) or type(error).__name__
                 failure = ClientError(f"no answer from {self.address}: {reason}")
-            else:
-                try:
-                    answer = _parse(raw, response.status)
-                    if response.status == 200:
-                        return answer
-                    said = str(answer.get("error", f"HTTP {response.status}"))
-                    raise ClientError(said, response.status)
-                except ClientError as error:
-                    if response.status not in _BUSY:
-                        raise
-                    failure = error
+            except ClientError as error:
+                if error.status not in _BUSY:
+                    raise
+                failure = error
             if attempt >= retries:
                 raise failure
             time.sleep(self.backoff * 2.0**attempt)
@@ -443,11 +430,15 @@ def text_of(answer: Mapping[str, Any]) -> str:
 
 
 def _parse(raw: bytes, status: int) -> dict:
+    """The answer of status 200; others are a ClientError."""
     try:
-        return parse_json(raw)
+        answer = parse_json(raw)
     except ValueError:
         said = f"the answer is no JSON object (HTTP {status}): {raw[:80]!r}"
         raise ClientError(said, status) from None
+    if status != 200:
+        raise ClientError(str(answer.get("error", f"HTTP {status}")), status)
+    return answer
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -461,13 +452,8 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     text = "the model's version (default: the newest)"
     count("--version N", text, least=0, below=MAX_VERSION + 1)(parser)
     add("--n-best", action="store_true", help="all translations: number ||| text ||| score")
-    add(
-        "--input",
-        metavar="NAME=NUMBER",
-        action="append",
-        default=[],
-        help="an input of the model that is a number, such as max_tokens=20 of a generator",
-    )
+    text = "an input of the model that is a number, such as max_tokens=20 of a generator"
+    argument("--input NAME=NUMBER", text, action="append", default=[])(parser)
     count("--batch-size N", "lines in one request (%(default)s)", 32)(parser)
     count("--timeout SECONDS", "seconds to wait (%(default)s)", 60.0, 0.001, 1e6)(parser)
     parsed = parser.parse_args(arguments)

@@ -20,13 +20,7 @@ from macaron_tf.text import PieceVocabulary
 
 
 class TaskModule(ExportedModule):
-    """Base of the models that name classes.
-
-    Args:
-        network, vocabulary: the trained network of the task's kind, and its own vocabulary.
-        task: names the classes.
-        limits: of the rows of training.
-    """
+    """Base of the models that name classes; `limits` are those of the rows of training."""
 
     def __init__(self, network, vocabulary: PieceVocabulary, task: Task, limits: Limits):
         super().__init__(network, vocabulary)
@@ -91,12 +85,9 @@ class ChooserModule(TaskModule):
         count = len(self.task.second)  # R
         asked = tf.repeat(texts[0], count) if self.task.question else None  # (B R,)
         choices = tf.stack(texts[-count:], axis=1)  # (B, R)
-        several = require(
-            tf.math.count_nonzero(present(choices), axis=1) > 1,
-            "a row has fewer than two choices: give two or more",
-        )
-        with tf.control_dependencies([several]):
-            choices = tf.reshape(choices, [-1])  # (B, R) -> (B R,)
+        several = tf.math.count_nonzero(present(choices), axis=1) > 1
+        message = "a row has fewer than two choices: give two or more"
+        choices = require(several, message, tf.reshape(choices, [-1]))  # (B, R) -> (B R,)
         given = tf.repeat(context, count), asked, choices
         how = self.limits.max_length, self.limits.causal
         rows = encode_choices(self.vocabulary, *given, *how)
@@ -106,11 +97,7 @@ class ChooserModule(TaskModule):
 
 
 def classifier_module(place: str, found: Pretrained) -> TaskModule:
-    """A classifier of one text, a regression or a tagger, that no run of a task trained.
-
-    Args:
-        place: names it, for errors.
-    """
+    """A classifier of one text, a regression or a tagger, without a run; `place` is for errors."""
     recipe = recipe_of(place, found)
     kind = TaggerModule if isinstance(found.network, EncoderTagger) else ClassifierModule
     return kind(found.network, found.vocabulary, recipe.described, recipe.limits)
@@ -124,10 +111,8 @@ class SpanReaderModule(TaskModule):
     and `probability (B,)` float32. A context of any length is read through windows.
 
     Args:
-        network, vocabulary: the trained `EncoderSpanReader` and its own vocabulary.
-        task: whether a question may have no answer.
-        limits: lengths and strides of training.
-        threshold: see `macaron_tf.decoding.spans.decided`.
+        threshold: see `macaron_tf.decoding.spans.decided`; of a task where a question may have no
+            answer.
     """
 
     inputs: ClassVar = {"question": tf.string, "context": tf.string}

@@ -42,23 +42,6 @@ class GeneratorModule(ExportedModule):
         super().__init__(opened.network, opened.vocabulary)
         self.text_generator = opened.generator()
 
-    def asked(
-        self, text: tf.Tensor, max_tokens: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Texts `(B,)` as ids `(B, L)` padded with PAD, their lengths and limits `(B,)`."""
-        rows = self.text_generator.rows(text)  # (B, None)
-        lengths = tf.cast(rows.row_lengths(), tf.int32)
-        fits = require(
-            self.text_generator.fits(lengths),
-            f"a text is too long to go on in {self.text_generator.longest} tokens: shorten it; "
-            "or empty, where the model begins none",
-        )
-        with tf.control_dependencies([fits]):
-            limits = tf.clip_by_value(max_tokens, 0, MAX_TOKENS)
-            padded = rows.to_tensor(PAD)  # after the check: an encoder's message is less clear
-        room = self.text_generator.room(lengths)
-        return padded, lengths, limits if room is None else tf.minimum(limits, room)
-
     def serve(
         self,
         text: tf.Tensor,
@@ -69,13 +52,19 @@ class GeneratorModule(ExportedModule):
         max_tokens: tf.Tensor,
     ) -> dict[str, tf.Tensor]:
         generator = self.text_generator
-        rows, lengths, limits = self.asked(text, max_tokens)
-        good = (temperature >= 0) & (top_k >= 0) & (top_p > 0) & (top_p <= 1)
-        usable = require(
-            good, "temperature and top_k must be 0 or more, top_p above 0 and at most 1"
+        rows = generator.rows(text)  # (B, None)
+        lengths = tf.cast(rows.row_lengths(), tf.int32)
+        message = (
+            f"a text is too long to go on in {generator.longest} tokens: shorten it; "
+            "or empty, where the model begins none"
         )
-        with tf.control_dependencies([usable]):
-            seed = tf.identity(seed)
+        # An encoder's message, when it gets the padded rows, is less clear.
+        rows = require(generator.fits(lengths), message, rows).to_tensor(PAD)
+        limits, room = tf.clip_by_value(max_tokens, 0, MAX_TOKENS), generator.room(lengths)
+        limits = limits if room is None else tf.minimum(limits, room)
+        usable = (temperature >= 0) & (top_k >= 0) & (top_p > 0) & (top_p <= 1)
+        message = "temperature and top_k must be 0 or more, top_p above 0 and at most 1"
+        seed = require(usable, message, seed)
         rules = generator.rules(Controls(temperature, top_k, top_p))
         found = generator.generate(Prompts(rows, lengths, limits, seed[:, None]), rules)
         texts = generator.detokenizer.in_graph(found["ids"][:, 0])

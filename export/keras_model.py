@@ -9,11 +9,9 @@ OUT/VERSION is written as `export.saved_model` writes it.
 
 import argparse
 
-from experiments.command_line import TRUST_CODE, Parser, count, place
+from experiments.command_line import argument, count, place, single_program
 from export.saved_model import BFLOAT16, COMPILE
 from macaron_tf.errors import UserError, parse_json
-from macaron_tf.plug_ins import trusting
-from macaron_tf.program import exit_on_user_error
 
 
 def run(options: argparse.Namespace) -> None:
@@ -51,23 +49,19 @@ def run(options: argparse.Namespace) -> None:
     print(write_version(module, {}, options.out))
 
 
-@exit_on_user_error
-def main(arguments: list[str] | None = None) -> None:
-    """The command; see the module's text."""
-    parser = Parser(prog="python -m export.keras_model", description=__doc__)
-    place("model", "file that Keras saved")(parser)
-    place("vocabulary", "folder of the vocabulary")(parser)
-    place("out", "folder of the served model; versions are subfolders")(parser)
-    parser.add_argument("--labels", nargs="+", help="a classifier's classes")
-    count("--max-length N", "a classifier's longest row (%(default)s)", 128)(parser)
-    parser.add_argument("--decoding", default="{}", help="a translator's search settings in JSON")
-    COMPILE(parser)
-    BFLOAT16(parser)
-    TRUST_CODE(parser)
-    options = parser.parse_args(arguments)
-    with trusting(options.trust_code):
-        run(options)
-
+main = single_program(
+    "export.keras_model",
+    __doc__,
+    "export.keras_model:run",
+    place("model", "file that Keras saved"),
+    place("vocabulary", "folder of the vocabulary"),
+    place("out", "folder of the served model; versions are subfolders"),
+    argument("--labels", "a classifier's classes", nargs="+"),
+    count("--max-length N", "a classifier's longest row (%(default)s)", 128),
+    argument("--decoding", "a translator's search settings in JSON", default="{}"),
+    COMPILE,
+    BFLOAT16,
+)
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -55,11 +55,8 @@ class ExportedModule:
         longer to cast them than to multiply with them. All other weights stay float32, and so
         does what the layers compute in float32 themselves: norms, softmax, recurrences.
 
-        Args:
-            place: names the network, for the error.
-
         Raises:
-            UserError: it is quantized.
+            UserError: the network, named by `place`, is quantized.
         """
         layers = [*self.network._flatten_layers()]
         if any(layer.quantization_mode for layer in layers):
@@ -145,18 +142,18 @@ def _checked(function: Callable) -> Callable:
 def _checked_text(texts: tf.Tensor) -> tf.Tensor:
     """The texts `(B,)`, or an InvalidArgumentError where one is not UTF-8."""
     mended = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
-    whole = require(tf.equal(mended, texts), "a text is not UTF-8: send it as UTF-8")
-    with tf.control_dependencies([whole]):
-        return tf.identity(texts)
+    return require(tf.equal(mended, texts), "a text is not UTF-8: send it as UTF-8", texts)
 
 
-def require(good: tf.Tensor, message: str) -> tf.Operation:
-    """Checks rows `(B,)`: an InvalidArgumentError of the message and the numbers of the bad rows.
+def require(good: tf.Tensor, message: str, value):
+    """The value, or an InvalidArgumentError of the message and the numbers of rows not good `(B,)`.
 
     A server that merged requests runs the others again without them (`export.server.errors`).
     """
     bad = tf.reshape(tf.where(tf.logical_not(good)), [-1])
-    return tf.debugging.Assert(tf.reduce_all(good), [message, "rows:", bad], summarize=-1)
+    whole = tf.debugging.Assert(tf.reduce_all(good), [message, "rows:", bad], summarize=-1)
+    with tf.control_dependencies([whole]):
+        return tf.identity(value)
 
 
 @contextlib.contextmanager
@@ -206,7 +203,6 @@ def write_version(
     """Writes a SavedModel as a new version, beside it its vocabulary, a record, warm-up requests.
 
     Args:
-        module: the model.
         record: facts about the model, for `assets.extra/export.json`.
         out: the model's folder, `gs://` included; made when absent.
         version: by default one more than the greatest there is.

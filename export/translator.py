@@ -23,8 +23,6 @@ class TranslationModule(ExportedModule):
 
     Args:
         network: the trained `EncoderDecoder`.
-        vocabulary: the network's own.
-        decoding: beam search settings, `n_best` included.
         compiled: requests of one line are searched in graphs that XLA compiles.
     """
 
@@ -61,12 +59,8 @@ class TranslationModule(ExportedModule):
     def ids(self, lines: tf.Tensor, language: str) -> tf.Tensor:
         """Lines `(B,)` to ids `(B, L)`, each row ending in EOS, PAD after."""
         rows = self.vocabulary.encode(lines, language)
-        fits = require(
-            rows.row_lengths() <= self.max_tokens,
-            f"a line has more than {self.max_tokens} tokens: split it",
-        )
-        with tf.control_dependencies([fits]):
-            rows = tf.identity(rows)
+        fits = rows.row_lengths() <= self.max_tokens
+        rows = require(fits, f"a line has more than {self.max_tokens} tokens: split it", rows)
         end = tf.fill([tf.shape(lines)[0], 1], EOS)
         return tf.concat([rows, end], axis=1).to_tensor(PAD)
 

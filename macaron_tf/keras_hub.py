@@ -182,6 +182,8 @@ class _Tokenizer(keras_hub.tokenizers.Tokenizer):
                 "cannot: take another kind of model"
             )
         self.vocabulary = vocabulary
+        self.start_token_id, self.end_token_id = vocabulary.cls_id, vocabulary.sep_id
+        self.pad_token_id, self.mask_token_id = PAD, vocabulary.mask_id
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "kind": self.kind}
@@ -225,22 +227,6 @@ class _Tokenizer(keras_hub.tokenizers.Tokenizer):
     @property
     def special_token_ids(self) -> list[int]:
         return list(self.vocabulary.special_ids)
-
-    @property
-    def start_token_id(self) -> int:
-        return self.vocabulary.cls_id
-
-    @property
-    def end_token_id(self) -> int:
-        return self.vocabulary.sep_id
-
-    @property
-    def pad_token_id(self) -> int:
-        return PAD
-
-    @property
-    def mask_token_id(self) -> int | None:
-        return self.vocabulary.mask_id
 
 
 @_registered
@@ -510,9 +496,8 @@ def task_of(
     if kind is EncoderTextClassifier:
         task.output_dense.set_weights(network.head.get_weights())
     elif kind is EncoderMaskedLM:
-        for variable, value in zip(
-            _own_weights(task), network.masked_language.get_weights(), strict=True
-        ):
+        values = network.masked_language.get_weights()
+        for variable, value in zip(_own_weights(task), values, strict=True):
             variable.assign(value)
     return task
 
@@ -553,7 +538,7 @@ def read_preset(directory: str | os.PathLike) -> Pretrained:
         network.build()
         network.pooler.set_weights(backbone.pooler.get_weights())
         network.head.set_weights(model.output_dense.get_weights())
-        found = Pretrained(network, "bert_base", vocabulary=vocabulary)
+        learnt = {}
     else:
         options = {"activation": model.activation, "epsilon": model.epsilon} if masked else {}
         options = {name: value for name, value in options.items() if value is not None}
@@ -563,16 +548,10 @@ def read_preset(directory: str | os.PathLike) -> Pretrained:
         network.build()
         if masked:
             network.masked_language.set_weights([w.numpy() for w in _own_weights(model)])
-        found = Pretrained(
-            network,
-            "bert_base",
-            "masked_language",
-            vocabulary,
-            pooler=backbone.pooler,
-            has_masked_language=masked,
-        )
+        learnt = {"objective": "masked_language", "has_masked_language": masked}
+        learnt["pooler"] = backbone.pooler
     network.encoder.set_weights(backbone.encoder.get_weights())
-    return found
+    return Pretrained(network, "bert_base", vocabulary=vocabulary, **learnt)
 
 
 def _under(name: str, backbone: EncoderBackbone) -> keras.dtype_policies.DTypePolicyMap:

@@ -67,7 +67,6 @@ class Batcher:
 
         Args:
             servable: the version to run; the caller keeps it loaded until the future is done.
-            signature: of that version.
             inputs: checked arrays by input name, of `rows` rows.
 
         Returns:

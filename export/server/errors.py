@@ -35,7 +35,6 @@ class ServingError(Exception):
     """A request that cannot be answered.
 
     Args:
-        code: the kind of failure.
         message: one sentence for the client; cut to `MAX_MESSAGE` characters.
         http_status: overrides the code's HTTP status.
     """

@@ -79,7 +79,8 @@ class _Services(
         except concurrent.futures.CancelledError:
             raise ServingError(Code.CANCELLED, "the client cancelled the request") from None
         response = predict_pb2.PredictResponse()
-        _fill_spec(response.model_spec, request.model_spec.name, servable.version)
+        response.model_spec.name = request.model_spec.name
+        response.model_spec.version.value = servable.version
         response.model_spec.signature_name = signature.name
         for name in wanted:
             _fill_tensor(response.outputs[name], outputs[name])
@@ -94,7 +95,8 @@ class _Services(
                 raise invalid(f"Metadata field {field} is not supported")
         version, signatures = self._core.signatures(_model_spec(request))
         response = get_model_metadata_pb2.GetModelMetadataResponse()
-        _fill_spec(response.model_spec, request.model_spec.name, version)
+        response.model_spec.name = request.model_spec.name
+        response.model_spec.version.value = version
         response.metadata[_SIGNATURE_FIELD].Pack(signatures)
         return response
 
@@ -180,11 +182,6 @@ def _model_spec(request) -> Spec:
     spec = request.model_spec
     version = spec.version.value if spec.HasField("version") else None
     return spec.name, version, spec.version_label
-
-
-def _fill_spec(spec, name: str, version: int) -> None:
-    spec.name = name
-    spec.version.value = version
 
 
 def _wanted_outputs(names: list[str], signature: Signature) -> list[str]:

@@ -6,6 +6,7 @@ answered before the connection closes.
 """
 
 import asyncio
+import contextlib
 import dataclasses
 import gzip
 import http.client
@@ -271,12 +272,10 @@ class _Connection:
         still sending, has seen the answer."""
         if self._writer.can_write_eof():
             self._writer.write_eof()
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LINGER_SECONDS):
                 while await self._reader.read(65536):
                     pass
-        except TimeoutError:
-            return
 
 
 def _head(request: h11.Request) -> Head:

@@ -60,7 +60,6 @@ def decode_inputs(document: dict, signature: Signature) -> tuple[dict[str, np.nd
 
     Args:
         document: the parsed body, with "instances" (row form) or "inputs" (column form).
-        signature: names the inputs.
 
     Returns:
         Arrays by input name, and whether the request (so the answer) is in row form.

@@ -164,11 +164,7 @@ def _ordered(
 
 
 def _with_added(vocabulary: PieceVocabulary, found: _Tokenizer, ids: np.ndarray) -> PieceVocabulary:
-    """The vocabulary with its added tokens at our ids.
-
-    Args:
-        ids: theirs for each of ours.
-    """
+    """The vocabulary with its added tokens at our ids; `ids` are theirs for each of ours."""
     ours = {theirs: number for number, theirs in enumerate(ids.tolist())}
     absent = [name for name, number in found.added.items() if number not in ours]
     if absent:
@@ -247,11 +243,7 @@ def read_gpt_vocabulary(directory: pathlib.Path) -> tuple[CharacterPairVocabular
 def read_xlm_vocabulary(
     directory: pathlib.Path, languages: Sequence[str] = ()
 ) -> tuple[MosesPairVocabulary, np.ndarray]:
-    """`read_vocabulary` of XLM: words by Moses's rules, whose pieces fastBPE's codes made.
-
-    Args:
-        languages: of the model.
-    """
+    """`read_vocabulary` of an XLM of `languages`, by Moses's rules and fastBPE's codes."""
     found = _Tokenizer(directory, ["vocab.json"])
     numbers, merges = found.merged_pieces()
     kept, ids = _ordered(numbers, found.special(numbers, _XLM_SPECIAL))

@@ -619,7 +619,7 @@ def test_bad_requests_are_one_sentence(arguments, words, folder, tmp_path, refus
     ("decoding", "words"),
     [
         ("{beam", "--decoding {beam: "),
-        ("[1]", "--decoding [1]: write a JSON object"),
+        ("[1]", "--decoding [1]: no dict; write a JSON object"),
         ('{"beams": 4}', "beams"),
         ('{"beam_size": 0}', "beam_size=0 must be"),
         ("{}", "nowhere.keras holds no network that this version can make"),
