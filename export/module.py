@@ -145,8 +145,8 @@ def _checked_text(texts: tf.Tensor) -> tf.Tensor:
     return require(tf.equal(mended, texts), "a text is not UTF-8: send it as UTF-8", texts)
 
 
-def require(good: tf.Tensor, message: str, value):
-    """The value, or an InvalidArgumentError of the message and the numbers of rows not good `(B,)`.
+def require(good: tf.Tensor, message: str, value: Any) -> Any:
+    """The value, or an InvalidArgumentError of the message and the numbers of rows not `good (B,)`.
 
     A server that merged requests runs the others again without them (`export.server.errors`).
     """

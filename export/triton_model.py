@@ -35,7 +35,7 @@ class TritonPythonModel:
         together = collections.defaultdict(list)  # requests whose rows can be joined
         for number, request in enumerate(requests):
             try:
-                inputs = _arrays(request)
+                inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
                 rows = self._signature.check(inputs, self._max_rows)
                 shapes = tuple(array.shape[1:] for array in inputs.values())
                 key = shapes if self._signature.batchable else number
@@ -59,10 +59,6 @@ class TritonPythonModel:
 
     def finalize(self) -> None:
         self._servable.close()
-
-
-def _arrays(request) -> dict[str, np.ndarray]:
-    return {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
 
 
 def _failure(error: ServingError):
