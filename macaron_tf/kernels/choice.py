@@ -15,11 +15,7 @@ _named: contextvars.ContextVar[str] = contextvars.ContextVar("implementation", d
 
 @contextlib.contextmanager
 def implementation_scope(name: str) -> Iterator[None]:
-    """Kernels called within it with the implementation `"auto"` or `"stock"` take this one.
-
-    Args:
-        name: one of `NAMES`.
-    """
+    """Kernels called within it as `"auto"` or `"stock"` take this implementation, of `NAMES`."""
     check_choice("implementation", name, ("auto", *NAMES))
     token = _named.set(name)
     try:

@@ -219,27 +219,20 @@ def _dropout_gradient(operation, dy):
 @tf.RegisterGradient("MacaronTf>LayerNorm")
 def _layer_norm_gradient(operation, dy, _):
     x, scale, _ = operation.inputs
-    return operations().macaron_tf_layer_norm_grad(
-        x=x, scale=scale, statistics=operation.outputs[1], dy=dy
-    )
+    return operations().macaron_tf_layer_norm_grad(x, scale, operation.outputs[1], dy)
 
 
 @tf.RegisterGradient("MacaronTf>BiasGelu")
 def _bias_gelu_gradient(operation, dy):
-    x, bias = operation.inputs
     approximate = operation.get_attr("approximate")
-    return operations().macaron_tf_bias_gelu_grad(x=x, bias=bias, dy=dy, approximate=approximate)
+    return operations().macaron_tf_bias_gelu_grad(*operation.inputs, dy, approximate=approximate)
 
 
 @tf.RegisterGradient("MacaronTf>CrossEntropy")
 def _cross_entropy_gradient(operation, dloss, *_):
-    logits, labels = operation.inputs
+    smoothing, statistics = operation.get_attr("smoothing"), operation.outputs[2]
     dlogits = operations().macaron_tf_cross_entropy_grad(
-        logits=logits,
-        labels=labels,
-        statistics=operation.outputs[2],
-        dloss=dloss,
-        smoothing=operation.get_attr("smoothing"),
+        *operation.inputs, statistics, dloss, smoothing=smoothing
     )
     return dlogits, None
 
@@ -251,14 +244,9 @@ def recurrence(x, alpha, beta, step_size: int, mask=None, start=None) -> tf.Tens
 
     References: Lei et al. 2022, "Simple Recurrence Improves Masked Language Models", eq. 3.
     """
-    return operations().macaron_tf_swish_recurrence(
-        x=x,
-        alpha=_float32(alpha),
-        beta=_float32(beta),
-        mask=_optional(mask, tf.bool),
-        start=_optional(start, tf.float32),
-        step_size=step_size,
-    )
+    vectors = [tf.cast(vector, tf.float32) for vector in (alpha, beta)]
+    mask, start = _optional(mask, tf.bool), _optional(start, tf.float32)
+    return operations().macaron_tf_swish_recurrence(x, *vectors, mask, start, step_size=step_size)
 
 
 def gated(x, alpha, beta, state_bias, gate_bias, step_size: int, gate: str, mask=None) -> tf.Tensor:
@@ -271,50 +259,26 @@ def gated(x, alpha, beta, state_bias, gate_bias, step_size: int, gate: str, mask
     References: Lei et al. 2022, eq. 2-4.
     """
     check_choice("gate", gate, GATES)
-    y, _ = operations().macaron_tf_swish_gate(
-        x=x,
-        alpha=_float32(alpha),
-        beta=_float32(beta),
-        state_bias=_float32(state_bias),
-        gate_bias=_float32(gate_bias),
-        mask=_optional(mask, tf.bool),
-        step_size=step_size,
-        gate=gate,
-    )
-    return y
+    vectors = [tf.cast(one, tf.float32) for one in (alpha, beta, state_bias, gate_bias)]
+    mask, options = _optional(mask, tf.bool), {"step_size": step_size, "gate": gate}
+    return operations().macaron_tf_swish_gate(x, *vectors, mask, **options)[0]
 
 
 @tf.RegisterGradient("MacaronTf>SwishRecurrence")
 def _recurrence_gradient(operation, dc):
     x, alpha, beta, *optional = operation.inputs
-    masks = operation.get_attr("masks")
-    dx, dalpha, dbeta, dstart = operations().macaron_tf_swish_recurrence_grad(
-        x=x,
-        alpha=alpha,
-        beta=beta,
-        c=operation.outputs[0],
-        dy=dc,
-        mask=optional[:masks],
-        start=optional[masks:],
-        step_size=operation.get_attr("step_size"),
-    )
-    return dx, dalpha, dbeta, *[None] * masks, *dstart
+    masks, step_size = operation.get_attr("masks"), operation.get_attr("step_size")
+    given = (x, alpha, beta, operation.outputs[0], dc, optional[:masks], optional[masks:])
+    *found, dstart = operations().macaron_tf_swish_recurrence_grad(*given, step_size=step_size)
+    return *found, *[None] * masks, *dstart
 
 
 @tf.RegisterGradient("MacaronTf>SwishGate")
 def _gate_gradient(operation, dy, _):
-    x, alpha, beta, state_bias, gate_bias, *masks = operation.inputs
+    vectors, masks = operation.inputs[:5], operation.inputs[5:]  # x among the former
+    options = {name: operation.get_attr(name) for name in ("step_size", "gate")}
     gradients = operations().macaron_tf_swish_gate_grad(
-        x=x,
-        alpha=alpha,
-        beta=beta,
-        state_bias=state_bias,
-        gate_bias=gate_bias,
-        c=operation.outputs[1],
-        dy=dy,
-        mask=masks,
-        step_size=operation.get_attr("step_size"),
-        gate=operation.get_attr("gate"),
+        *vectors, operation.outputs[1], dy, masks, **options
     )
     return *gradients, *[None] * len(masks)
 
@@ -406,10 +370,6 @@ def _gate_second(operation, *upstream):
 
     *found, ddy = _second(composed, inputs, dy, upstream)
     return *found, None, ddy, *[None] * masks
-
-
-def _float32(vector) -> tf.Tensor:
-    return tf.cast(vector, tf.float32)
 
 
 def _optional(value, dtype: tf.DType) -> list[tf.Tensor]:

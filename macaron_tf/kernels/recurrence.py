@@ -46,11 +46,6 @@ def from_steps(x, length):
     return ops.transpose(x, (1, 0, 2))
 
 
-def start_in_steps(start):
-    """`(B, k, R) -> (k, B, R)`."""
-    return ops.transpose(start, (1, 0, 2))
-
-
 def one_step(c, x, keep, alpha, beta):
     """`Swish(c - x) + x` of `(k, B, R)`; c at positions where `keep (k, B, 1)` is 0."""
     u = c - x
@@ -108,7 +103,8 @@ def in_time_order(run, x, alpha, beta, step_size: int, mask, start=None):
     if mask is not None:  # (B, L) -> (n, k, B, 1), 1 at real positions
         keep = in_steps(ops.expand_dims(ops.cast(mask, "float32"), -1), step_size)
     steps = in_steps(ops.cast(x, "float32"), step_size)  # (n, k, B, R)
-    c = run(steps, alpha, beta, start_in_steps(start), keep)
+    start = ops.transpose(start, (1, 0, 2))  # (k, B, R)
+    c = run(steps, alpha, beta, start, keep)
     return ops.cast(from_steps(c, ops.shape(x)[1]), x.dtype)
 
 

@@ -20,13 +20,7 @@ import tensorflow as tf
 from keras import ops
 from tensorflow.compiler.tf2xla.python import xla
 
-from macaron_tf.kernels.recurrence import (
-    derivatives,
-    from_steps,
-    in_steps,
-    one_step,
-    start_in_steps,
-)
+from macaron_tf.kernels.recurrence import derivatives, from_steps, in_steps, one_step
 
 TURN = 4  # steps in one turn of a loop
 # The value of x at padding: a mask of (S, 1) would cost a loop two thirds more. A real x of minus
@@ -66,8 +60,8 @@ def over_turns(x, length, alpha, beta, step_size, mask=None, start=None):
     keep = None if mask is None else in_turns(ops.cast(mask, "float32")[..., None], step_size)
     if start is None:
         start = tf.zeros((size, width))
-    else:  # (B, k, R) -> (k B, R)
-        start = tf.reshape(start_in_steps(start), (size, width))
+    else:  # (B, k, R) -> (k, B, R) -> (k B, R)
+        start = tf.reshape(tf.transpose(start, (1, 0, 2)), (size, width))
     steps = -(-length // step_size)  # ceil(L / k)
     return _with_gradient(turns, steps, size, keep)(x, alpha, beta, start)
 

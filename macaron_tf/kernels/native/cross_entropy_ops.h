@@ -20,8 +20,8 @@ REGISTER_OP("MacaronTf>CrossEntropy")
     .Output("statistics: float")
     .Attr("T: {float, bfloat16}")
     .Attr("smoothing: float")
-    .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
-      tensorflow::shape_inference::ShapeHandle logits, labels;
+    .SetShapeFn([](InferenceContext* context) {
+      ShapeHandle logits, labels;
       TF_RETURN_IF_ERROR(context->WithRank(context->input(0), 2, &logits));
       TF_RETURN_IF_ERROR(context->WithRank(context->input(1), 1, &labels));
       for (int i = 0; i < 2; ++i) context->set_output(i, labels);
@@ -37,10 +37,7 @@ REGISTER_OP("MacaronTf>CrossEntropyGrad")
     .Output("dlogits: T")
     .Attr("T: {float, bfloat16}")
     .Attr("smoothing: float")
-    .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
-      context->set_output(0, context->input(0));
-      return absl::OkStatus();
-    });
+    .SetShapeFn(UnchangedShape);
 
 inline absl::Status CheckLabels(const Tensor& labels, const RowBlocks& blocks) {
   absl::Status status = CheckShape("labels", labels, TensorShape({blocks.rows}));
@@ -54,7 +51,8 @@ inline absl::Status CheckLabels(const Tensor& labels, const RowBlocks& blocks) {
   return status;
 }
 
-template <class T>
+// The losses, or with kBack their gradient.
+template <class T, bool kBack>
 class CrossEntropyKernel : public OpKernel {
  public:
   using S = typename StorageOf<T>::type;
@@ -67,62 +65,46 @@ class CrossEntropyKernel : public OpKernel {
     const Tensor &logits = context->input(0), &labels = context->input(1);
     const RowBlocks blocks(logits);
     OP_REQUIRES_OK(context, CheckLabels(labels, blocks));
-    Tensor *loss, *nll, *statistics;
-    OP_REQUIRES_OK(context, context->allocate_output(0, labels.shape(), &loss));
-    OP_REQUIRES_OK(context, context->allocate_output(1, labels.shape(), &nll));
-    OP_REQUIRES_OK(context,
-                   context->allocate_output(2, TensorShape({blocks.rows, 2}), &statistics));
-    constexpr int64_t kCyclesOfElement = 3;
-    blocks.ForEach(context, kCyclesOfElement, [&](int64_t, int64_t first, int64_t last) {
-      for (int64_t row = first; row < last; ++row) {
-        CrossEntropyRow(blocks.width, smoothing_, Read<S>(logits) + row * blocks.width,
-                        Read<int32_t>(labels)[row], Write<float>(loss) + row,
-                        Write<float>(nll) + row, Write<float>(statistics) + 2 * row);
-      }
-    });
+    const TensorShape statistics_shape({blocks.rows, 2});
+    if constexpr (kBack) {
+      const Tensor &statistics = context->input(2), &dloss = context->input(3);
+      OP_REQUIRES_OK(context, CheckShape("statistics", statistics, statistics_shape));
+      OP_REQUIRES_OK(context, CheckShape("dloss", dloss, labels.shape()));
+      Tensor* dlogits;
+      // In the place of the logits where nothing else reads them.
+      OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, 0, logits.shape(),
+                                                                        &dlogits));
+      constexpr int64_t kCyclesOfElement = 2;
+      blocks.ForEach(context, kCyclesOfElement, [&](int64_t, int64_t first, int64_t last) {
+        for (int64_t row = first; row < last; ++row) {
+          const int64_t at = row * blocks.width;
+          CrossEntropyRowBack(blocks.width, smoothing_, Read<S>(logits) + at,
+                              Read<int32_t>(labels)[row], Read<float>(statistics) + 2 * row,
+                              Read<float>(dloss)[row], Write<S>(dlogits) + at);
+        }
+      });
+    } else {
+      Tensor *loss, *nll, *statistics;
+      OP_REQUIRES_OK(context, context->allocate_output(0, labels.shape(), &loss));
+      OP_REQUIRES_OK(context, context->allocate_output(1, labels.shape(), &nll));
+      OP_REQUIRES_OK(context, context->allocate_output(2, statistics_shape, &statistics));
+      constexpr int64_t kCyclesOfElement = 3;
+      blocks.ForEach(context, kCyclesOfElement, [&](int64_t, int64_t first, int64_t last) {
+        for (int64_t row = first; row < last; ++row) {
+          CrossEntropyRow(blocks.width, smoothing_, Read<S>(logits) + row * blocks.width,
+                          Read<int32_t>(labels)[row], Write<float>(loss) + row,
+                          Write<float>(nll) + row, Write<float>(statistics) + 2 * row);
+        }
+      });
+    }
   }
 
  private:
   float smoothing_;
 };
 
-template <class T>
-class CrossEntropyGradKernel : public OpKernel {
- public:
-  using S = typename StorageOf<T>::type;
-
-  explicit CrossEntropyGradKernel(OpKernelConstruction* construction) : OpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("smoothing", &smoothing_));
-  }
-
-  void Compute(OpKernelContext* context) override {
-    const Tensor &logits = context->input(0), &labels = context->input(1);
-    const Tensor &statistics = context->input(2), &dloss = context->input(3);
-    const RowBlocks blocks(logits);
-    OP_REQUIRES_OK(context, CheckLabels(labels, blocks));
-    OP_REQUIRES_OK(context, CheckShape("statistics", statistics, TensorShape({blocks.rows, 2})));
-    OP_REQUIRES_OK(context, CheckShape("dloss", dloss, labels.shape()));
-    Tensor* dlogits;
-    // In the place of the logits where nothing else reads them.
-    OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, 0, logits.shape(),
-                                                                      &dlogits));
-    constexpr int64_t kCyclesOfElement = 2;
-    blocks.ForEach(context, kCyclesOfElement, [&](int64_t, int64_t first, int64_t last) {
-      for (int64_t row = first; row < last; ++row) {
-        const int64_t at = row * blocks.width;
-        CrossEntropyRowBack(blocks.width, smoothing_, Read<S>(logits) + at,
-                            Read<int32_t>(labels)[row], Read<float>(statistics) + 2 * row,
-                            Read<float>(dloss)[row], Write<S>(dlogits) + at);
-      }
-    });
-  }
-
- private:
-  float smoothing_;
-};
-
-MACARON_TF_REGISTER("MacaronTf>CrossEntropy", CrossEntropyKernel);
-MACARON_TF_REGISTER("MacaronTf>CrossEntropyGrad", CrossEntropyGradKernel);
+MACARON_TF_REGISTER("MacaronTf>CrossEntropy", CrossEntropyKernel<T, false>);
+MACARON_TF_REGISTER("MacaronTf>CrossEntropyGrad", CrossEntropyKernel<T, true>);
 
 }  // namespace
 }  // namespace macaron_tf

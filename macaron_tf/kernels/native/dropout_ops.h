@@ -7,7 +7,6 @@
 
 #include "dropout_loops.h"
 #include "kernel_support.h"
-#include "tensorflow/core/framework/common_shape_fns.h"
 
 namespace macaron_tf {
 namespace {
@@ -18,7 +17,7 @@ REGISTER_OP("MacaronTf>Dropout")
     .Output("y: T")
     .Attr("T: {float, bfloat16}")
     .Attr("rate: float")
-    .SetShapeFn(tensorflow::shape_inference::UnchangedShape);
+    .SetShapeFn(UnchangedShape);
 
 template <class T>
 class DropoutKernel : public OpKernel {
@@ -58,7 +57,7 @@ class DropoutKernel : public OpKernel {
   uint32_t threshold_;
 };
 
-MACARON_TF_REGISTER("MacaronTf>Dropout", DropoutKernel);
+MACARON_TF_REGISTER("MacaronTf>Dropout", DropoutKernel<T>);
 
 }  // namespace
 }  // namespace macaron_tf

@@ -15,10 +15,7 @@ REGISTER_OP("MacaronTf>BiasGelu")
     .Output("y: T")
     .Attr("T: {float, bfloat16}")
     .Attr("approximate: bool")
-    .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
-      context->set_output(0, context->input(0));
-      return absl::OkStatus();
-    });
+    .SetShapeFn(UnchangedShape);
 
 REGISTER_OP("MacaronTf>BiasGeluGrad")
     .Input("x: T")
@@ -28,12 +25,13 @@ REGISTER_OP("MacaronTf>BiasGeluGrad")
     .Output("dbias: float")
     .Attr("T: {float, bfloat16}")
     .Attr("approximate: bool")
-    .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
+    .SetShapeFn([](InferenceContext* context) {
       for (int i = 0; i < 2; ++i) context->set_output(i, context->input(i));
       return absl::OkStatus();
     });
 
-template <class T>
+// y, or with kBack the gradients.
+template <class T, bool kBack>
 class BiasGeluKernel : public OpKernel {
  public:
   using S = typename StorageOf<T>::type;
@@ -46,61 +44,45 @@ class BiasGeluKernel : public OpKernel {
     const Tensor &x = context->input(0), &bias = context->input(1);
     const RowBlocks blocks(x);
     OP_REQUIRES_OK(context, CheckShape("bias", bias, TensorShape({blocks.width})));
-    Tensor* y;
-    OP_REQUIRES_OK(context, context->allocate_output(0, x.shape(), &y));
-    const auto run = approximate_ ? GeluRow<TanhGelu, S> : GeluRow<ErfGelu, S>;
-    constexpr int64_t kCyclesOfElement = 4;
-    blocks.ForEach(context, kCyclesOfElement, [&](int64_t, int64_t first, int64_t last) {
-      for (int64_t at = first * blocks.width; at < last * blocks.width; at += blocks.width) {
-        run(blocks.width, Read<S>(x) + at, Read<float>(bias), Write<S>(y) + at);
-      }
-    });
+    Tensor* output;
+    if constexpr (kBack) OP_REQUIRES_OK(context, CheckShape("dy", context->input(2), x.shape()));
+    OP_REQUIRES_OK(context, context->allocate_output(0, x.shape(), &output));
+    if constexpr (kBack) {
+      const Tensor& dy = context->input(2);
+      Tensor* dbias;
+      Tensor sums;  // (blocks, 1, D)
+      OP_REQUIRES_OK(context, context->allocate_output(1, bias.shape(), &dbias));
+      OP_REQUIRES_OK(context,
+                     context->allocate_temp(tensorflow::DT_FLOAT,
+                                            TensorShape({blocks.count(), 1, blocks.width}), &sums));
+      const auto run = approximate_ ? GeluRowBack<TanhGelu, S> : GeluRowBack<ErfGelu, S>;
+      constexpr int64_t kCyclesOfElement = 5;
+      blocks.ForEach(context, kCyclesOfElement, [&](int64_t block, int64_t first, int64_t last) {
+        float* own = Write<float>(&sums) + block * blocks.width;
+        std::fill_n(own, blocks.width, 0.0f);
+        for (int64_t at = first * blocks.width; at < last * blocks.width; at += blocks.width) {
+          run(blocks.width, Read<S>(x) + at, Read<float>(bias), Read<S>(dy) + at,
+              Write<S>(output) + at, own);
+        }
+      });
+      Total(sums, 0, dbias);
+    } else {
+      const auto run = approximate_ ? GeluRow<TanhGelu, S> : GeluRow<ErfGelu, S>;
+      constexpr int64_t kCyclesOfElement = 4;
+      blocks.ForEach(context, kCyclesOfElement, [&](int64_t, int64_t first, int64_t last) {
+        for (int64_t at = first * blocks.width; at < last * blocks.width; at += blocks.width) {
+          run(blocks.width, Read<S>(x) + at, Read<float>(bias), Write<S>(output) + at);
+        }
+      });
+    }
   }
 
  private:
   bool approximate_;
 };
 
-template <class T>
-class BiasGeluGradKernel : public OpKernel {
- public:
-  using S = typename StorageOf<T>::type;
-
-  explicit BiasGeluGradKernel(OpKernelConstruction* construction) : OpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("approximate", &approximate_));
-  }
-
-  void Compute(OpKernelContext* context) override {
-    const Tensor &x = context->input(0), &bias = context->input(1), &dy = context->input(2);
-    const RowBlocks blocks(x);
-    OP_REQUIRES_OK(context, CheckShape("bias", bias, TensorShape({blocks.width})));
-    OP_REQUIRES_OK(context, CheckShape("dy", dy, x.shape()));
-    Tensor *dx, *dbias;
-    Tensor sums;  // (blocks, D)
-    OP_REQUIRES_OK(context, context->allocate_output(0, x.shape(), &dx));
-    OP_REQUIRES_OK(context, context->allocate_output(1, bias.shape(), &dbias));
-    OP_REQUIRES_OK(context,
-                   context->allocate_temp(tensorflow::DT_FLOAT,
-                                          TensorShape({blocks.count(), blocks.width}), &sums));
-    const auto run = approximate_ ? GeluRowBack<TanhGelu, S> : GeluRowBack<ErfGelu, S>;
-    constexpr int64_t kCyclesOfElement = 5;
-    blocks.ForEach(context, kCyclesOfElement, [&](int64_t block, int64_t first, int64_t last) {
-      float* own = Write<float>(&sums) + block * blocks.width;
-      std::fill_n(own, blocks.width, 0.0f);
-      for (int64_t at = first * blocks.width; at < last * blocks.width; at += blocks.width) {
-        run(blocks.width, Read<S>(x) + at, Read<float>(bias), Read<S>(dy) + at, Write<S>(dx) + at,
-            own);
-      }
-    });
-    blocks.Total(Read<float>(sums), 1, 0, Write<float>(dbias));
-  }
-
- private:
-  bool approximate_;
-};
-
-MACARON_TF_REGISTER("MacaronTf>BiasGelu", BiasGeluKernel);
-MACARON_TF_REGISTER("MacaronTf>BiasGeluGrad", BiasGeluGradKernel);
+MACARON_TF_REGISTER("MacaronTf>BiasGelu", BiasGeluKernel<T, false>);
+MACARON_TF_REGISTER("MacaronTf>BiasGeluGrad", BiasGeluKernel<T, true>);
 
 }  // namespace
 }  // namespace macaron_tf

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "numbers.h"
+#include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -16,12 +17,16 @@
 
 namespace macaron_tf {
 
+using tensorflow::bfloat16;
 using tensorflow::OpInputList;
 using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
+using tensorflow::shape_inference::InferenceContext;
+using tensorflow::shape_inference::ShapeHandle;
+using tensorflow::shape_inference::UnchangedShape;
 
 template <class... Parts>
 absl::Status InvalidArgument(const Parts&... parts) {
@@ -33,7 +38,7 @@ struct StorageOf {
   using type = T;
 };
 template <>
-struct StorageOf<tensorflow::bfloat16> {
+struct StorageOf<bfloat16> {
   using type = BFloat16;
 };
 
@@ -54,15 +59,17 @@ inline absl::Status CheckShape(const char* name, const Tensor& tensor,
                          " beside such an x, but is ", tensor.shape().DebugString());
 }
 
-// Registers KERNEL, a template over the type, for both.
+// Registers a kernel such as `Kernel<T>` for both types T.
 #define MACARON_TF_REGISTER(NAME, ...)                                          \
+  MACARON_TF_REGISTER_TYPE(NAME, float, __VA_ARGS__)                            \
+  MACARON_TF_REGISTER_TYPE(NAME, bfloat16, __VA_ARGS__)
+#define MACARON_TF_REGISTER_TYPE(NAME, TYPE, ...)                               \
+  namespace of_##TYPE {                                                         \
+  using T = TYPE;                                                               \
   REGISTER_KERNEL_BUILDER(                                                      \
-      Name(NAME).Device(tensorflow::DEVICE_CPU).TypeConstraint<float>("T"),     \
-      __VA_ARGS__<float>);                                                      \
-  REGISTER_KERNEL_BUILDER(Name(NAME)                                            \
-                              .Device(tensorflow::DEVICE_CPU)                   \
-                              .TypeConstraint<tensorflow::bfloat16>("T"),       \
-                          __VA_ARGS__<tensorflow::bfloat16>)
+      Name(NAME).Device(tensorflow::DEVICE_CPU).TypeConstraint<T>("T"),         \
+      __VA_ARGS__);                                                             \
+  }
 
 // Rows in blocks of a fixed size, so that sums over a block do not depend on the threads.
 struct RowBlocks {
@@ -90,16 +97,18 @@ struct RowBlocks {
                                    }
                                  });
   }
-
-  // Adds up, in the blocks' order, the vector number `index` of the `vectors` that each block has.
-  void Total(const float* sums, int64_t vectors, int64_t index, float* total) const {
-    std::fill_n(total, width, 0.0f);
-    for (int64_t block = 0; block < count(); ++block) {
-      const float* part = sums + (block * vectors + index) * width;
-      for (int64_t j = 0; j < width; ++j) total[j] += part[j];
-    }
-  }
 };
+
+// Adds up, in the order of the parts, the vector number `index` of sums (parts, vectors, width).
+inline void Total(const Tensor& sums, int64_t index, Tensor* total) {
+  const int64_t vectors = sums.dim_size(1), width = sums.dim_size(2);
+  float* to = Write<float>(total);
+  std::fill_n(to, width, 0.0f);
+  for (int64_t part = 0; part < sums.dim_size(0); ++part) {
+    const float* from = Read<float>(sums) + (part * vectors + index) * width;
+    for (int64_t j = 0; j < width; ++j) to[j] += from[j];
+  }
+}
 
 }  // namespace macaron_tf
 

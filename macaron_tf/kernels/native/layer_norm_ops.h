@@ -10,9 +10,6 @@
 namespace macaron_tf {
 namespace {
 
-using tensorflow::shape_inference::InferenceContext;
-using tensorflow::shape_inference::ShapeHandle;
-
 // Scale and offset (D,); statistics (rows, 2), the mean and 1 / deviation of each row.
 REGISTER_OP("MacaronTf>LayerNorm")
     .Input("x: T")
@@ -44,78 +41,70 @@ REGISTER_OP("MacaronTf>LayerNormGrad")
       return absl::OkStatus();
     });
 
-template <class T>
+// y and the statistics, or with kBack the gradients, which need no epsilon.
+template <class T, bool kBack>
 class LayerNormKernel : public OpKernel {
  public:
   using S = typename StorageOf<T>::type;
 
   explicit LayerNormKernel(OpKernelConstruction* construction) : OpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("epsilon", &epsilon_));
+    if (!kBack) OP_REQUIRES_OK(construction, construction->GetAttr("epsilon", &epsilon_));
   }
 
   void Compute(OpKernelContext* context) override {
-    const Tensor &x = context->input(0), &scale = context->input(1), &offset = context->input(2);
+    const Tensor &x = context->input(0), &scale = context->input(1);
     const RowBlocks blocks(x);
+    const TensorShape statistics_shape({blocks.rows, 2});
     OP_REQUIRES_OK(context, CheckShape("scale", scale, TensorShape({blocks.width})));
-    OP_REQUIRES_OK(context, CheckShape("offset", offset, TensorShape({blocks.width})));
-    Tensor *y, *statistics;
-    OP_REQUIRES_OK(context, context->allocate_output(0, x.shape(), &y));
-    OP_REQUIRES_OK(context,
-                   context->allocate_output(1, TensorShape({blocks.rows, 2}), &statistics));
-    constexpr int64_t kCyclesOfElement = 2;
-    blocks.ForEach(context, kCyclesOfElement, [&](int64_t, int64_t first, int64_t last) {
-      for (int64_t row = first; row < last; ++row) {
-        NormalizeRow(blocks.width, epsilon_, Read<S>(x) + row * blocks.width, Read<float>(scale),
-                     Read<float>(offset), Write<S>(y) + row * blocks.width,
-                     Write<float>(statistics) + 2 * row);
+    if constexpr (kBack) {
+      const Tensor &statistics = context->input(2), &dy = context->input(3);
+      OP_REQUIRES_OK(context, CheckShape("statistics", statistics, statistics_shape));
+      OP_REQUIRES_OK(context, CheckShape("dy", dy, x.shape()));
+      Tensor* dx;
+      Tensor sums;  // (blocks, 2, D)
+      OP_REQUIRES_OK(context, context->allocate_output(0, x.shape(), &dx));
+      OP_REQUIRES_OK(context,
+                     context->allocate_temp(tensorflow::DT_FLOAT,
+                                            TensorShape({blocks.count(), 2, blocks.width}), &sums));
+      constexpr int64_t kCyclesOfElement = 4;
+      blocks.ForEach(context, kCyclesOfElement, [&](int64_t block, int64_t first, int64_t last) {
+        float* own = Write<float>(&sums) + 2 * block * blocks.width;
+        std::fill_n(own, 2 * blocks.width, 0.0f);
+        for (int64_t row = first; row < last; ++row) {
+          const int64_t at = row * blocks.width;
+          NormalizeRowBack(blocks.width, Read<S>(x) + at, Read<float>(scale),
+                           Read<float>(statistics) + 2 * row, Read<S>(dy) + at, Write<S>(dx) + at,
+                           own, own + blocks.width);
+        }
+      });
+      for (int i = 0; i < 2; ++i) {
+        Tensor* total;
+        OP_REQUIRES_OK(context, context->allocate_output(1 + i, scale.shape(), &total));
+        Total(sums, i, total);
       }
-    });
+    } else {
+      const Tensor& offset = context->input(2);
+      OP_REQUIRES_OK(context, CheckShape("offset", offset, TensorShape({blocks.width})));
+      Tensor *y, *statistics;
+      OP_REQUIRES_OK(context, context->allocate_output(0, x.shape(), &y));
+      OP_REQUIRES_OK(context, context->allocate_output(1, statistics_shape, &statistics));
+      constexpr int64_t kCyclesOfElement = 2;
+      blocks.ForEach(context, kCyclesOfElement, [&](int64_t, int64_t first, int64_t last) {
+        for (int64_t row = first; row < last; ++row) {
+          NormalizeRow(blocks.width, epsilon_, Read<S>(x) + row * blocks.width, Read<float>(scale),
+                       Read<float>(offset), Write<S>(y) + row * blocks.width,
+                       Write<float>(statistics) + 2 * row);
+        }
+      });
+    }
   }
 
  private:
   float epsilon_;
 };
 
-template <class T>
-class LayerNormGradKernel : public OpKernel {
- public:
-  using S = typename StorageOf<T>::type;
-  using OpKernel::OpKernel;
-
-  void Compute(OpKernelContext* context) override {
-    const Tensor &x = context->input(0), &scale = context->input(1);
-    const Tensor &statistics = context->input(2), &dy = context->input(3);
-    const RowBlocks blocks(x);
-    OP_REQUIRES_OK(context, CheckShape("scale", scale, TensorShape({blocks.width})));
-    OP_REQUIRES_OK(context, CheckShape("statistics", statistics, TensorShape({blocks.rows, 2})));
-    OP_REQUIRES_OK(context, CheckShape("dy", dy, x.shape()));
-    Tensor* dx;
-    Tensor sums;  // (blocks, 2, D)
-    OP_REQUIRES_OK(context, context->allocate_output(0, x.shape(), &dx));
-    OP_REQUIRES_OK(context,
-                   context->allocate_temp(tensorflow::DT_FLOAT,
-                                          TensorShape({blocks.count(), 2, blocks.width}), &sums));
-    constexpr int64_t kCyclesOfElement = 4;
-    blocks.ForEach(context, kCyclesOfElement, [&](int64_t block, int64_t first, int64_t last) {
-      float* own = Write<float>(&sums) + 2 * block * blocks.width;
-      std::fill_n(own, 2 * blocks.width, 0.0f);
-      for (int64_t row = first; row < last; ++row) {
-        const int64_t at = row * blocks.width;
-        NormalizeRowBack(blocks.width, Read<S>(x) + at, Read<float>(scale),
-                         Read<float>(statistics) + 2 * row, Read<S>(dy) + at, Write<S>(dx) + at,
-                         own, own + blocks.width);
-      }
-    });
-    for (int i = 0; i < 2; ++i) {
-      Tensor* total;
-      OP_REQUIRES_OK(context, context->allocate_output(1 + i, scale.shape(), &total));
-      blocks.Total(Read<float>(sums), 2, i, Write<float>(total));
-    }
-  }
-};
-
-MACARON_TF_REGISTER("MacaronTf>LayerNorm", LayerNormKernel);
-MACARON_TF_REGISTER("MacaronTf>LayerNormGrad", LayerNormGradKernel);
+MACARON_TF_REGISTER("MacaronTf>LayerNorm", LayerNormKernel<T, false>);
+MACARON_TF_REGISTER("MacaronTf>LayerNormGrad", LayerNormKernel<T, true>);
 
 }  // namespace
 }  // namespace macaron_tf

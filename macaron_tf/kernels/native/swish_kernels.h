@@ -13,8 +13,9 @@
 
 namespace macaron_tf {
 
-// What the forward and the backward kernels share. S is what the loops see of T.
-template <class T, bool kGated>
+// The states, with kGated the gated ones too, or with kBack the gradients. S is what the loops see
+// of T.
+template <class T, bool kGated, bool kBack>
 class SwishKernel : public OpKernel {
  public:
   using S = typename StorageOf<T>::type;
@@ -24,7 +25,50 @@ class SwishKernel : public OpKernel {
     if (kGated) OP_REQUIRES_OK(construction, construction->GetAttr("gate", &gate_));
   }
 
- protected:
+  void Compute(OpKernelContext* context) override {
+    Call call;
+    OP_REQUIRES_OK(context, ReadCall(context, &call));
+    if constexpr (!kBack) {
+      Tensor *c, *y = nullptr;
+      OP_REQUIRES_OK(context, context->allocate_output("c", call.state_shape, &c));
+      if (kGated) OP_REQUIRES_OK(context, context->allocate_output("y", call.state_shape, &y));
+      S* c_rows = Write<S>(c);
+      S* y_rows = kGated ? Write<S>(y) : nullptr;
+      ForSequences(context, call, [&](auto gate, int64_t b, int64_t first, int64_t last) {
+        Forward<decltype(gate)>(call.in, b, first, last, c_rows, y_rows);
+      });
+    } else {
+      const Tensor *c, *dy;
+      OP_REQUIRES_OK(context, context->input("c", &c));
+      OP_REQUIRES_OK(context, context->input("dy", &dy));
+      OP_REQUIRES_OK(context, CheckShape("c", *c, call.state_shape));
+      OP_REQUIRES_OK(context, CheckShape("dy", *dy, call.state_shape));
+
+      const int64_t width = call.in.width;
+      Tensor *dx, *dstart = nullptr;
+      Tensor sums;  // (B, vectors, R)
+      OP_REQUIRES_OK(context, context->allocate_output(0, context->input(0).shape(), &dx));
+      if (call.start != nullptr) {
+        OP_REQUIRES_OK(context,
+                       context->allocate_output(1 + kVectors, call.start->shape(), &dstart));
+      }
+      const TensorShape sums_shape({call.batch, kVectors, width});
+      OP_REQUIRES_OK(context, context->allocate_temp(tensorflow::DT_FLOAT, sums_shape, &sums));
+      ForSequences(context, call, [&](auto gate, int64_t b, int64_t first, int64_t last) {
+        Backward<decltype(gate)>(call.in, b, first, last, Read<S>(*c), Read<S>(*dy), Write<S>(dx),
+                                 dstart == nullptr ? nullptr : Write<float>(dstart),
+                                 Write<float>(&sums) + b * kVectors * width);
+      });
+      // In the order of the batch, however many threads there were.
+      for (int i = 0; i < kVectors; ++i) {
+        Tensor* output;
+        OP_REQUIRES_OK(context, context->allocate_output(1 + i, TensorShape({width}), &output));
+        Total(sums, i, output);
+      }
+    }
+  }
+
+ private:
   static constexpr int kVectors = kGated ? 4 : 2;
 
   struct Call {
@@ -111,78 +155,8 @@ class SwishKernel : public OpKernel {
         });
   }
 
- private:
   int64_t step_size_;
   std::string gate_;
-};
-
-template <class T, bool kGated>
-class ForwardKernel : public SwishKernel<T, kGated> {
- public:
-  using Base = SwishKernel<T, kGated>;
-  using S = typename Base::S;
-  using Base::Base;
-
-  void Compute(OpKernelContext* context) override {
-    typename Base::Call call;
-    OP_REQUIRES_OK(context, this->ReadCall(context, &call));
-    Tensor *c, *y = nullptr;
-    OP_REQUIRES_OK(context, context->allocate_output("c", call.state_shape, &c));
-    if (kGated) OP_REQUIRES_OK(context, context->allocate_output("y", call.state_shape, &y));
-    S* c_rows = Write<S>(c);
-    S* y_rows = kGated ? Write<S>(y) : nullptr;
-    this->ForSequences(context, call, [&](auto gate, int64_t b, int64_t first, int64_t last) {
-      Forward<decltype(gate)>(call.in, b, first, last, c_rows, y_rows);
-    });
-  }
-};
-
-template <class T, bool kGated>
-class BackwardKernel : public SwishKernel<T, kGated> {
- public:
-  using Base = SwishKernel<T, kGated>;
-  using S = typename Base::S;
-  using Base::Base;
-
-  void Compute(OpKernelContext* context) override {
-    typename Base::Call call;
-    OP_REQUIRES_OK(context, this->ReadCall(context, &call));
-    const Tensor *c, *dy;
-    OP_REQUIRES_OK(context, context->input("c", &c));
-    OP_REQUIRES_OK(context, context->input("dy", &dy));
-    OP_REQUIRES_OK(context, CheckShape("c", *c, call.state_shape));
-    OP_REQUIRES_OK(context, CheckShape("dy", *dy, call.state_shape));
-
-    constexpr int kVectors = Base::kVectors;
-    const int64_t width = call.in.width, row = kVectors * width;
-    Tensor *dx, *dstart = nullptr;
-    Tensor sums;  // (B, vectors, R)
-    OP_REQUIRES_OK(context, context->allocate_output(0, context->input(0).shape(), &dx));
-    if (call.start != nullptr) {
-      OP_REQUIRES_OK(context,
-                     context->allocate_output(1 + kVectors, call.start->shape(), &dstart));
-    }
-    const TensorShape sums_shape({call.batch, kVectors, width});
-    OP_REQUIRES_OK(context,
-                   context->allocate_temp(tensorflow::DT_FLOAT, sums_shape, &sums));
-    float* sum_rows = Write<float>(&sums);
-    this->ForSequences(context, call, [&](auto gate, int64_t b, int64_t first, int64_t last) {
-      Backward<decltype(gate)>(call.in, b, first, last, Read<S>(*c), Read<S>(*dy), Write<S>(dx),
-                               dstart == nullptr ? nullptr : Write<float>(dstart),
-                               sum_rows + b * row);
-    });
-    // In the order of the batch, however many threads there were.
-    for (int i = 0; i < kVectors; ++i) {
-      Tensor* output;
-      OP_REQUIRES_OK(context, context->allocate_output(1 + i, TensorShape({width}), &output));
-      float* total = Write<float>(output);
-      std::fill_n(total, width, 0.0f);
-      for (int64_t b = 0; b < call.batch; ++b) {
-        const float* part = sum_rows + b * row + i * width;
-        for (int64_t j = 0; j < width; ++j) total[j] += part[j];
-      }
-    }
-  }
 };
 
 }  // namespace macaron_tf

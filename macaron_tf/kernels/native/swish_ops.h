@@ -12,8 +12,6 @@ namespace macaron_tf {
 namespace {
 
 using tensorflow::shape_inference::DimensionHandle;
-using tensorflow::shape_inference::InferenceContext;
-using tensorflow::shape_inference::ShapeHandle;
 
 // An optional argument is a list of one tensor or none.
 absl::Status OptionalShape(InferenceContext* context, const char* list, int rank,
@@ -132,19 +130,10 @@ REGISTER_OP("MacaronTf>SwishGateGrad")
     .MACARON_TF_ATTRIBUTES
     .SetShapeFn(BackwardShapes<true>);
 
-template <class T>
-using SwishRecurrenceKernel = ForwardKernel<T, false>;
-template <class T>
-using SwishRecurrenceGradKernel = BackwardKernel<T, false>;
-template <class T>
-using SwishGateKernel = ForwardKernel<T, true>;
-template <class T>
-using SwishGateGradKernel = BackwardKernel<T, true>;
-
-MACARON_TF_REGISTER("MacaronTf>SwishRecurrence", SwishRecurrenceKernel);
-MACARON_TF_REGISTER("MacaronTf>SwishRecurrenceGrad", SwishRecurrenceGradKernel);
-MACARON_TF_REGISTER("MacaronTf>SwishGate", SwishGateKernel);
-MACARON_TF_REGISTER("MacaronTf>SwishGateGrad", SwishGateGradKernel);
+MACARON_TF_REGISTER("MacaronTf>SwishRecurrence", SwishKernel<T, false, false>);
+MACARON_TF_REGISTER("MacaronTf>SwishRecurrenceGrad", SwishKernel<T, false, true>);
+MACARON_TF_REGISTER("MacaronTf>SwishGate", SwishKernel<T, true, false>);
+MACARON_TF_REGISTER("MacaronTf>SwishGateGrad", SwishKernel<T, true, true>);
 
 }  // namespace
 }  // namespace macaron_tf
