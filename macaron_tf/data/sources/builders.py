@@ -28,7 +28,7 @@ _FOREIGN = tfds.list_builders(with_community_datasets=False)
 
 
 class PublishedSet(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-    """Base of the builders here: files of one folder of the web.
+    """Base of the builders here: files of one folder of the web; `_info` is of a translation.
 
     Attributes:
         PLACE: the folder's address.
@@ -48,11 +48,10 @@ class PublishedSet(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         languages = config.split("-") if config else ["{}"]
         return list(dict.fromkeys(f.format(code) for f in cls.FILES for code in languages))
 
-    def _languages(self) -> tuple[str, str]:
-        source, target = self.builder_config.name.split("-")
-        return source, target
+    def _languages(self) -> tuple[str, ...]:
+        return tuple(self.builder_config.name.split("-"))
 
-    def _translation_info(self) -> tfds.core.DatasetInfo:
+    def _info(self) -> tfds.core.DatasetInfo:
         features = tfds.features.Translation(self._languages())
         return tfds.core.DatasetInfo(
             builder=self, features=features, supervised_keys=self._languages()
@@ -85,9 +84,6 @@ class Multi30k(PublishedSet, skip_registration="multi30k" in _FOREIGN):
         for code in ("de", "fr", "cs")
     )
 
-    def _info(self) -> tfds.core.DatasetInfo:
-        return self._translation_info()
-
     def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict:
         files, found = self._fetched(dl_manager), {}
         for split, name in zip(("train", "validation", "test"), self.FILES, strict=True):
@@ -109,9 +105,6 @@ class Iwslt14(PublishedSet, skip_registration="iwslt14" in _FOREIGN):
     FILES = ("de-en.tgz",)
     BUILDER_CONFIGS = (tfds.core.BuilderConfig(name="de-en", version=PublishedSet.VERSION),)
     TESTS = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012")
-
-    def _info(self) -> tfds.core.DatasetInfo:
-        return self._translation_info()
 
     def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict:
         languages = self._languages()
@@ -231,15 +224,14 @@ def _segments(lines: list[str]) -> list[str]:
     ]
 
 
-def _tokenized(pairs: Pairs, languages: tuple[str, str]) -> Iterator[tuple[str, str]]:
+def _tokenized(pairs: Pairs, languages: Iterable[str]) -> Iterator[tuple[str, str]]:
     import sacremoses  # half a second, for this set alone
 
     moses = [sacremoses.MosesTokenizer(code) for code in languages]
     for pair in track(((1, pair) for pair in pairs), len(pairs), "tokenizing", "pairs"):
-        source, target = (
+        yield tuple(
             tool.tokenize(line, return_str=True) for tool, line in zip(moses, pair, strict=True)
         )
-        yield source, target
 
 
 def _fits(source: str, target: str) -> bool:

@@ -17,7 +17,6 @@ from macaron_tf.data.sources.tfds import (
     decoded,
     import_tfds,
     listed,
-    open_fields,
     open_set,
     prepared_folder,
 )
@@ -63,7 +62,7 @@ def stream_pairs(
     if isinstance(split, HeldOut):
         return split.among(stream_pairs(source, "all", *languages), source)
     if parsed.kind == "tfds":
-        return _tfds_pairs(open_fields(parsed.place, split, languages, tfds, languages), languages)
+        return _tfds_pairs(open_set(parsed.place, split, tfds, languages, languages), languages)
     if parsed.kind == "text":
         return _aligned_lines(*_aligned_paths(parsed, split))
     if parsed.kind == "tsv":

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import keras
 import numpy as np
 import tensorflow as tf
 from etils import epath
@@ -118,16 +119,22 @@ class PreparedSplit(NamedTuple):
 
 
 def open_set(
-    name: str, split: str, tfds: Tfds | None = None, languages: tuple[str, str] | None = None
+    name: str,
+    split: str,
+    tfds: Tfds | None = None,
+    languages: tuple[str, str] | None = None,
+    fields: Sequence[str] = (),
 ) -> PreparedSplit:
     """Opens a split of a prepared set.
 
     Args:
         split: a split, or a slice of one such as "train[:10%]".
         tfds: TFDS's own folder, without downloads, when None.
+        languages: see `prepared_folder`.
+        fields: that its records must have.
 
     Raises:
-        UserError: no such set, configuration or split; a damaged set; no network.
+        UserError: no such set, configuration, split or field; a damaged set; no network.
     """
     library = import_tfds()
     downloads = tfds and tfds.download
@@ -152,6 +159,10 @@ def open_set(
     # TFDS's own error does not say which part of "train[:10%]" is unknown.
     if re.split(r"[\[+]", split)[0] not in splits:
         raise UserError(f"tfds:{name} has no split {split!r}: it has {listed(splits)}")
+    if missing := [field for field in fields if field not in features]:
+        raise UserError(
+            f"tfds:{name} has no field {missing[0]!r}: its records hold {listed(features)}"
+        )
     return PreparedSplit(name, split, builder, folder, features)
 
 
@@ -162,21 +173,15 @@ def _refuse_code(folder: epath.Path) -> None:
     """
     for name in ("features.json", "dataset_info.json"):
         with contextlib.suppress(*storage.FILE_ERRORS, ValueError, RecursionError):
-            for place in _feature_classes(json.loads((folder / name).read_bytes())):
-                if not place.startswith("tensorflow_datasets."):
-                    check_allowed(place)
+            json.loads((folder / name).read_bytes(), object_hook=_checked)
 
 
-def _feature_classes(value: Any) -> Iterator[str]:
-    """The names of classes in TFDS's description of features, of older versions too."""
-    if isinstance(value, list):
-        for item in value:
-            yield from _feature_classes(item)
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            if key in ("pythonClassName", "python_class_name", "type") and "." in str(item):
-                yield str(item)
-            yield from _feature_classes(item)
+def _checked(description: dict[str, Any]) -> dict[str, Any]:
+    for key in ("pythonClassName", "python_class_name", "type"):  # of older versions too
+        place = str(description.get(key))
+        if "." in place and not place.startswith("tensorflow_datasets."):
+            check_allowed(place)
+    return description
 
 
 def _configured(name: str, languages: tuple[str, str]) -> str:
@@ -334,23 +339,6 @@ def listed(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)) or "nothing"
 
 
-def open_fields(
-    name: str,
-    split: str,
-    fields: Sequence[str],
-    tfds: Tfds | None = None,
-    languages: tuple[str, str] | None = None,
-) -> PreparedSplit:
-    """`open_set`, of a set whose records have some fields."""
-    found = open_set(name, split, tfds, languages)
-    missing = [field for field in fields if field not in found.features]
-    if missing:
-        raise UserError(
-            f"tfds:{name} has no field {missing[0]!r}: its records hold {listed(found.features)}"
-        )
-    return found
-
-
 class Columns(NamedTuple):
     """A split, column by column.
 
@@ -364,32 +352,20 @@ class Columns(NamedTuple):
     class_names: dict[str, tuple[str, ...]]
 
 
-def read_columns(
-    name: str,
-    split: str,
-    fields: Sequence[str],
-    tfds: Tfds | None = None,
-    languages: tuple[str, str] | None = None,
-) -> Columns:
+def read_columns(name: str, split: str, fields: Sequence[str], tfds: Tfds | None = None) -> Columns:
     """Reads some fields of a split, in the order of the records on disk; see `open_set`.
 
     Args:
         fields: scalars, sequences of any length, or dicts of them.
-        languages: see `prepared_folder`.
     """
-    found = open_fields(name, split, fields, tfds, languages)
-    chunks = [_flat(chunk) for chunk in found.chunks(fields)]
+    found = open_set(name, split, tfds, fields=fields)
+    chunks = [keras.tree.flatten_with_path(chunk) for chunk in found.chunks(fields)]
+    chunks = [{"/".join(path): column for path, column in chunk} for chunk in chunks]
     if not chunks:
         raise found.empty("record")
     values = {key: tf.concat([chunk[key] for chunk in chunks], axis=0).numpy() for key in chunks[0]}
-    kinds, class_names = import_tfds().features, {}
-    for field in fields:
-        feature = found.features[field]
-        if isinstance(feature, kinds.Sequence):
-            feature = feature.feature
-        if isinstance(feature, kinds.ClassLabel) and feature.names:
-            class_names[field] = tuple(feature.names)
-    return Columns(values, class_names)
+    classes = found.columns
+    return Columns(values, {field: classes[field] for field in fields if classes.get(field)})
 
 
 def _listed(column: tf.Tensor | tf.RaggedTensor) -> list:
@@ -398,13 +374,3 @@ def _listed(column: tf.Tensor | tf.RaggedTensor) -> list:
 
 def decoded(texts: Sequence[bytes]) -> list[str]:
     return [text.decode("utf-8", "replace") for text in texts]
-
-
-def _flat(record: dict, prefix: str = "") -> dict[str, tf.Tensor | tf.RaggedTensor]:
-    columns = {}
-    for key, value in record.items():
-        if isinstance(value, dict):
-            columns.update(_flat(value, f"{prefix}{key}/"))
-        else:
-            columns[prefix + key] = value
-    return columns
