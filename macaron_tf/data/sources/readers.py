@@ -288,23 +288,18 @@ def _file_documents(kind: str, paths: list[epath.Path]) -> Iterator[str]:
         elif kind == "text":
             found = map("\n".join, [lines])
         else:  # paragraphs, with the blank lines between them
-            found = ("\n".join(group) for _, group in itertools.groupby(lines, _is_blank))
+            groups = itertools.groupby(lines, lambda line: bool(line.strip()))
+            found = ("\n".join(group) for _, group in groups)
         error = UserError(f"{path} holds no text: remove it or give another file")
         yield from _not_blank(found, error)
 
 
-def _is_blank(text: str) -> bool:
-    return not text.strip()
-
-
 def _not_blank(texts: Iterable[str], error: UserError) -> Iterator[str]:
     """The texts that are not blank; raises the error where there is none."""
-    empty = True
-    for text in texts:
-        if not _is_blank(text):
-            empty = False
-            yield text
-    if empty:
+    text = None
+    for text in filter(str.strip, texts):
+        yield text
+    if text is None:
         raise error
 
 
@@ -327,7 +322,6 @@ def _tfds_documents(found: PreparedSplit, field: str) -> Iterator[str]:
         with found.reading():
             chunks = found.records().map(lambda record: record[field]).batch(_CHUNK).prefetch(1)
             for chunk in chunks.as_numpy_iterator():
-                for text in chunk:
-                    yield text.decode("utf-8", "replace")
+                yield from decoded(chunk)
 
     return _not_blank(texts(), found.empty("text"))

@@ -111,19 +111,11 @@ class Task(Settings):
         return "em" in (*self.metrics, *self.more_metrics)
 
 
-def _glue(name: str, file: str, *fields: str, **options) -> Task:
-    """A task of GLUE on one text or two, named sentence1 and sentence2 if not otherwise."""
-    source, fields = f"tfds:glue/{name}", fields or ("sentence1", "sentence2")
+def _glue(name: str, file: str, *fields: str, suite: str = "glue", **options) -> Task:
+    """A task of a suite on one text or more, named sentence1 and sentence2 if not otherwise."""
+    source, fields = f"tfds:{suite}/{name}", fields or ("sentence1", "sentence2")
     files = (SubmissionFile(file, source),)
     return Task(name, fields[:1], fields[1:], source=source, submissions=files, **options)
-
-
-def _super_glue(name: str, file: str, first: str, *second: str, **options) -> Task:
-    """A task of SuperGLUE whose answers are true or false."""
-    source = f"tfds:super_glue/{name}"
-    files = (SubmissionFile(file, source),)
-    labels = ("False", "True")
-    return Task(name, (first,), second, labels, source=source, submissions=files, **options)
 
 
 def _squad(name: str, version: str, *metrics: str, **options) -> Task:
@@ -146,6 +138,7 @@ _ENTAILMENT = dict.fromkeys(("labels", "server_labels"), ("entailment", "not_ent
 _MNLI = ("entailment", "neutral", "contradiction")
 _NLI = {"first": ("premise",), "second": ("hypothesis",), "labels": _MNLI}
 _TWO_GENRES = ("validation_matched", "validation_mismatched")
+_TRUE_OR_FALSE = {"suite": "super_glue", "labels": ("False", "True")}
 _PARAPHRASE = {"metrics": ("f1", "accuracy"), "symmetric": True}
 _TAGS = [f"{begins}-{kind}" for kind in ("PER", "ORG", "LOC", "MISC") for begins in "BI"]
 _SQUAD2 = [f"{part}{name}" for part in ("", "HasAns_", "NoAns_") for name in ("f1", "exact")]
@@ -197,13 +190,21 @@ _TASKS = (
     _glue("qnli", "QNLI.tsv", "question", "sentence", **_ENTAILMENT),
     _glue("rte", "RTE.tsv", **_ENTAILMENT),
     _glue("wnli", "WNLI.tsv", labels=("not_entailment", "entailment")),
-    _super_glue("boolq", "BoolQ.jsonl", "passage", "question", server_labels=("false", "true")),
-    _super_glue(
+    _glue(
+        "boolq",
+        "BoolQ.jsonl",
+        "passage",
+        "question",
+        **_TRUE_OR_FALSE,
+        server_labels=("false", "true"),
+    ),
+    _glue(
         "multirc",
         "MultiRC.jsonl",
         "paragraph",
         "question",
         "answer",
+        **_TRUE_OR_FALSE,
         metrics=("f1a", "em"),
         more_metrics=("accuracy",),
     ),
@@ -261,11 +262,7 @@ OWN_TASKS = {task.name: task for task in _OWN}
 
 
 def get_task(name: str, own: bool = False) -> Task:
-    """The task of a name.
-
-    Args:
-        own: take `OWN_TASKS` too.
-    """
+    """The task of a name; with `own` also one of `OWN_TASKS`."""
     known = {**TASKS, **OWN_TASKS} if own else TASKS
     if name not in known:
         listed = ", ".join(sorted(known))

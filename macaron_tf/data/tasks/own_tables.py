@@ -107,10 +107,9 @@ class TableSettings(Settings):
         if task.kind == "choice":
             fields |= dict(question=self.text_b, second=self.choices)
         fields |= dict(label=self.label or "label", usual_tag=self.usual_tag, mean=self.mean or 0.0)
-        metrics = {}
         if task.kind == "tags" and not scheme_of(self.classes):
-            metrics = dict(metrics=("accuracy",))
-        return dataclasses.replace(task, **fields, **metrics, deviation=self.deviation or 1.0)
+            fields |= dict(metrics=("accuracy",))
+        return dataclasses.replace(task, **fields, deviation=self.deviation or 1.0)
 
     def filled(self, task: Task, source: str | None, tfds: Tfds | None = None) -> "TableSettings":
         """These settings with the columns and classes that the training split of a source tells."""

@@ -62,22 +62,20 @@ class Table:
 
     def __init__(self, source: Source, split: str, tfds: Tfds | None = None):
         self.split, self._set, self.class_names = split, None, {}
+        self.path = self._head = str(source)
         if source.kind == "tfds":
-            self.path = self._head = str(source)
             self._set = open_set(source.place, split, tfds)
             columns = self._set.columns
             self.header = list(columns)
             self.class_names = {name: classes for name, classes in columns.items() if classes}
-            return
-        if source.kind == "python":
-            self.path = self._head = str(source)
+        elif source.kind == "python":
             self.header, found = _own_rows(source, split)
             self._read = lambda: found
-            return
-        self.path = source.path(split)
-        self._head, self.keeps_quotes = f"{self.path}, line 1", not is_csv(self.path)
-        self.header = list(map(str.strip, next(table_rows(self.path), (1, [""]))[1]))
-        self._read = self._lines
+        else:
+            self.path = source.path(split)
+            self._head, self.keeps_quotes = f"{self.path}, line 1", not is_csv(self.path)
+            self.header = list(map(str.strip, next(table_rows(self.path), (1, [""]))[1]))
+            self._read = self._lines
 
     def _lines(self) -> Iterator[tuple[str, list[str]]]:
         """The place and the cells of each line of a file behind the header."""
