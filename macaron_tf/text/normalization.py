@@ -67,7 +67,6 @@ def moses_words(line: str, language: str, lower_case: bool = False) -> list[str]
     apart. Chinese is cut by jieba and Thai by PyThaiNLP, packages that are not this library's.
 
     Args:
-        language: a code such as "en".
         lower_case: lower-case and take accents off.
 
     References: Conneau and Lample 2019 (XLM), section 5.1, and its released `tools/`.
@@ -208,21 +207,17 @@ class AlignedText:
         self.normalized = tf.strings.reduce_join(
             characters.with_values(tf.gather(clean, index)), axis=1
         )
-
-        def of_character(values: tf.Tensor) -> tf.Tensor:
-            return tf.gather(values, index)  # (N,), N characters of all texts
-
-        lengths = of_character(tf.cast(lengths, tf.int64))
+        lengths = tf.gather(tf.cast(lengths, tf.int64), index)  # (N,), N characters of all texts
         ends = tf.concat([[tf.constant(0, tf.int64)], tf.cumsum(lengths)], axis=0)  # (N + 1,)
         self._text_bytes = tf.gather(ends, characters.row_starts())  # (B,), before each text
         columns = tf.ragged.range(characters.row_lengths()).values  # (N,)
-        opens = ~of_character(tf.strings.regex_full_match(distinct, _MARK)) | (columns == 0)
+        opens = ~tf.gather(tf.strings.regex_full_match(distinct, _MARK), index) | (columns == 0)
         cluster = tf.cumsum(tf.cast(opens, tf.int64)) - 1  # (N,)
         # Of each cluster, the K of all texts: first character, one past the last, bytes so far.
         self._starts = tf.math.segment_min(columns, cluster)
         self._ends = tf.math.segment_max(columns, cluster) + 1
         self._bytes = tf.math.segment_max(ends[1:], cluster)
-        space = of_character(tf.strings.regex_full_match(distinct, _SPACES))
+        space = tf.gather(tf.strings.regex_full_match(distinct, _SPACES), index)
         self._words = tf.where(~tf.boolean_mask(space, opens))[:, 0]  # clusters that are no space
 
     def original(

@@ -121,11 +121,7 @@ _CHUNK = 256  # documents at once
 
 @dataclasses.dataclass(frozen=True)
 class WordVocabulary(Vocabulary):
-    """The words that a model predicts: three special ones, then the most frequent first.
-
-    Attributes:
-        words: all words; a word's id is its position.
-    """
+    """The words that a model predicts, by id: three special ones, then the most frequent first."""
 
     kind = "words"
     contents_name = "words.txt"

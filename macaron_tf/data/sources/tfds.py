@@ -46,7 +46,6 @@ class PreparedSplit(NamedTuple):
     """A split of a prepared set.
 
     Attributes:
-        split: the split, or a slice such as "train[:10%]".
         features: TFDS's description of a record's fields, by name.
     """
 

@@ -9,12 +9,7 @@ from macaron_tf.settings import Positive, Settings
 
 @dataclasses.dataclass(frozen=True)
 class SubmissionFile:
-    """A file that a benchmark's server expects.
-
-    Attributes:
-        source: the source of its examples, as for `read_examples`.
-        split: the split of that source.
-    """
+    """A file that a benchmark's server expects, on a split of a source, as of `read_examples`."""
 
     name: str
     source: str

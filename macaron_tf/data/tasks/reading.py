@@ -349,14 +349,6 @@ def _parted(task: Task, values: Sequence) -> tuple:
     return *asked, choices[0] if task.lists else choices, label
 
 
-def _check_choices(task: Task, choices: Sequence[str], label: int | None, where: str) -> None:
-    """Refuses a row with fewer than two choices, or whose right one is not there."""
-    there = [bool(choice.strip()) for choice in choices]
-    if sum(there) < 2 or (label is not None and not there[label]):
-        missing = "two choices" if sum(there) < 2 else f"the right choice {task.labels[label]!r}"
-        raise UserError(f"{where}: {missing} must not be empty; fill in {', '.join(task.second)}")
-
-
 def _of_table(task: Task, table: Table) -> _Columns:
     fields, choices = (*task.first, *task.question, *task.second), task.kind == "choice"
     must = not may_be_unlabelled(table.split)
@@ -375,10 +367,14 @@ def _of_table(task: Task, table: Table) -> _Columns:
         answers = zip(places, rows, strict=True)
         labels = [_parse_label(task, row[-1].strip(), where) for where, row in answers]
     if choices:
-        first = len(fields) - len(task.second)
         for number, (where, row) in enumerate(zip(places, rows, strict=True)):
-            right = labels[number] if labelled else None
-            _check_choices(task, row[first : len(fields)], right, where)
+            there = [bool(choice.strip()) for choice in row[: len(fields)][-len(task.second) :]]
+            missing = "" if sum(there) > 1 else "two choices"
+            if labelled and not missing and not there[labels[number]]:
+                missing = f"the right choice {task.labels[labels[number]]!r}"
+            if missing:
+                names = ", ".join(task.second)
+                raise UserError(f"{where}: {missing} must not be empty; fill in {names}")
     texts = {field: [row[i] for row in rows] for i, field in enumerate(fields)}
     groups = None
     if task.grouped:  # equal texts are the same paragraph, or the same question to it
