@@ -53,8 +53,8 @@ class DataConfig(Settings):
         sampling: BPE-dropout of the training text.
         validation_lines: lines of the validation split translated for BLEU in training; None =
             all.
-        held_out: share of the pairs that is the validation split, where files have no {split} in
-            their names.
+        held_out: share of the pairs that is the validation split, 2,000 at most, where files have
+            no {split} in their names.
         seed: draws those pairs.
     """
 

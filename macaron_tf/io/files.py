@@ -192,7 +192,7 @@ def _without_blank_end(path: epath.Path) -> Iterator[str]:
     held = []
     for line in lines_of(path):
         held.append(line)
-        if line.strip():
+        if line.strip().strip(",;"):  # spreadsheets write the separators of empty rows
             yield from held
             held.clear()
 

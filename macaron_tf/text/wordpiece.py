@@ -176,20 +176,24 @@ class WordPieceVocabulary(PieceVocabulary):
             text = [line.replace(WORD_START, "").strip() for line in words]
             counts = collections.Counter(itertools.chain.from_iterable(text))
             counts.pop(" ", None)
-            alphabet, continuing = _characters(counts, size, max_characters)
-            if len(alphabet) < len(counts):
+            room = 3 * size // 4
+            for _ in range(2):
+                alphabet, continuing = _characters(counts, room, max_characters)
                 kept = {*alphabet, " "}
-                text = [" ".join(filter(kept.issuperset, line.split(" "))) for line in text]
-            text = [line for line in text if line]
-            if not text:
-                raise UserError(NO_TEXT)
-            # In Unicode's order, each as a word's start and as a continuation.
-            singles = [*alphabet, *(CONTINUES + character for character in continuing)]
-            if size < (least := len(SPECIAL_PIECES) + len(singles)):
-                remedy = f"{least} pieces or more, or lower max_characters"
-                raise too_small(size, "the text's characters", least, remedy)
-            merges = _merges(text, size - least + 2 * len(alphabet))
-            if len(merges) < size - least:
+                known = (" ".join(filter(kept.issuperset, line.split(" "))) for line in text)
+                if not (known := [line for line in known if line]):
+                    raise UserError(NO_TEXT)
+                # In Unicode's order, each as a word's start and as a continuation.
+                singles = [*alphabet, *(CONTINUES + character for character in continuing)]
+                if size < (least := len(SPECIAL_PIECES) + len(singles)):
+                    remedy = f"{least} pieces or more, or lower max_characters"
+                    raise too_small(size, "the text's characters", least, remedy)
+                merges = _merges(known, size - least + 2 * len(alphabet))
+                if len(merges) >= size - least:
+                    break
+                # Ideographs alone have no merges: characters take their room.
+                room = size - len(SPECIAL_PIECES) - len(merges)
+            else:
                 raise too_large(size, len(merges) + least)
         return cls([*SPECIAL_PIECES, *singles, *merges[: size - least]], lower_case)
 
@@ -244,21 +248,22 @@ class WordPieceVocabulary(PieceVocabulary):
 
 
 def _characters(
-    counts: collections.Counter, size: int, most: int | None
+    counts: collections.Counter, room: int, most: int | None
 ) -> tuple[list[str], list[str]]:
     """The characters that become pieces, and those of them that also continue a word; sorted.
 
     Args:
+        room: the number of pieces that may be characters.
         most: the number of characters; None = 1,000, or 99.95% of the text, as SentencePiece
-            advises for Chinese and Japanese. Where both forms of these do not fit into three
-            quarters of the pieces, an ideograph, always a word of its own, gets one piece.
+            advises for Chinese and Japanese. Where there is no room for both forms of these, an
+            ideograph, always a word of its own, gets one piece.
     """
     # By number and character: a tie must not depend on the order of the text.
     ranked = sorted(counts, key=lambda character: (-counts[character], character))
     if most is None:
         covered = np.cumsum([counts[character] for character in ranked])
         most = max(1000, int(np.searchsorted(covered, 0.9995 * counts.total())) + 1)
-        if most > 1000 and 2 * most > (room := 3 * size // 4):
+        if most > 1000 and 2 * most > room:
             pieces = np.cumsum([1 if _IDEOGRAPH.match(character) else 2 for character in ranked])
             alphabet = sorted(ranked[: np.searchsorted(pieces, room, side="right")])
             return alphabet, [c for c in alphabet if not _IDEOGRAPH.match(c)]

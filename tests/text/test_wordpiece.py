@@ -2,11 +2,13 @@
 # ruff: noqa: RUF001 -- look-alike characters are to be told apart
 
 import gzip
+import re
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from macaron_tf.errors import UserError
 from macaron_tf.text import WordPieceVocabulary
 from macaron_tf.text.wordpiece import SPECIAL_PIECES as SPECIAL
 from tests.harness import refuses
@@ -131,6 +133,13 @@ def test_thousands_of_characters_become_pieces_where_the_text_has_them():
     small = train(lines, 1600)
     assert sum(len(word) == 1 for word in small.words) == 1200 - 10
     assert unknown(before) > unknown(small) > 0.02
+    # Without a word to merge, characters take that room too; the size that an error names is taken.
+    lines = [line.split()[0] for line in lines]
+    assert unknown(train(lines, 1600)) < unknown(small)
+    with pytest.raises(UserError, match=r"at most (\d+); ask for") as said:
+        train(lines, 8000)
+    most = int(re.search(r"at most (\d+)", str(said.value))[1])
+    assert train(lines, most).pieces == most > 5000
 
 
 def test_of_a_piece_that_stands_twice_the_last_id_counts_and_the_others_stay(tmp_path):

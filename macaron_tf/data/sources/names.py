@@ -5,9 +5,10 @@ The forms are part of the commands' helps, so this module does not import Tensor
 
 import dataclasses
 import hashlib
+import heapq
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from etils import epath
 
@@ -41,23 +42,29 @@ WHOLE = ("train", "all")  # the splits of files whose names hold no {split}
 class HeldOut:
     """A split of a file that has none: a drawn share of its pairs, to validate on, or the rest.
 
-    A pair's text decides where it belongs. Equal pairs are together, and lines that are added later
-    move no other ones.
+    A pair's text decides where it belongs: the least hashes are held out, equal pairs together.
+
+    Attributes:
+        most: greatest number of different pairs held out: each is translated at every validation.
     """
 
     share: float
     seed: int
     rest: bool = False
+    most: int = 2_000
 
     def __str__(self) -> str:
         return "train" if self.rest else "validation"
 
-    def among(self, pairs: Iterable[tuple[str, str]], source: str) -> Iterator[tuple[str, str]]:
-        """This split of all pairs; tells how many there are to validate on."""
-        key, counts = str(self.seed).encode(), [0, 0]  # of the rest, and held out
-        for pair in pairs:
-            digest = hashlib.blake2b("\t".join(pair).encode(), digest_size=8, key=key).digest()
-            held = int.from_bytes(digest) < self.share * 2**64
+    def among(
+        self, read: Callable[[], Iterable[tuple[str, str]]], source: str
+    ) -> Iterator[tuple[str, str]]:
+        """This split of all pairs, read twice; tells how many there are to validate on."""
+        least = heapq.nsmallest(self.most, map(self._hash, read()))
+        limit = min(self.share * 2**64, least[-1] + 1)
+        counts = [0, 0]  # of the rest, and held out
+        for pair in read():
+            held = self._hash(pair) < limit
             counts[held] += 1
             if held != self.rest:
                 yield pair
@@ -69,6 +76,10 @@ class HeldOut:
             )
         if not self.rest:
             print(f"{source}: {told}, drawn by data.seed={self.seed}", file=sys.stderr)
+
+    def _hash(self, pair: tuple[str, str]) -> int:
+        text, key = "\t".join(pair).encode(), str(self.seed).encode()
+        return int.from_bytes(hashlib.blake2b(text, digest_size=8, key=key).digest())
 
 
 @dataclasses.dataclass(frozen=True)

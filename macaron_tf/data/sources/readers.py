@@ -60,7 +60,7 @@ def stream_pairs(
     parsed = parse_source(source, PAIRS)
     languages = (source_lang, target_lang)
     if isinstance(split, HeldOut):
-        return split.among(stream_pairs(source, "all", *languages), source)
+        return split.among(lambda: stream_pairs(source, "all", *languages), source)
     if parsed.kind == "tfds":
         return _tfds_pairs(open_set(parsed.place, split, tfds, languages, languages), languages)
     if parsed.kind == "text":

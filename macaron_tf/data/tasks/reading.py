@@ -22,7 +22,9 @@ from macaron_tf.plug_ins import called, find
 _LABEL, _INDEX = "label", "idx"
 OWN_ROWS = "python:MODULE:FUNCTION"
 _NAMED = 20  # classes that a refusal names
-_UNSEEN = re.compile("[\\s\\xad\\u200b-\\u200f\\u2060\\ufe00-\\ufe0f\\ufeff]")
+_UNSEEN = re.compile(  # white space, joiners, marks of direction, variation selectors
+    "[\\s\\xad\\u034f\\u061c\\u180b-\\u180f\\u200b-\\u200f\\u202a-\\u202e\\u2060-\\u206f\\ufe00-\\ufe0f\\ufeff]"
+)
 # SentEval's test sets in one file: its path, lines of a header, columns of two texts and a score.
 _ONE_FILE = {
     "STSb": ("STS/STSBenchmark/sts-test.csv", 0, (5, 6, 4)),

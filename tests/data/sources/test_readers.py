@@ -261,9 +261,9 @@ def test_a_part_of_a_file_is_held_out(tmp_path, capsys):
     pairs = [(f"one {n % 900}", f"eins {n % 900}") for n in range(1000)]
     source = f"tsv:{tmp_path}/a.tsv"
 
-    def parts(pairs, share=0.1, seed=1):
+    def parts(pairs, share=0.1, seed=1, most=2000):
         (tmp_path / "a.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in pairs))
-        return [read(source, names.HeldOut(share, seed, rest)) for rest in (True, False)]
+        return [read(source, names.HeldOut(share, seed, rest, most)) for rest in (True, False)]
 
     rest, held = parts(pairs)
     said = f"{source}: {len(held)} of 1,000 pairs are held out for validation, drawn by data.seed=1"
@@ -272,6 +272,10 @@ def test_a_part_of_a_file_is_held_out(tmp_path, capsys):
     assert sorted(rest + held) == sorted(pairs) and not {*rest} & {*held}
     assert all(part == [pair for pair in pairs if pair in {*part}] for part in (rest, held))
     assert parts([("new", "neu"), *pairs[::-1]])[1][::-1][: len(held)] == held
+    # A large file's part is bounded.
+    few_rest, few = parts(pairs, most=20)
+    assert 18 <= len({*few}) <= 20 and {*few} < {*held}
+    assert sorted(few_rest + few) == sorted(pairs) and not {*few_rest} & {*few}
     assert parts(pairs, seed=2)[1] != held and 170 < len(parts(pairs, 0.2)[1]) < 230
     prints = {source_fingerprint(source, split, "en", "de") for split in (
         "train", "all", *(names.HeldOut(0.1, s, r) for s in (1, 2) for r in (True, False))
@@ -309,7 +313,7 @@ def test_rows_as_pandas_and_excel_write_them(tmp_path):
     assert read(f"tsv:{tmp_path}/a.tsv") == [
         ('He said ""go""', 'He said "go"'), ('"a"', '5" b'), ('"c', 'd"')
     ]  # fmt: skip
-    csv = b'"He said ""go""";"a;b"\r\n5" c;"d\r\n\r\ne"\r\n\r\n'
+    csv = b'"He said ""go""";"a;b"\r\n5" c;"d\r\n\r\ne"\r\n\r\n;\r\n'
     (tmp_path / "a.csv").write_bytes(csv)
     packed = {"b.CSV.gz": gzip.compress(csv), "c.csv": csv.replace(b";", b",")}
     packed["d.csv"] = csv.replace(b";", b"\t")

@@ -132,6 +132,7 @@ def test_the_tag_of_words_that_no_model_sees(tmp_path):
         ("so good", "so\u00a0good"),
         ("yes", "y\u200bes"),
         ("yes", "yes\ufeff"),
+        ("yes", "yes\u202c"),
         ("\u2764", "\u2764\ufe0f"),
     ],
 )
