@@ -139,7 +139,10 @@ def origin_of(place: str) -> str | None:
     if name.endswith(".py"):
         file = pathlib.Path(name).expanduser().resolve()
         return str(file) if file.is_file() else None
-    with _working_directory(), contextlib.suppress(ImportError, ValueError, AttributeError):
+    # Modules are found in the working directory, as by `python -m`; a script does not look there.
+    if (here := str(pathlib.Path.cwd())) not in sys.path:
+        sys.path.append(here)
+    with contextlib.suppress(ImportError, ValueError, AttributeError):
         top, *below = name.split(".")
         spec = importlib.util.find_spec(top)
         for number in range(len(below)):
@@ -194,18 +197,9 @@ def import_module(name: str) -> types.ModuleType:
     return module
 
 
-@contextlib.contextmanager
-def _working_directory() -> Iterator[None]:
-    """Lets modules be found in the working directory, as `python -m` does; a script does not."""
-    if (here := str(pathlib.Path.cwd())) not in sys.path:
-        sys.path.append(here)
-    yield
-
-
 def _import_name(name: str) -> types.ModuleType:
     try:
-        with _working_directory():
-            return importlib.import_module(name)
+        return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if not error.name or not f"{name}.".startswith(f"{error.name}."):
             raise  # the module is there, and imports one that is not

@@ -40,7 +40,7 @@ class _Task:
     lost: int = 0  # workers that ended during this task
 
 
-class Processes:
+class Processes(contextlib.AbstractContextManager):
     """Worker processes that apply functions to items; used in a `with`, which ends them.
 
     A worker that is killed is replaced, and its item is worked on again. Each has a pipe of its
@@ -59,9 +59,6 @@ class Processes:
         self._waiting: collections.deque[_Task] = collections.deque()
         self._workers: dict[connection.Connection, subprocess.Popen] = {}
         self._tasks: dict[connection.Connection, _Task] = {}  # of the busy workers
-
-    def __enter__(self) -> "Processes":
-        return self
 
     def __exit__(self, *error) -> None:
         for process in self._workers.values():

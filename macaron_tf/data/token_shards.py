@@ -219,11 +219,7 @@ def save_tokens(path: pathlib.Path, tokens: TokenizedPairs) -> None:
 
 
 def load_tokens(path: pathlib.Path) -> TokenizedPairs | None:
-    """Maps a shard that `save_tokens` wrote into memory.
-
-    Returns:
-        The shard; None where there is none, or a damaged one (the SHA-256 differs).
-    """
+    """Maps a shard of `save_tokens` into memory; None = it is missing, or its SHA-256 differs."""
     try:
         record = storage.read_json(f"{path}.json", arrays=dict, removed=dict)
         if storage.file_digest(f"{path}.tokens") != record["sha256"]:

@@ -102,11 +102,6 @@ def length_penalty(length: tf.Tensor, name: str, alpha: float) -> tf.Tensor:
     return tf.minimum(penalty, 1e30)  # log P / infinity * infinity is NaN
 
 
-def gather_beams(cache: Any, parents: tf.Tensor) -> Any:
-    """Reorders tensors (B, K, ...), nested: `new[b, k] = old[b, parents[b, k]]`."""
-    return tf.nest.map_structure(lambda x: tf.gather(x, parents, axis=1, batch_dims=1), cache)
-
-
 def loop_shapes(values: Any, fixed_rows: bool = True) -> Any:
     """Shape invariants of a `tf.while_loop` from its first values, nested.
 
@@ -204,8 +199,10 @@ def beam_search(
 
         live_ids = state.live_ids
         if beams > 1:
-            live_ids = tf.gather(live_ids, parents, batch_dims=1)
-            new_cache = gather_beams(new_cache, parents)
+            # new[b, k] = old[b, parents[b, k]]
+            live_ids, new_cache = tf.nest.map_structure(
+                lambda x: tf.gather(x, parents, axis=1, batch_dims=1), (live_ids, new_cache)
+            )
         live_ids = tf.where(here, tokens[:, :, None], live_ids)
         bound = scores[:, 0] / penalty_of(limits)  # no live hypothesis can score above it
         final = state.final | last | (ended_scores[:, config.n_best - 1] >= bound)
@@ -264,12 +261,10 @@ def _until_few_live(
 def _dropping_final(
     step: Callable, state: _State, context: dict, limits: tf.Tensor, max_length, empty: _State
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Steps until all sentences are final; drops the final ones whenever they are a quarter.
+    """Ended ids (B, K, T) and scores (B, K), after steps until all sentences are final.
 
-    Dropping copies all tensors once; a step with a growing cache copies them twice.
-
-    Returns:
-        ended ids (B, K, T) and scores (B, K) of all sentences.
+    The final ones are dropped whenever they are a quarter: dropping copies all tensors once; a step
+    with a growing cache copies them twice.
     """
 
     def part(rows, state, own, limits, ended_ids, ended_scores):

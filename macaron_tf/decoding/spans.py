@@ -45,10 +45,7 @@ def best_spans(logits: tf.Tensor, max_answer: int) -> dict[str, tf.Tensor]:
 
 
 def best_answers(spans: dict[str, tf.Tensor], positions: WindowPositions) -> dict[str, tf.Tensor]:
-    """The best answer of each question over its windows.
-
-    Args:
-        spans: of M windows, see `best_spans`.
+    """The best answer of each question over the spans of its windows, see `best_spans`.
 
     Returns:
         All (N,), N questions: int64 "start" and "end", `context[start:end]` in characters, 0 and 0

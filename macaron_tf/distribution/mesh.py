@@ -71,8 +71,7 @@ def parse_mesh(text: str) -> dict[str, int]:
 def use_mesh(sizes: dict[str, int]) -> None:
     """Makes the variables and batches from now on those of a mesh of this process's devices.
 
-    Args:
-        sizes: of `parse_mesh`; one device alone is no mesh.
+    One device alone is no mesh.
     """
     count, devices = math.prod(sizes.values()), keras.distribution.list_devices()
     if count > len(devices):

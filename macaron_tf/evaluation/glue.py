@@ -6,7 +6,7 @@ scikit-learn and SciPy compute them. A correlation that is undefined is 0 here, 
 import functools
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import scipy.stats
@@ -15,6 +15,7 @@ from sklearn import metrics
 
 from macaron_tf.data.tasks.definitions import SubmissionFile, Task
 from macaron_tf.errors import UserError
+from macaron_tf.evaluation.language import Metric
 from macaron_tf.io import paths as storage
 
 
@@ -26,9 +27,6 @@ def decide(task: Task, outputs: np.ndarray) -> np.ndarray:
 
     Returns:
         (N,) int64 classes, or float64 scores, held within the task's range.
-
-    Raises:
-        ValueError: the outputs are not of that shape.
     """
     outputs = np.asarray(outputs)
     if outputs.ndim != 2 or outputs.shape[1] != task.num_classes:
@@ -88,9 +86,6 @@ def score(
     }
     found["score"] = float(np.mean([found[name] for name in task.metrics]))
     return found
-
-
-Metric = Callable[[np.ndarray, np.ndarray], float]
 
 
 def accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
+Metric = Callable[[np.ndarray, np.ndarray], float]  # of predictions and labels
+
 
 def perplexity(log_probs: Iterable[float], lengths: Iterable[int]) -> float:
     """exp(-sum log P / sum length): over all tokens of a set, not a mean over sentences.
@@ -104,20 +106,12 @@ def _log_shares(scores: np.ndarray) -> np.ndarray:
     return scores - np.log(np.exp(scores).sum(axis=-1, keepdims=True))
 
 
-def chance(
-    metric: Callable[[np.ndarray, np.ndarray], float],
-    labels: np.ndarray,
-    choices: int,
-) -> float:
+def chance(metric: Metric, labels: np.ndarray, choices: int) -> float:
     """The mean score of 200 sets of guesses, uniform among C choices; `labels` are (N,)."""
     guesses = np.random.default_rng(0).integers(0, choices, (200, len(labels)))
     return float(np.mean([metric(guess, labels) for guess in guesses]))
 
 
-def majority(
-    metric: Callable[[np.ndarray, np.ndarray], float],
-    labels: np.ndarray,
-    known: np.ndarray,
-) -> float:
+def majority(metric: Metric, labels: np.ndarray, known: np.ndarray) -> float:
     """The score of always predicting the most frequent of the `known` labels; `labels` are (N,)."""
     return metric(np.full(len(labels), np.bincount(known).argmax()), labels)

@@ -23,12 +23,8 @@ def similarity_metrics(
 ) -> dict[str, float]:
     """Correlation of pairs' cosines with people's scores (Reimers and Gurevych 2019, section 4).
 
-    Args:
-        first, second: (N, D) vectors.
-        labels: (N,) scores.
-
-    Returns:
-        "spearman" and "pearson", from -1 to 1; NaN if a vector is not finite.
+    Of (N, D) vectors and (N,) scores: "spearman" and "pearson", from -1 to 1; NaN if a vector is
+    not finite.
     """
     found = cosines(first, second)
     if not np.isfinite(found).all():
@@ -39,11 +35,7 @@ def similarity_metrics(
 def triplet_accuracy(anchor: np.ndarray, positive: np.ndarray, negative: np.ndarray) -> float:
     """Part of the triplets whose anchor is nearer (Euclidean) to the positive than the negative.
 
-    Args:
-        anchor, positive, negative: (N, D) vectors.
-
-    Returns:
-        From 0 to 1, 0 of no triplet; NaN if a vector is not finite.
+    Of (N, D) vectors: from 0 to 1, 0 of no triplet; NaN if a vector is not finite.
     """
     near, far = (np.linalg.norm(anchor - other, axis=-1) for other in (positive, negative))  # (N,)
     if not np.isfinite(near + far).all():

@@ -32,8 +32,7 @@ _THREADS = 16  # a bucket answers each request late, and many at once
 def cache_directory() -> pathlib.Path:
     """The folder of everything that can be fetched or computed again; it is mapped into memory.
 
-    Returns:
-        `$MACARON_TF_CACHE` where that is set, otherwise `~/.cache/macaron_tf`.
+    It is `$MACARON_TF_CACHE` where that is set, otherwise `~/.cache/macaron_tf`.
     """
     named = os.environ.get("MACARON_TF_CACHE")
     if named:
@@ -44,8 +43,7 @@ def cache_directory() -> pathlib.Path:
 def state_stamp(path: str | os.PathLike) -> tuple[str, int, int]:
     """A stamp of a file that stays in its place: any writing changes it.
 
-    Returns:
-        Absolute path, size in bytes, time of change in nanoseconds.
+    It is the absolute path, size in bytes, time of change in nanoseconds.
     """
     with storage.clear_errors(f"cannot read {path}", "check the path"):
         if storage.is_remote(path):
@@ -58,11 +56,8 @@ def state_stamp(path: str | os.PathLike) -> tuple[str, int, int]:
 def content_stamps(paths: Sequence[str | os.PathLike]) -> list[tuple[str, int, str]]:
     """Stamps of files that may be copied or mounted elsewhere: only their bytes change them.
 
-    Bytes between the first and the last mebibyte count by their number only, so that sets of
-    hundreds of gigabytes are not read.
-
-    Returns:
-        Name, size in bytes, and SHA-256 (hex) of the first and the last mebibyte of each file.
+    Each is name, size in bytes, and SHA-256 (hex) of the first and the last mebibyte: bytes between
+    count by their number only, so that sets of hundreds of gigabytes are not read.
     """
     with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
         return list(threads.map(_content_stamp, paths))

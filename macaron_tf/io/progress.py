@@ -140,11 +140,7 @@ class Progress:
 
 
 def track(chunks: Iterable[tuple[int, Item]], total: int, title: str, unit: str) -> Iterator[Item]:
-    """Passes chunks on and shows their progress.
-
-    Args:
-        chunks: pairs of a chunk's size and the chunk.
-    """
+    """Passes chunks on, given with the size of each, and shows their progress."""
     with Progress(title, unit, total) as progress:
         for size, chunk in chunks:
             progress.advance(size)

@@ -14,8 +14,8 @@ import os
 import pathlib
 import secrets
 import sys
-from collections.abc import Iterator
 
+import tensorflow as tf
 from etils import epath
 
 from macaron_tf import plug_ins
@@ -25,13 +25,14 @@ SIGNATURES = "code.json"
 
 
 def sign_code(folder: epath.Path, *records: object) -> None:
-    """Writes the signatures of the code that records name; no file where they name none.
+    """Writes the signatures of the code that a folder's JSON files name; no file for none.
 
     Args:
-        folder: of the run, or of `save_pretrained`.
-        records: the contents of its JSON files.
+        records: the contents of these files.
     """
-    names = sorted({place for place in _places(records) if plug_ins.is_allowed(place)})
+    texts = filter(lambda one: isinstance(one, str), tf.nest.flatten(records))
+    places = {text.removeprefix("python:") for text in texts if plug_ins.is_place(text)}
+    names = sorted(filter(plug_ins.is_allowed, places))
     signed = {name: mark for name in names if (mark := _signature(name, make_key=True))}
     if signed:
         storage.write_aside(folder / SIGNATURES, json.dumps(signed, indent=1).encode())
@@ -46,15 +47,6 @@ def allow_signed_code(folder: epath.Path) -> None:
         known = _signature(name)
         if known and hmac.compare_digest(known.encode(), str(mark).encode()):
             plug_ins.allow(name)
-
-
-def _places(value: object) -> Iterator[str]:
-    """The strings within a record that could name code."""
-    if isinstance(value, dict | list | tuple):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _places(item)
-    elif isinstance(value, str) and plug_ins.is_place(value):
-        yield value.removeprefix("python:")
 
 
 def _signature(place: str, make_key: bool = False) -> str | None:

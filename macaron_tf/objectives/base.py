@@ -114,10 +114,7 @@ def with_weights(batch: Batch) -> Batch:
 
 
 def cross_entropy(labels: Tensor, logits: Tensor) -> Tensor:
-    """Cross-entropy of labels `(...,)` under logits `(..., C)` of any float type.
-
-    Returns:
-        `(...,)` float32, nats.
+    """Cross-entropy, float32 nats, of labels `(...,)` under logits `(..., C)` of any float type.
 
     Raises:
         ValueError: the shapes do not fit each other.

@@ -41,8 +41,7 @@ def open_source(
 ) -> Iterator[Text]:
     """Reads a source in its order, or its first `max_documents`; see `read_pairs`.
 
-    Returns:
-        An iterator of texts, none blank, or of translation pairs, each half of one line.
+    Texts are not blank, and each half of a translation pair is one line.
     """
     found: Iterable[Text]
     if source.is_translation:
@@ -248,9 +247,7 @@ def tokenized_documents(
 
     Small documents are tokenized together, a large one in parts. Each half of a translation pair
     counts as one sentence, and so does each line where the `splitter` of `split_sentences` is None.
-
-    Yields:
-        For each document the ids of its sentences, none empty.
+    No sentence is empty.
     """
     begun: list[tuple[np.ndarray, np.ndarray]] = []  # ids and lengths of a document's parts
     for group in _grouped(_lines(texts), lambda line: len(line[0])):

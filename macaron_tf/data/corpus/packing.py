@@ -85,7 +85,7 @@ def pack_rows(
     cross_documents: bool,
     whole_sentences: bool = False,
 ) -> list[Row]:
-    """Packs running text into rows `[CLS] ids [SEP]`; no id is lost.
+    """Packs running text into rows `[CLS] ids [SEP]` of `length` 3 or more; no id is lost.
 
     A row takes as many ids as fit, and a sentence that does not fit goes on in the next row. With
     whole sentences it takes as many of these as fit, so that it ends where a sentence ends; one
@@ -95,9 +95,6 @@ def pack_rows(
     Liu et al. 2019 (RoBERTa), section 4.2: whole sentences are its FULL-SENTENCES across documents
     and its DOC-SENTENCES within them; the latter's batches, which it enlarges to the former's
     number of ids, are left at their number of rows.
-
-    Args:
-        length: L, 3 or more.
     """
     room = length - 2
     rows: list[Row] = []

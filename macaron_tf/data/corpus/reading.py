@@ -559,44 +559,40 @@ def stream_dataset(
     firsts = list(itertools.accumulate((shard.rows for shard in shards), initial=0))[:-1]
     firsts = tf.constant(firsts, tf.int64)  # number of the first row of each shard
 
-    def rows(start: tf.Tensor, count: int) -> tf.data.Dataset:
+    def records_of(number: tf.Tensor) -> tf.data.Dataset:
+        return tf.data.TFRecordDataset(tf.gather(paths, number))
+
+    def turned(number: tf.Tensor) -> tf.data.Dataset:
+        """The records of a shard from its end, all in memory at once."""
+        records = records_of(number).batch(tf.int64.max).get_single_element()
+        return tf.data.Dataset.from_tensor_slices(tf.reverse(records, [0]))
+
+    def rows(start: tf.Tensor, count: int, back: bool) -> tf.data.Dataset:
+        """The row `start` and those after it, or before it."""
         shard = tf.searchsorted(firsts, [start], side="right", out_type=tf.int64)[0] - 1
-        files = tf.data.Dataset.range(shard, len(shards))
-        records = files.flat_map(lambda number: tf.data.TFRecordDataset(tf.gather(paths, number)))
+        if back:
+            ends = firsts + tf.constant([shard.rows for shard in shards], tf.int64)
+            records = tf.data.Dataset.range(shard, -1, -1).flat_map(turned)
+            return records.skip(tf.gather(ends, shard) - 1 - start).take(count)
+        records = tf.data.Dataset.range(shard, len(shards)).flat_map(records_of)
         return records.skip(start - tf.gather(firsts, shard)).take(count)
-
-    def rows_back(start: tf.Tensor, count: int) -> tf.data.Dataset:
-        """The row `start` and those before it; a shard is in memory at once."""
-        shard = tf.searchsorted(firsts, [start], side="right", out_type=tf.int64)[0] - 1
-
-        def turned(number: tf.Tensor) -> tf.data.Dataset:
-            records = tf.data.TFRecordDataset(tf.gather(paths, number)).batch(tf.int64.max)
-            return tf.data.Dataset.from_tensor_slices(tf.reverse(records.get_single_element(), [0]))
-
-        records = tf.data.Dataset.range(shard, -1, -1).flat_map(turned)
-        ends = firsts + tf.constant([shard.rows for shard in shards], tf.int64)
-        return records.skip(tf.gather(ends, shard) - 1 - start).take(count)
 
     # Begin one batch earlier, for the rows before the first ones.
     first = max(start_step - 1, 0)
     passed = first % length if repeat else min(first, length)
 
-    def text(number: tf.Tensor) -> tf.data.Dataset:
-        rest = rows(number * length + passed, length - passed)
-        return rest.concatenate(rows(number * length, length).repeat()) if repeat else rest
+    def side_by_side(back: bool) -> tf.data.Dataset:
+        def text(number: tf.Tensor) -> tf.data.Dataset:
+            start = (number + 1) * length - 1 if back else number * length
+            rest = rows(start - passed if back else start + passed, length - passed, back)
+            return rest.concatenate(rows(start, length, back).repeat()) if repeat else rest
 
-    def text_back(number: tf.Tensor) -> tf.data.Dataset:
-        last = (number + 1) * length - 1
-        rest = rows_back(last - passed, length - passed)
-        return rest.concatenate(rows_back(last, length).repeat()) if repeat else rest
-
-    def side_by_side(read: Callable[[tf.Tensor], tf.data.Dataset]) -> tf.data.Dataset:
-        found = tf.data.Dataset.range(texts).interleave(read, cycle_length=texts, block_length=1)
+        found = tf.data.Dataset.range(texts).interleave(text, cycle_length=texts, block_length=1)
         return found.batch(texts, drop_remainder=True)
 
-    records = side_by_side(text)
+    records = side_by_side(back=False)
     if bidirectional:
-        both = tf.data.Dataset.zip(records, side_by_side(text_back))
+        both = tf.data.Dataset.zip(records, side_by_side(back=True))
         records = both.map(lambda *halves: tf.concat(halves, axis=0))
 
     @tf.autograph.experimental.do_not_convert

@@ -1,5 +1,7 @@
 """Random choices of tokens, words and spans, by one seed for all rows or one for each."""
 
+from collections.abc import Callable
+
 import numpy as np
 import tensorflow as tf
 
@@ -7,24 +9,24 @@ import tensorflow as tf
 _ALGORITHM = "philox"
 
 
+def _by_seed(draw: Callable, seed: tf.Tensor, dtype: tf.DType | None = None) -> tf.Tensor:
+    """A draw of a seed `(2,)`, or one for each of `(B, 2)`; `dtype`: if not the seed's."""
+    seed = tf.convert_to_tensor(seed)
+    return draw(seed) if seed.shape.rank == 1 else tf.map_fn(draw, seed, fn_output_signature=dtype)
+
+
 def split(seed: tf.Tensor, count: int) -> list[tf.Tensor]:
     """Independent seeds of the given seed's shape, `(2,)` or `(B, 2)`."""
-    seed = tf.convert_to_tensor(seed)
-    if seed.shape.rank == 1:
-        return tf.unstack(tf.random.split(seed, count, alg=_ALGORITHM))
-    seeds = tf.map_fn(lambda own: tf.random.split(own, count, alg=_ALGORITHM), seed)
-    return tf.unstack(tf.ensure_shape(seeds, (None, count, 2)), axis=1)
+    seeds = _by_seed(lambda own: tf.random.split(own, count, alg=_ALGORITHM), seed)
+    return tf.unstack(seeds, count, axis=-2)
 
 
 def fold_in(seed: tf.Tensor, number: tf.Tensor | int) -> tf.Tensor:
     """The seed of round `number` of a loop, of the given seed's shape, `(2,)` or `(B, 2)`."""
     seed = tf.convert_to_tensor(seed)
-    if seed.shape.rank == 1:
-        return tf.random.experimental.stateless_fold_in(seed, number, _ALGORITHM)
-    number = tf.cast(number, seed.dtype)
-    return tf.map_fn(
-        lambda own: tf.random.experimental.stateless_fold_in(own, number, _ALGORITHM), seed
-    )
+    number = number if seed.shape.rank == 1 else tf.cast(number, seed.dtype)
+    fold = tf.random.experimental.stateless_fold_in
+    return _by_seed(lambda own: fold(own, number, _ALGORITHM), seed)
 
 
 def uniform(
@@ -38,14 +40,12 @@ def uniform(
     """
     seed = tf.convert_to_tensor(seed)
     dtype = tf.float32 if below is None else tf.int32
+    shape = [rows, columns] if seed.shape.rank == 1 else [columns]
 
-    def draw(shape, seed):
+    def draw(seed):
         return tf.random.stateless_uniform(shape, seed, 0, below, dtype, alg=_ALGORITHM)
 
-    if seed.shape.rank == 1:
-        return draw([rows, columns], seed)
-    drawn = tf.map_fn(lambda own: draw([columns], own), seed, fn_output_signature=dtype)
-    return tf.ensure_shape(drawn, (None, columns))
+    return _by_seed(draw, seed, dtype)
 
 
 def choose_tokens(maskable: tf.Tensor, counts: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
@@ -101,10 +101,8 @@ def choose_words(
     """Whole words in random order, skipping words that would exceed the row's count.
 
     The rule of BERT's released code. It fills the count if a word of the remaining size exists;
-    if all words are longer, the row keeps fewer tokens, or none. Arguments: see `choose_spans`.
-
-    Returns:
-        `(B, L)` int32, one number for all tokens of a word.
+    if all words are longer, the row keeps fewer tokens, or none. Arguments and result: see
+    `choose_spans`; all tokens of a word have one number.
     """
     words, sizes = words_of(maskable, starts)  # (B, L) each
     scores = tf.where(sizes > 0, uniform(seed, tf.shape(sizes)[0], maskable.shape[1]), -1.0)

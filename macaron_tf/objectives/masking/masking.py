@@ -112,9 +112,6 @@ def mask_tokens(
         tokens of the batch for each of its rows, 0 for one that is all padding. Each row then knows
         its weight in the batch's loss, also where replicas share the batch.
 
-    Raises:
-        ValueError: L is not static.
-
     References: Devlin et al. 2018 (BERT), section 3.1 and appendix A.1, and those of
     `MaskingConfig`.
     """
