@@ -215,8 +215,8 @@ def write_json(path: epath.Path, value) -> None:
 def _recipe_text(path: epath.Path, writer: str) -> str:
     file = path / "recipe.json"
     try:
-        return file.read_bytes().decode()
-    except (*storage.FILE_ERRORS, UnicodeDecodeError) as error:
+        return storage.read_bytes(file).decode()
+    except (UserError, UnicodeDecodeError) as error:
         if path.suffix == ".keras":
             raise needs_vocabulary(path) from error
         mend = f"is not a run: cannot read {file}; give the folder that {writer} wrote"

@@ -136,13 +136,14 @@ def origin_of(place: str) -> str | None:
     Nothing is imported, not the packages above it either.
     """
     name = place.partition(":")[0]
-    if name.endswith(".py"):
-        file = pathlib.Path(name).expanduser().resolve()
-        return str(file) if file.is_file() else None
     # Modules are found in the working directory, as by `python -m`; a script does not look there.
     if (here := str(pathlib.Path.cwd())) not in sys.path:
         sys.path.append(here)
-    with contextlib.suppress(ImportError, ValueError, AttributeError):
+    strange = (ImportError, ValueError, AttributeError, OSError, RuntimeError)  # of any text
+    with contextlib.suppress(*strange):
+        if name.endswith(".py"):
+            file = pathlib.Path(name).expanduser().resolve()
+            return str(file) if file.is_file() else None
         top, *below = name.split(".")
         spec = importlib.util.find_spec(top)
         for number in range(len(below)):

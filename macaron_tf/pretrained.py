@@ -25,7 +25,7 @@ from macaron_tf.io.progress import Progress
 from macaron_tf.io.signatures import allow_signed_code
 from macaron_tf.models.base import Model
 from macaron_tf.models.config import StackConfig
-from macaron_tf.models.pretrained import RECIPE, USAGE, Pretrained
+from macaron_tf.models.pretrained import HEADS, RECIPE, USAGE, Pretrained
 from macaron_tf.plug_ins import trusting, trusts_code
 from macaron_tf.text.base import Vocabulary
 from macaron_tf.training.checkpoints import (
@@ -202,7 +202,7 @@ def _refuse_network(place: str) -> Iterator[None]:
     """Turns Keras's refusal of a network's description within the `with` into a UserError."""
     try:
         yield
-    except (*paths.FILE_ERRORS, *paths.DAMAGE) as error:
+    except (ImportError, *paths.FILE_ERRORS, *paths.DAMAGE) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(
             f"{place} holds no network that this version can make ({reason[:200]}): check the "
@@ -226,8 +226,8 @@ def saved_network(folder: epath.Path) -> keras.Model:
 
 def _described(path: epath.Path, place: str) -> dict[str, Any]:
     try:
-        record = parse_json((path / MODEL).read_bytes())
-    except (*paths.FILE_ERRORS, ValueError) as error:
+        record = parse_json(paths.read_bytes(path / MODEL))
+    except (UserError, ValueError) as error:
         raise UserError(
             f"{place} is no run: it has no model.json that can be read; give the folder that a "
             "`train` command or `save_pretrained` wrote, hugging-face:DIR, keras-hub:DIR, "
@@ -240,7 +240,8 @@ def _described(path: epath.Path, place: str) -> dict[str, Any]:
 def _layers(path: epath.Path, record: dict[str, Any]) -> dict[str, keras.layers.Layer]:
     """The network, built, and the heads outside it."""
     with paths.refuse_damage(path / MODEL, _MEND):
-        layers = {"network": record["network"], **record.get("heads", {})}
+        heads = {n: head for n, head in record.get("heads", {}).items() if n in HEADS}
+        layers = {"network": record["network"], **heads}
     with _refuse_network(str(path / MODEL)), refuse_oversize(str(path)):
         read, safe = keras.saving.deserialize_keras_object, not trusts_code()
         made = {name: read(layer, safe_mode=safe) for name, layer in layers.items()}
@@ -257,13 +258,14 @@ def _read_own(found: Location) -> Pretrained:
         usage |= {name: tuple(usage.get(name, ())) for name in ("languages", "labels", "unread")}
         weights = find_checkpoint(path, found.checkpoint, record.get("save_every_steps"))
         folder, ids = record["vocabulary"] and str(record["vocabulary"]), record.get("ids")
+        scores = record.get("results", {}).get("scores") or _scores(path)
     vocabulary = Vocabulary.load(path / folder) if folder else None
     made = _layers(path, record)
     with _refuse_network(str(path / MODEL)):
         manifest = load_network(weights, made["network"], vocabulary.hash if vocabulary else "")
-    for name, head in made.items():
-        if name != "network":
-            load_weights(head, saved_file(path, name))
+        for name in HEADS:
+            if name in made:
+                load_weights(made[name], saved_file(path, name))
     results = {name: manifest[name] for name in ("step", "metrics") if name in manifest}
     if reason := weights_record(weights).get("warning"):
         results["warning"] = reason
@@ -273,7 +275,7 @@ def _read_own(found: Location) -> Pretrained:
         ids=None if ids is None else np.array(ids),
         checkpoint=weights.name,
         recipe=_optional(path / RECIPE),
-        results={**results, "scores": record.get("results", {}).get("scores") or _scores(path)},
+        results={**results, "scores": scores},
         **usage,
     )
 

@@ -16,6 +16,7 @@ from experiments.recipe import Recipe
 from experiments.tpu_check.chips import chip_of
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import read_bytes, read_json, refuse_damage, write_aside
+from macaron_tf.plug_ins import check_allowed, is_place
 
 MARKS = ("<!-- costs: written by experiments.cloud.cost -->", "<!-- end of costs -->")
 
@@ -38,6 +39,8 @@ def table(rows: list[dict]) -> str:
 
 
 def _cells(row: dict) -> list[str]:
+    if is_place(row["recipe"]):
+        check_allowed(row["recipe"])
     recipe, chip = registry.load(row["recipe"]), chip_of(row["topology"])
     updates, tokens = recipe.training.max_steps, tokens_of_update(recipe)
     a_core = row["rows"] * row["length"]

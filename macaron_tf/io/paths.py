@@ -106,8 +106,15 @@ def make_folders(path: str | os.PathLike) -> None:
     tf.io.gfile.makedirs(path)
 
 
+def refuse_device(path: str | os.PathLike) -> None:
+    """Refuses a device or a pipe, which could be read for ever."""
+    if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
+        raise UserError(f"{path} is no regular file: replace it by one")
+
+
 def read_bytes(path: str | os.PathLike) -> bytes:
-    """Reads a file; a UserError where it cannot be read."""
+    """Reads a regular file; a UserError where it cannot be read."""
+    refuse_device(path)
     clear = clear_errors(f"cannot read {path}", "check the path")
     with clear, tf.io.gfile.GFile(path, "rb") as file:
         return file.read()
@@ -245,6 +252,7 @@ def local_copy(path: str | os.PathLike) -> Iterator[pathlib.Path]:
     It is the file itself where it is on disk, else a copy that lasts as long as the `with`.
     """
     if not is_remote(path):
+        refuse_device(path)
         yield pathlib.Path(path)
         return
     with tempfile.TemporaryDirectory(prefix="macaron_tf-") as folder:

@@ -253,7 +253,7 @@ def find_damage(checkpoint: str | os.PathLike) -> str | None:
     path = storage.as_path(checkpoint)
     changed = f"{path / MANIFEST} is not as it was written"
     try:
-        if not (path / MANIFEST).exists():
+        if not storage.is_file(path / MANIFEST):
             return f"{path / MANIFEST} is missing"
         manifest = parse_json((path / MANIFEST).read_bytes(), files=dict, step=int, format=int)
         files, _, _ = manifest["files"], manifest["step"], manifest["format"]
@@ -446,11 +446,17 @@ def _average_into(target: epath.Path, sources: Sequence[epath.Path]) -> None:
     for source in track(sized, len(sources), "averaging", "checkpoints"):
         with storage.local_copy(source) as copy, h5py.File(copy, "r") as file:
 
-            def add(name, item, totals=totals):
-                if isinstance(item, h5py.Dataset) and np.issubdtype(item.dtype, np.floating):
+            def add(name, link, file=file, totals=totals):
+                item = file[name] if isinstance(link, h5py.HardLink) else None
+                data = isinstance(item, h5py.Dataset)
+                if item is None or (data and (item.external or item.is_virtual)):
+                    return name
+                if data and np.issubdtype(item.dtype, np.floating):
                     totals[name] = totals.get(name, 0.0) + item[...].astype(np.float64)
+                return None
 
-            file.visititems(add)
+            if outside := file.visititems_links(add):  # which the mean would be written into
+                raise UserError(f"{source} keeps {outside} in another file: take other weights")
     with h5py.File(target, "r+") as mean:
         for name, total in totals.items():
             mean[name][...] = (total / len(sources)).astype(mean[name].dtype)

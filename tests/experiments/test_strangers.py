@@ -1,15 +1,19 @@
 """Folders from strangers: no command and no loader runs code that only a file names."""
 
+import functools
 import json
 import os
 import pathlib
 import shutil
 import sys
 
+import h5py
 import keras
+import numpy as np
 import pytest
 
 import macaron_tf
+from experiments.cloud.cost import main as cost
 from experiments.embed.__main__ import main as embed
 from experiments.few_shot.__main__ import main as few_shot
 from experiments.finetune.__main__ import main as finetune
@@ -24,7 +28,10 @@ from export.saved_model import main as export
 from macaron_tf import plug_ins
 from macaron_tf.data.sources.tfds import Tfds, open_set
 from macaron_tf.errors import UserError
+from macaron_tf.io import paths as storage
+from macaron_tf.io.signatures import allow_signed_code
 from macaron_tf.models.catalog import build
+from macaron_tf.training.checkpoints import average_checkpoints, save_whole
 from tests.experiments.pretraining_toy import flags
 
 EVIL = """
@@ -247,3 +254,77 @@ def test_a_manifest_names_regular_files_of_its_folder(entry, message, here, toy_
     pathlib.Path("run/manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(UserError, match=message):
         macaron_tf.load("run")
+
+
+@pytest.mark.parametrize("name", ["model.json", "vocabulary/vocabulary.json", "ema.weights.h5"])
+def test_a_pipe_among_the_files_of_a_folder_is_not_waited_for(name, here, toy_run):
+    macaron_tf.load(toy_run).save_pretrained("run")
+    pathlib.Path("run", name).unlink(missing_ok=True)
+    os.mkfifo(f"run/{name}")
+    with pytest.raises(UserError, match="no regular file|no model.json that can be read"):
+        macaron_tf.load("run")
+    with pytest.raises(UserError, match="no regular file"):
+        storage.read_bytes(f"run/{name}")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("heads", {"replaced_token": None}), ("heads", []), ("results", [])],
+)
+def test_a_forged_description_is_one_sentence(field, value, here, toy_run):
+    macaron_tf.load(toy_run).save_pretrained("run")
+    record = json.loads(pathlib.Path("run/model.json").read_text())
+    pathlib.Path("run/model.json").write_text(json.dumps({**record, field: value}))
+    manifest = json.loads(pathlib.Path("run/manifest.json").read_text())
+    pathlib.Path("run/manifest.json").unlink()
+    copy = functools.partial(shutil.copytree, "run", dirs_exist_ok=True)
+    save_whole(here / "forged", copy, manifest)
+    with pytest.raises(UserError, match="forged/model.json"):
+        macaron_tf.load("forged")
+
+
+@pytest.mark.parametrize(
+    "name", ["~nobody_of_that_name/x.py:B", "a\0b.py:B", f"{'a' * 5000}/x.py:B", "\ud800.py:B"]
+)
+def test_forged_signatures_of_any_text_are_passed_over(name, here):
+    (here / "code.json").write_text(json.dumps({name: "", "json:X": "\ud800"}))
+    allow_signed_code(storage.as_path(here))
+    assert not plug_ins.is_allowed(name) and not plug_ins.is_allowed("json:X")
+
+
+@pytest.mark.parametrize("place", ["bad.evil:rows", "bad/evil.py:rows", "bad/evil.py"])
+def test_no_table_of_results_names_code(place, here, refused):
+    row = {"ok": True, "recipe": place, "topology": "v4:2x2x1"}
+    (here / "results.json").write_text(json.dumps({"rows": [row]}))
+    refused(cost, ["results.json"], f"{place!r} comes out of a file")
+    assert not ran_times(here)
+
+
+@pytest.mark.parametrize("kind", ["raw", "link", "virtual"])
+def test_an_average_is_written_into_no_other_file(kind, here):
+    raw = np.zeros(4, np.float32)
+    raw.tofile("victim")
+    with h5py.File("victim.h5", "w") as file:
+        file["w"] = raw
+    before = [(here / name).read_bytes() for name in ("victim", "victim.h5")]
+
+    def write(folder, kind: str = "") -> None:
+        with h5py.File(folder / "model.weights.h5", "w") as file:
+            if kind == "raw":
+                file.create_dataset("w", (4,), "f4", external=[(str(here / "victim"), 0, 16)])
+            elif kind == "link":
+                file["w"] = h5py.ExternalLink(str(here / "victim.h5"), "w")
+            elif kind == "virtual":
+                layout = h5py.VirtualLayout((4,), "f4")
+                layout[:] = h5py.VirtualSource(str(here / "victim.h5"), "w", (4,))
+                file.create_virtual_dataset("w", layout)
+            else:
+                file["w"] = np.ones(4, np.float32)
+
+    manifest = {"step": 1, "vocabulary": "", "weights": []}
+    save_whole(here / "one", write, manifest)
+    save_whole(here / "two", lambda folder: write(folder, kind), manifest)
+    with pytest.raises(UserError, match="two/model.weights.h5 keeps w in another file"):
+        average_checkpoints([here / "one", here / "two"], here / "average")
+    assert before == [(here / name).read_bytes() for name in ("victim", "victim.h5")]
+    assert not (here / "average").exists()
