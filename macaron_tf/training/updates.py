@@ -217,8 +217,13 @@ class Updates:
         def filled(tensor):
             if not tensor.shape.rank:
                 return tensor
+            more = tf.cast(empty, tf.int32)
+            if isinstance(tensor, tf.RaggedTensor):
+                splits = tensor.row_splits
+                splits = tf.concat([splits, splits[-1:][:more]], 0)
+                return tf.RaggedTensor.from_row_splits(tensor.values, splits, validate=False)
             rest = [[0, 0]] * (tensor.shape.rank - 1)
-            return tf.pad(tensor, [[0, tf.cast(empty, tf.int32)], *rest])
+            return tf.pad(tensor, [[0, more], *rest])
 
         found = step(tf.nest.map_structure(filled, batch))
         return tf.cond(empty, lambda: tf.nest.map_structure(tf.zeros_like, found), lambda: found)

@@ -120,7 +120,8 @@ def every_row(strategy: tf.distribute.Strategy, out: pathlib.Path) -> None:
         model = FitModel(network, objective)
         model.compile(keras.optimizers.SGD(0.1))
     x = np.random.default_rng(1).normal(size=(7, 3)).astype("float32")
-    data = tf.data.Dataset.from_tensor_slices(({"x": x}, x[:, 0])).batch(3)
+    words = tf.ragged.range(tf.range(7))  # (7, None)
+    data = tf.data.Dataset.from_tensor_slices(({"x": x, "words": words}, x[:, 0])).batch(3)
     found = {"evaluate": model.evaluate(data, verbose=0, return_dict=True)}
     found["fit"] = model.fit(data, epochs=2, verbose=0, validation_data=data).history
     found["arrays"] = model.fit({"x": x}, x[:, 0], batch_size=3, shuffle=False, verbose=0).history
