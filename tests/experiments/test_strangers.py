@@ -229,6 +229,10 @@ def test_a_tfds_folder_names_no_code(here, tfds_dir):
         file.write_text(json.dumps({found: "bad.evil.TransformerBlock", "content": {}}))
         with pytest.raises(UserError, match=r"'bad\.evil\.TransformerBlock' comes out of a file"):
             open_set("glue/rte", "train", Tfds("sets"))
+        deep = f'{{"junk": {"[" * 5000}{"]" * 5000}, "type": "bad.evil.TransformerBlock"}}'
+        file.write_text(deep)
+        with pytest.raises(UserError, match="features.json is damaged"):
+            open_set("glue/rte", "train", Tfds("sets"))
     assert not ran_times(here)
 
 

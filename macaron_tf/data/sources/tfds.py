@@ -171,7 +171,9 @@ def _refuse_code(folder: epath.Path) -> None:
     TFDS imports the module of every class that it does not know.
     """
     for name in ("features.json", "dataset_info.json"):
-        with contextlib.suppress(*storage.FILE_ERRORS, ValueError, RecursionError):
+        # A RecursionError is refused: TFDS may read brackets that are nested deeper.
+        damage = storage.refuse_damage(folder / name, "prepare the set again")
+        with damage, contextlib.suppress(*storage.FILE_ERRORS, ValueError):
             json.loads((folder / name).read_bytes(), object_hook=_checked)
 
 
