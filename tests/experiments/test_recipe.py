@@ -251,6 +251,7 @@ def test_an_objective_of_ones_own_may_read_the_masking(tmp_path, monkeypatch, ca
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     own = registry.load("gpt2_tiny", settings=["objective=my_masking:Noisy"])
+    assert capsys.readouterr().err.startswith("importing code of yours: my_masking, ")
     warn_unread(own, ["masking.rate=0.3"])
     assert not capsys.readouterr().err
     warn_unread(own, ["memory_length=3"])
