@@ -50,7 +50,7 @@ def program(
         forms: the last part of every help, such as the forms of sources.
         default: the command of words that begin with none.
     """
-    parser = _parser(module, text, forms)
+    parser = Parser(prog=f"python -m {module}", description=text, epilog=forms)
     add = parser.add_subparsers(dest="command", required=True, metavar="COMMAND").add_parser
     for name, help_, run, parts in commands:
         _fill(add(name, help=help_, description=help_, epilog=forms), run, parts)
@@ -66,13 +66,9 @@ def single_program(
     module: str, text: str, run: str, *parts: Part, forms: str = ""
 ) -> Callable[..., int]:
     """The `main` of `python -m MODULE`, which has no sub-commands; see `program`."""
-    parser = _parser(module, text, forms)
+    parser = Parser(prog=f"python -m {module}", description=text, epilog=forms)
     _fill(parser, run, parts)
     return _main(parser.parse_intermixed_args)
-
-
-def _parser(module: str, text: str, forms: str) -> Parser:
-    return Parser(prog=f"python -m {module}", description=text, epilog=forms)
 
 
 def _fill(parser: argparse.ArgumentParser, run: str, parts: tuple[Part, ...]) -> None:

@@ -49,11 +49,7 @@ def load(name: str, kind: type[Recipe] = Recipe, settings: Iterable[str] = ()) -
 
 
 def load_given(options: argparse.Namespace, run: type[Run]) -> Recipe:
-    """The recipe that `train` is given, or with `--resume` the run's own, with settings replaced.
-
-    Args:
-        run: class of the run.
-    """
+    """The recipe of `train`, or with `--resume` the run's own, with settings replaced."""
     if options.resume is None:
         recipe = load(options.recipe, run.recipe_class)
     else:
@@ -62,11 +58,7 @@ def load_given(options: argparse.Namespace, run: type[Run]) -> Recipe:
 
 
 def made(name: str, kind: type[Recipe], makers: dict[str, Callable], *arguments) -> Recipe:
-    """The recipe of a name among functions of ours, or of a function of the user's.
-
-    Args:
-        arguments: of the function.
-    """
+    """The recipe that a function of a name among ours, or of the user's, makes of `arguments`."""
     if is_place(name):
         allow(name)
         function = find(name)
@@ -120,11 +112,7 @@ def source(name: str, recipe: Recipe) -> str:
 
 
 def _code(value, classes: set[type], indent: str) -> str:
-    """A value as Python makes it: of settings, the fields that differ from their defaults.
-
-    Args:
-        classes: gets the classes of the settings.
-    """
+    """A value as Python makes it: of settings, whose `classes` it adds, the fields not default."""
     inner = f"{indent}    "
     if dataclasses.is_dataclass(value):
         classes.add(type(value))
@@ -162,11 +150,7 @@ def run_settings(options: argparse.Namespace) -> None:
 
 
 def print_settings(recipe: Recipe, words: Iterable[str] = ()) -> None:
-    """Prints each setting: its path and value, and a line of its range and its meaning.
-
-    Args:
-        words: only settings with one of them in their path or their meaning; none = all.
-    """
+    """Prints each setting, or those with one of `words`: its path, value, range and meaning."""
     for path, value, range_, text in settings_of(recipe):
         if not words or any(word in f"{path} {text}" for word in words):
             print(f"{path}={value}\n    {range_}{text and f': {text}'}")

@@ -118,12 +118,10 @@ class Run(abc.ABC):
         """The network's first stage of training; None = every update trains all weights."""
         return None
 
-    def memory(self, network: keras.Model, use: str = "training") -> Sequence[keras.Variable]:
-        """The network's variables that carry texts from batch to batch, see `Updates`.
-
-        Args:
-            use: `"training"` or `"evaluation"`.
-        """
+    def memory(
+        self, network: keras.Model, use: typing.Literal["training", "evaluation"] = "training"
+    ) -> Sequence[keras.Variable]:
+        """The network's variables that carry texts from batch to batch, see `Updates`."""
         return ()
 
     def write(self, network: keras.Model, fingerprint: str, **counts: int | str) -> None:

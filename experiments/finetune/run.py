@@ -337,9 +337,7 @@ class Predictor:
 def open_predictor(place: str, checkpoint: str | None = None) -> Predictor:
     """The predictor of a run, or of a classifier or tagger that was saved without a recipe.
 
-    Args:
-        place: of `macaron_tf.load`.
-        checkpoint: of a run, see `Run.load_network`.
+    The place is one of `macaron_tf.load`, the checkpoint a run's.
     """
     location = locate(place)
     if not location.without_recipe:

@@ -4,7 +4,6 @@ import argparse
 import dataclasses
 import sys
 
-import keras
 import numpy as np
 import scipy.special
 
@@ -108,9 +107,9 @@ def fill(
     if MASK not in text:
         raise UserError(f"{text[:60]!r} has no {MASK}: write it where a word is to be found")
     parts = vocabulary.encode_lines([part.strip() for part in text.split(MASK)])
-    ids = [vocabulary.cls_id]
-    for number, part in enumerate(parts):
-        ids += ([vocabulary.mask_id] if number else []) + part
+    ids = [vocabulary.cls_id, *parts[0]]
+    for part in parts[1:]:
+        ids += [vocabulary.mask_id, *part]
     ids.append(vocabulary.sep_id)
     if len(ids) > longest:
         raise UserError(
@@ -136,31 +135,26 @@ def fill(
 def run_fill(options: argparse.Namespace) -> None:
     """Fills in the texts given, or the lines of stdin."""
     if locate(options.run).without_recipe:
-        found = load(options.run, options.lower_case)
-        if not found.has_masked_language or found.vocabulary is None:
+        opened = load(options.run, options.lower_case)
+        if not opened.has_masked_language or opened.vocabulary is None:
             raise UserError(
                 f"{options.run} has no head over masked tokens, or no tokenizer: it fills no {MASK}"
             )
-        _print_filled(options, found.network, found.vocabulary, found.config.longest or 512)
-        return
-    opened = PretrainingRun.open(options.run)
-    if opened.recipe.learns in CORRUPTING:
-        raise UserError(
-            f"{opened.path} is an encoder-decoder and fills no {MASK}: give a run of an encoder"
-        )
-    if opened.recipe.learns not in FILLING:
-        raise UserError(
-            f"{opened.path} has learnt by {opened.recipe.objective!r} and fills no {MASK}: give a "
-            f"run of {', '.join(FILLING)}"
-        )
-    network = opened.load_network(options.checkpoint)
-    _print_filled(options, network, opened.vocabulary, opened.recipe.corpus.sequence_length)
-
-
-def _print_filled(
-    options: argparse.Namespace, network: keras.Model, vocabulary: PieceVocabulary, longest: int
-) -> None:
+        network, longest = opened.network, opened.config.longest or 512
+    else:
+        opened = PretrainingRun.open(options.run)
+        if opened.recipe.learns in CORRUPTING:
+            raise UserError(
+                f"{opened.path} is an encoder-decoder and fills no {MASK}: give a run of an encoder"
+            )
+        if opened.recipe.learns not in FILLING:
+            raise UserError(
+                f"{opened.path} has learnt by {opened.recipe.objective!r} and fills no {MASK}: "
+                f"give a run of {', '.join(FILLING)}"
+            )
+        network = opened.load_network(options.checkpoint)
+        longest = opened.recipe.corpus.sequence_length
     for text in options.text or decoded(sys.stdin.buffer):
         print(text)
-        for answers in fill(network, vocabulary, text, options.top, longest):
+        for answers in fill(network, opened.vocabulary, text, options.top, longest):
             print("   " + "  ".join(f"{word} {share:.1%}" for word, share in answers))

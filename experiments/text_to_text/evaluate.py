@@ -127,7 +127,8 @@ def evaluate(options: argparse.Namespace) -> None:
         answers = [answer for chunk in tracked for answer in chunk.best]
         scores = pairs.score(answers)
         for name, value in scores.items():
-            print(f"{_titled(name, pairs.task, recipe):24} {value:.4f}")
+            title = name if len(recipe.tasks) == 1 else f"{pairs.task}_{name}"
+            print(f"{title:24} {value:.4f}")
         record = {
             "run": str(opened.path),
             **weights_record(checkpoint),
@@ -142,10 +143,6 @@ def evaluate(options: argparse.Namespace) -> None:
         subject, identity = f"{pairs.task}-{record['source']}-{pairs.split}", [pairs.pairs]
         folder, settings = opened.path / "scores", f"{checkpoint.name}-"
         write_scores(folder, "scores and answers", subject, settings, identity, record)
-
-
-def _titled(metric: str, task: str, recipe: TextRecipe) -> str:
-    return metric if len(recipe.tasks) == 1 else f"{task}_{metric}"
 
 
 def predict(options: argparse.Namespace) -> None:

@@ -82,11 +82,7 @@ class Start:
     def vocabulary(
         self, recipe: TranslationRecipe, directory: str | None = None, tfds: Tfds | None = None
     ) -> PieceVocabulary:
-        """The vocabulary of the translation.
-
-        Args:
-            directory: of `--vocabulary`.
-        """
+        """The vocabulary of the translation; `directory` is that of `--vocabulary`."""
         if directory:
             return SentencePieceVocabulary.load(directory)
         data = recipe.data

@@ -233,37 +233,19 @@ class TranslationRun(Run):
         seed: int = 1,
         backward: bool = False,
     ) -> LineTranslator:
-        """A translator of lines with a checkpoint's weights, by the recipe's beam search.
-
-        Args:
-            backward: from the target's language to the source's.
-        """
-        decoding = decoding or self.recipe.decoding
-        if not backward:
-            return self.writer(self.load_network(checkpoint), decoding, seed)
-        if not self.recipe.unsupervised:
+        """A translator of lines with a checkpoint's weights, by the recipe's beam search."""
+        if backward and not self.recipe.unsupervised:
             source, target = self.recipe.data.languages
             raise UserError(
                 f"--backward: {self.path} translates from {source} to {target} alone: give a run "
                 "of unsupervised translation"
             )
-        own = self.vocabulary
-        sides = (own.target, own.source, own.normalization, own.languages[::-1])
-        network = self.load_network(checkpoint)
-        longest = source_limit(network)
-        return LineTranslator(
-            Backward(network),
-            PairVocabulary(*sides),
-            decoding,
-            max_source_length=longest,
-            seed=seed,
-        )
+        decoding, network = decoding or self.recipe.decoding, self.load_network(checkpoint)
+        return line_translator(network, self.vocabulary, decoding, seed, backward)
 
-    def writer(
-        self, network: EncoderDecoder, decoding: BeamSearchConfig | SamplingConfig, seed: int = 1
-    ) -> LineTranslator:
+    def writer(self, network: EncoderDecoder, decoding: BeamSearchConfig) -> LineTranslator:
         """A translator of lines with a network's weights."""
-        return line_translator(network, self.vocabulary, decoding, seed)
+        return line_translator(network, self.vocabulary, decoding)
 
 
 def is_translator(found: Pretrained) -> bool:
@@ -277,7 +259,16 @@ def line_translator(
     vocabulary: PieceVocabulary,
     decoding: BeamSearchConfig | SamplingConfig,
     seed: int = 1,
+    backward: bool = False,
 ) -> LineTranslator:
-    """A translator of lines, of at most as many pieces as the network reads."""
+    """A translator of lines, of at most as many pieces as the network reads.
+
+    Args:
+        backward: from the target's language to the source's.
+    """
     longest = source_limit(network)
+    if backward:
+        own, network = vocabulary, Backward(network)
+        sides = (own.target, own.source, own.normalization, own.languages[::-1])
+        vocabulary = PairVocabulary(*sides)
     return LineTranslator(network, vocabulary, decoding, max_source_length=longest, seed=seed)
