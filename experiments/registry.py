@@ -112,7 +112,11 @@ def source(name: str, recipe: Recipe) -> str:
 
 
 def _code(value, classes: set[type], indent: str) -> str:
-    """A value as Python makes it: of settings, whose `classes` it adds, the fields not default."""
+    """Python code for a value; settings are written with the fields that differ from the defaults.
+
+    Args:
+        classes: the settings' classes are added to it.
+    """
     inner = f"{indent}    "
     if dataclasses.is_dataclass(value):
         classes.add(type(value))
