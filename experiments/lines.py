@@ -5,7 +5,6 @@ import queue
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from typing import BinaryIO
 
 from macaron_tf.io import paths as storage
@@ -46,19 +45,27 @@ def arriving(lines: Iterator[str], most: int = CHUNK) -> Iterator[list[str]]:
             return
 
 
-def opened_input(name: str | None, flag: str = "--input") -> AbstractContextManager[BinaryIO]:
+@contextlib.contextmanager
+def opened_input(name: str | None, flag: str = "--input") -> Iterator[BinaryIO]:
     """The file of a flag; stdin if `name` is None."""
     if name is None:
-        return contextlib.nullcontext(sys.stdin.buffer)
-    with storage.clear_errors(f"{flag} {name} cannot be read", "check the path"):
-        file = storage.as_path(name).open("rb")
-        file.read(0)  # a bucket reports a missing file at the first read
-    return file
+        yield sys.stdin.buffer
+        return
+    with contextlib.ExitStack() as stack:
+        with storage.clear_errors(f"{flag} {name} cannot be read", "check the path"):
+            file = stack.enter_context(storage.as_path(name).open("rb"))
+            file.read(0)  # a bucket reports a missing file at the first read
+        yield file
 
 
-def opened_output(name: str | None) -> AbstractContextManager[BinaryIO | storage.OutputFile]:
+@contextlib.contextmanager
+def opened_output(name: str | None) -> Iterator[BinaryIO | storage.OutputFile]:
     """The file of `--output`, written aside and then renamed; stdout if `name` is None."""
-    return contextlib.nullcontext(sys.stdout.buffer) if name is None else storage.open_aside(name)
+    if name is None:
+        yield sys.stdout.buffer
+        return
+    with storage.open_aside(name) as file:
+        yield file
 
 
 def answer_lines(

@@ -38,6 +38,12 @@ class OpenedModel(Pretrained):
     """A model that writes text."""
 
     @property
+    def weights_record(self) -> dict[str, str]:
+        """The checkpoint's name for a record, see `macaron_tf.training.checkpoints`."""
+        warned = {name: self.results[name] for name in ("warning",) if name in self.results}
+        return {"checkpoint": self.checkpoint, **warned}
+
+    @property
     def window(self) -> int:
         """Tokens of the rows that it was trained on."""
         return self.trained_length or self.config.longest or _WINDOW
@@ -95,9 +101,10 @@ def open_model(
 
 
 def find_kind(path: str | os.PathLike, causal: bool = False) -> str:
-    """The kind of a run, "" of other libraries' models; one that `open_model` refuses is refused.
+    """The kind of a run, "" of other libraries' models; a wrong one is refused without opening it.
 
-    The run is not opened for it.
+    Args:
+        causal: see `open_model`.
     """
     location = locate(os.fspath(path))
     kind = "" if location.without_recipe else read_kind(location.folder)
@@ -208,8 +215,7 @@ def score(options: argparse.Namespace) -> None:
     if options.output:
         record = {
             "run": opened.name,
-            "checkpoint": opened.checkpoint,
-            **{name: warned for name, warned in opened.results.items() if name == "warning"},
+            **opened.weights_record,
             "window": window,
             "stride": options.stride,
             "files": records,
