@@ -24,10 +24,10 @@ from macaron_tf.errors import USER_FILES, UserError, sentence_of
 
 
 class _Trust:
-    """What the user of this process has said about code, for all of its threads."""
+    """The code that this process may import; shared by its threads."""
 
     places: ClassVar[set[str]] = set()
-    texts: ClassVar[set[str]] = set()  # such as words of the command line
+    texts: ClassVar[set[str]] = set()  # written by the user, such as words of the command line
     everything = False
 
 

@@ -180,7 +180,7 @@ class _Connection:
     async def read_request(self, take: Callable[[int], None]) -> tuple[Head, bytearray] | None:
         """The next request's head and body; None where the client left or stayed silent.
 
-        `take` counts the bytes of the body as they come, and as they are unpacked.
+        `take` is called with the number of bytes that arrive, and again with those unpacked.
 
         Raises:
             ServingError: 400 malformed, 408 too slow, 411 without a length, 413 too large (also

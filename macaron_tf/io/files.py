@@ -164,8 +164,8 @@ def table_rows(path: epath.Path) -> Iterator[tuple[int, list[str]]]:
     """The line and the cells of each row of a table; blank lines at its end are no rows.
 
     A `.csv` file follows CSV's rules, with the separator of its first line: comma, semicolon or
-    tab. Elsewhere tabs separate columns and quotes are letters, of which GLUE's files have stray
-    ones; but a cell such as `"He said ""go\"""`, as pandas and Excel write it, is unquoted.
+    tab. Elsewhere tabs separate columns and quotes are letters, since GLUE's files have stray ones.
+    Only a cell such as `"He said ""go\"""`, as pandas and Excel write it, is unquoted there.
     """
     if not is_csv(path):
         for number, line in enumerate(_without_blank_end(path), start=1):

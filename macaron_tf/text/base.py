@@ -308,7 +308,7 @@ class PieceVocabulary(Vocabulary):
         return LocatedPieces(ids, *aligned.original(starts, ends))
 
     def _with_added(self, lines: tf.Tensor, cut: Callable) -> Iterator[tf.RaggedTensor]:
-        """What `cut` makes of normalized lines `(B,)` around the added tokens, and these.
+        """Applies `cut` to normalized lines `(B,)` between the added tokens, and inserts these.
 
         Args:
             cut: texts `(N,)` to ids `(N, None)` and perhaps the bytes where they begin and end.

@@ -28,7 +28,7 @@ _FOREIGN = tfds.list_builders(with_community_datasets=False)
 
 
 class PublishedSet(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-    """Base of the builders here: files of one folder of the web; `_info` is of a translation.
+    """Base of the builders here, which read files of one web folder, by default translations.
 
     Attributes:
         PLACE: the folder's address.

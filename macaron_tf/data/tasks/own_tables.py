@@ -246,7 +246,7 @@ def _classes(task: Task, table: Table) -> list[str]:
 
 
 def _counted(sentences: Iterable[tuple], checked: bool) -> collections.Counter:
-    """How often each tag of `sentences_of` is met, as IOB2.
+    """Counts the tags of `sentences_of`, converted to IOB2.
 
     Args:
         checked: refuse what looks like a mistake among the tags of entities, such as one `0` for O,
