@@ -5,7 +5,6 @@ from typing import Any
 
 from experiments.elmo.run import ElmoRun
 from experiments.finetune.run import CLASSIFIERS, FinetuningRun
-from experiments.pretrain.run import CAUSAL, CORRUPTING
 from experiments.run import read_kind
 from experiments.translate.run import TranslationRun, is_translator
 from export.embedders import WordModule, sentence_module
@@ -16,6 +15,7 @@ from export.translator import TranslationModule
 from macaron_tf.decoding import BeamSearchConfig
 from macaron_tf.errors import UserError
 from macaron_tf.models import EncoderTagger
+from macaron_tf.objectives import learnt
 from macaron_tf.pretrained import load, locate
 from macaron_tf.training.checkpoints import weights_record
 
@@ -48,7 +48,8 @@ def open_module(
         if is_translator(found):
             given = (found.network, found.vocabulary, BeamSearchConfig(**decoding), compiled)
             return TranslationModule(*given), record
-        kind = "pretraining" if found.objective in (*CAUSAL, *CORRUPTING) else "embedding"
+        learns = learnt(found.objective)
+        kind = "pretraining" if learns.causal or learns.encoder_decoder else "embedding"
     else:
         place, checkpoint = str(location.folder), checkpoint or location.checkpoint
         kind = read_kind(place)

@@ -139,7 +139,7 @@ class Pretraining(Kind):
                 print(f"{folder}: {made[key].summary()}", flush=True)
             check_corpus(recipe, made[key])
             self.corpora[name] = made[key]
-        self.learns = {recipe.learns for recipe in recipes.values()}
+        self.learns = {recipe.learnt.learns for recipe in recipes.values()}
 
     def network(self, name: str, recipe: PretrainingRecipe) -> keras.Model:
         vocabulary = self.corpora[name].vocabulary

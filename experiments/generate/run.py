@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterable
 
 from experiments.command_line import drawn
-from experiments.pretrain.run import CAUSAL, CORRUPTING
 from experiments.run import read_kind, write_json
 from experiments.text_to_text.run import TaskGenerator
 from macaron_tf.decoding import GenerationConfig, SequenceGenerator, TextGenerator, TextScorer
@@ -18,6 +17,7 @@ from macaron_tf.io import paths as storage
 from macaron_tf.io.files import lines_of
 from macaron_tf.io.progress import Progress
 from macaron_tf.models.pretrained import Pretrained
+from macaron_tf.objectives import learnt
 from macaron_tf.pretrained import load, locate
 from macaron_tf.program import decoded
 from macaron_tf.text.words import cut_lines
@@ -56,14 +56,14 @@ class OpenedModel(Pretrained):
         if self.trained_length and self.config.longest is not None:
             # Learned positions behind the rows of the training have learnt nothing. Corrupted texts
             # are read without [CLS].
-            return self.trained_length - (self.objective in CORRUPTING)
+            return self.trained_length - learnt(self.objective).encoder_decoder
         return self.config.longest
 
     def generator(self) -> TextGenerator:
         """The generator that goes on with texts, or answers them."""
         if self.answers:
             return TaskGenerator(self.network, self.vocabulary, **self.answers)
-        if self.objective in CORRUPTING:
+        if learnt(self.objective).encoder_decoder:
             return SequenceGenerator(
                 self.network, self.vocabulary, self.longest, self.sentinels, **self.ends
             )
@@ -86,16 +86,17 @@ def open_model(
     """
     given, kind = os.fspath(path), find_kind(path, causal)
     opened = OpenedModel(**vars(load(f"{given}@{checkpoint}" if checkpoint else given)))
-    if not kind and causal and opened.objective in CORRUPTING:
+    learns = learnt(opened.objective)
+    if not kind and causal and learns.encoder_decoder:
         raise UserError(
             f"{given} answers texts and does not say how likely one is: give a GPT or "
             f"GPT-2, or `python -m experiments.generate complete {given}`"
         )
-    known = CAUSAL if causal else (*CAUSAL, *CORRUPTING)
-    if opened.objective not in known and not opened.answers:
+    writes = learns.causal or (learns.encoder_decoder and not causal)
+    if not writes and not opened.answers:
         raise _no_writer(given, kind, opened.objective)
     if opened.vocabulary is None:
-        named = "GPT" if opened.objective in CAUSAL else "model"
+        named = "GPT" if learns.causal else "model"
         raise UserError(f"{given} is a {named} without a tokenizer: put its files there")
     return opened
 
@@ -120,7 +121,7 @@ def _no_writer(given: str, kind: str, objective: str | None = None) -> UserError
             f"{given} is {named} and writes no text: give a pre-training run, or a GPT, GPT-2, T5 "
             "or BART of Hugging Face"
         )
-    command = "generate complete" if objective in CORRUPTING else _OTHER_COMMANDS[kind]
+    command = "generate complete" if learnt(objective).encoder_decoder else _OTHER_COMMANDS[kind]
     return UserError(
         f"{given} has not learnt to go on with a text: give a run of the objective "
         "causal_language, such as gpt2_tiny's, or ask this one by `python -m "

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import scipy.special
 
-from experiments.pretrain.run import CORRUPTING, FILLING, PretrainingRun
+from experiments.pretrain.run import PretrainingRun
 from experiments.pretrain.train import PretrainingValidation, check_corpus
 from experiments.run import write_json
 from macaron_tf.data.corpus.reading import PretrainingCorpus
@@ -15,6 +15,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import Progress
 from macaron_tf.models import PretrainingEncoder
+from macaron_tf.objectives import PRETRAINING
 from macaron_tf.pretrained import load, locate
 from macaron_tf.program import decoded
 from macaron_tf.text.base import PieceVocabulary, check_vocabulary
@@ -27,8 +28,8 @@ MASK = "[MASK]"
 def run(options: argparse.Namespace) -> None:
     """Evaluates, prints, and writes the scores."""
     opened = PretrainingRun.open(options.run)
-    recipe = opened.recipe
-    if (options.memory or options.clamp) and not recipe.has_memory:
+    recipe, has_memory = opened.recipe, opened.recipe.learnt.has_memory
+    if (options.memory or options.clamp) and not has_memory:
         raise UserError(
             f"--memory, --clamp: {opened.path} was trained without a memory; leave them out"
         )
@@ -37,7 +38,7 @@ def run(options: argparse.Namespace) -> None:
     checkpoint = opened.checkpoint(options.checkpoint)
     lengths = options.memory or [recipe.memory_length]
     rows = corpus.rows("validation")
-    if recipe.has_memory:
+    if has_memory:
         # Segments may have any length: the memory holds the text before them.
         texts = min(recipe.batch_size, rows)
         recipe, rest = recipe.changed(corpus=corpus.config, batch_size=texts), rows % texts
@@ -64,12 +65,12 @@ def run(options: argparse.Namespace) -> None:
         )
         with options.devices.scope():
             asked = dataclasses.replace(opened, recipe=chosen)
-            network = asked.load_network(checkpoint, saved=not recipe.has_memory)
+            network = asked.load_network(checkpoint, saved=not has_memory)
             model = build_fit_model(network, chosen.make_objective(), chosen.training)
         with Progress("evaluating"):
             metrics = PretrainingValidation(chosen, corpus)(model, 0)
         memory = {}
-        if recipe.has_memory:
+        if has_memory:
             memory = {"memory": memory_length, "clamp": options.clamp}
             print(f"{'memory':24} {memory_length}")
         for name, value in metrics.items():
@@ -85,7 +86,7 @@ def run(options: argparse.Namespace) -> None:
                 **metrics,
             }
         )
-    ending = "".join(f"-{length}" for length in ["memory", *lengths]) if recipe.has_memory else ""
+    ending = "".join(f"-{length}" for length in ["memory", *lengths]) if has_memory else ""
     name = f"{corpus.fingerprint[:8]}-{checkpoint.name}{ending}.json"
     path = storage.as_path(options.output) if options.output else opened.path / "scores" / name
     write_json(path, records if len(records) > 1 else records[0])
@@ -143,14 +144,15 @@ def run_fill(options: argparse.Namespace) -> None:
         network, longest = opened.network, opened.config.longest or 512
     else:
         opened = PretrainingRun.open(options.run)
-        if opened.recipe.learns in CORRUPTING:
+        if opened.recipe.learnt.encoder_decoder:
             raise UserError(
                 f"{opened.path} is an encoder-decoder and fills no {MASK}: give a run of an encoder"
             )
-        if opened.recipe.learns not in FILLING:
+        if not opened.recipe.learnt.fills_masks:
+            known = ", ".join(name for name, kind in PRETRAINING.items() if kind.fills_masks)
             raise UserError(
                 f"{opened.path} has learnt by {opened.recipe.objective!r} and fills no {MASK}: "
-                f"give a run of {', '.join(FILLING)}"
+                f"give a run of {known}"
             )
         network = opened.load_network(options.checkpoint)
         longest = opened.recipe.corpus.sequence_length

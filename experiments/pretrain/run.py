@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
@@ -26,51 +27,15 @@ from macaron_tf.models import (
     generator_config,
 )
 from macaron_tf.objectives import (
-    CausalLanguageObjective,
+    PRETRAINING,
     DenoisingConfig,
-    DenoisingObjective,
-    MaskedLanguageObjective,
     MaskingConfig,
-    PermutationObjective,
     PretrainingObjective,
-    ReplacedTokenObjective,
-    SegmentLanguageObjective,
-    SpanBoundaryObjective,
     SpanCorruptionConfig,
-    SpanCorruptionObjective,
 )
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
 from macaron_tf.plug_ins import clear_errors, find, is_place
 from macaron_tf.settings import INT32, Count, Natural, OneOf, Positive, Settings, hints_of
-
-CAUSAL = ("causal_language", "segment_language")
-MEMORY = ("segment_language", "permutation_language")
-FILLING = ("masked_language", "span_boundary", "replaced_tokens")
-# Objectives of an encoder-decoder.
-CORRUPTING = ("span_corruption", "denoising")
-_OBJECTIVES = {
-    kind.learns: kind
-    for kind in (
-        MaskedLanguageObjective,
-        SpanBoundaryObjective,
-        ReplacedTokenObjective,
-        CausalLanguageObjective,
-        SegmentLanguageObjective,
-        PermutationObjective,
-        SpanCorruptionObjective,
-        DenoisingObjective,
-    )
-}
-
-
-def _objective_class(name: str) -> type[PretrainingObjective]:
-    if not is_place(name):
-        return _OBJECTIVES[name]
-    kind = find(name, PretrainingObjective)
-    if kind.learns not in _OBJECTIVES:
-        known = ", ".join(_OBJECTIVES)
-        raise UserError(f"objective {name} has learns={kind.learns!r}: give one of {known}")
-    return kind
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,7 +107,7 @@ class PretrainingRecipe(Recipe):
     masking: MaskingConfig = MaskingConfig()
     corruption: SpanCorruptionConfig = SpanCorruptionConfig()
     denoising: DenoisingConfig = DenoisingConfig()
-    objective: Annotated[str, OneOf(tuple(_OBJECTIVES), PretrainingObjective)] = "masked_language"
+    objective: Annotated[str, OneOf(tuple(PRETRAINING), PretrainingObjective)] = "masked_language"
     generator_width: Annotated[float, Gt(0), Le(1)] = 0.25
     discriminator_weight: Positive = 50.0
     head_transform: bool = True
@@ -155,23 +120,23 @@ class PretrainingRecipe(Recipe):
     validation_batches: Count | None = None
 
     def check(self) -> None:
-        if self.learns != "masked_language" and self.corpus.paired:
+        if self.learnt.learns != "masked_language" and self.corpus.paired:
             raise UserError(
                 f"objective {self.objective!r} reads running text: set corpus.pairs=none"
             )
-        if self.learns == "causal_language" and self.corpus.has_translations:
+        if self.learnt.learns == "causal_language" and self.corpus.has_translations:
             raise UserError(
                 f"objective {self.objective!r} reads text of one language a row: leave the "
                 "translation pairs out of corpus.sources"
             )
-        if self.learns == "span_boundary" and self.masking.choice != "spans":
+        if self.learnt.learns == "span_boundary" and self.masking.choice != "spans":
             raise UserError("objective 'span_boundary' needs spans: set masking.choice=spans")
-        if self.bidirectional and self.learns != "permutation_language":
+        if self.bidirectional and self.learnt.learns != "permutation_language":
             raise UserError(
                 f"bidirectional is of objective 'permutation_language': {self.objective!r} reads "
                 "its text forwards: leave it out"
             )
-        if self.has_memory:
+        if self.learnt.has_memory:
             if self.corpus.batch_alpha is not None:
                 raise UserError(
                     f"objective {self.objective!r} goes on from batch to batch, with one language "
@@ -190,38 +155,46 @@ class PretrainingRecipe(Recipe):
 
     def unread(self) -> dict[str, str]:
         readers = {
-            "masking.": FILLING,
+            "masking.": [name for name, kind in PRETRAINING.items() if kind.fills_masks],
             "corruption.": ("span_corruption",),
             "denoising.": ("denoising",),
             "generator_width": ("replaced_tokens",),
             "discriminator_weight": ("replaced_tokens",),
             "partial_prediction": ("permutation_language",),
-            "memory_length": MEMORY,
+            "memory_length": [name for name, kind in PRETRAINING.items() if kind.has_memory],
             "head_transform": ("masked_language", "span_boundary"),
         }
         if is_place(self.objective):  # its `preparation` gets them
             del readers["masking."]
-        others = {name: kinds for name, kinds in readers.items() if self.learns not in kinds}
+        others = {name: kinds for name, kinds in readers.items() if self.learnt.learns not in kinds}
         words = {name: " or ".join(map(repr, kinds)) for name, kinds in others.items()}
         found = super().unread() | {name: f"objective {kinds}" for name, kinds in words.items()}
         if self.vocabulary.kind != "wordpiece":
             found["vocabulary.max_characters"] = "vocabulary.kind=wordpiece"
         return found
 
-    @property
-    def learns(self) -> str:
-        """The objective of ours whose network and rows it has: itself, or a user's base."""
-        return _objective_class(self.objective).learns
+    @functools.cached_property
+    def objective_class(self) -> type[PretrainingObjective]:
+        """The class that `objective` names."""
+        if not is_place(self.objective):
+            return PRETRAINING[self.objective]
+        kind = find(self.objective, PretrainingObjective)
+        if kind.learns not in PRETRAINING:
+            raise UserError(
+                f"objective {self.objective} has learns={kind.learns!r}: give one of "
+                f"{', '.join(PRETRAINING)}"
+            )
+        return kind
 
-    @property
-    def has_memory(self) -> bool:
-        """Whether rows continue from batch to batch, with a memory of earlier ones."""
-        return self.learns in MEMORY
+    @functools.cached_property
+    def learnt(self) -> type[PretrainingObjective]:
+        """The objective of ours whose network and rows it has: `objective_class` or its base."""
+        return PRETRAINING[self.objective_class.learns]
 
     def model_config(self, vocab_size: int | None = None) -> EncoderConfig | EncoderDecoderConfig:
         config = super().model_config(vocab_size)
         length = self.corpus.sequence_length
-        if self.learns in CORRUPTING:
+        if self.learnt.encoder_decoder:
             needed = f"is no encoder-decoder, which objective {self.objective!r} needs"
             self.expect_model(config, EncoderDecoderConfig, needed)
             length -= 1  # without [CLS] and [SEP], with EOS
@@ -232,7 +205,7 @@ class PretrainingRecipe(Recipe):
                 f"model.max_length is {config.max_length}, less than corpus.sequence_length, "
                 f"{self.corpus.sequence_length}: raise it or take shorter rows"
             )
-        if self.learns in CORRUPTING:
+        if self.learnt.encoder_decoder:
             if self.corpus.languages:
                 raise UserError(
                     f"objective {self.objective!r} knows no languages: give the corpus's sources "
@@ -243,12 +216,12 @@ class PretrainingRecipe(Recipe):
             raise UserError(
                 "corpus.pairs needs model.num_segments of 2 or more: pairs have 2 segments"
             )
-        if config.causal != (self.learns in CAUSAL):
+        if config.causal != self.learnt.causal:
             raise UserError(
                 f"objective {self.objective!r} with model.causal={config.causal}: a causal model "
                 "learns 'causal_language' or 'segment_language', and nothing else does"
             )
-        if config.adaptive_cutoffs and self.learns not in (*CAUSAL, *MEMORY):
+        if config.adaptive_cutoffs and not (self.learnt.causal or self.learnt.has_memory):
             raise UserError(
                 f"objective {self.objective!r} scores tokens by their table of embeddings: set "
                 "model.adaptive_cutoffs=()"
@@ -256,12 +229,12 @@ class PretrainingRecipe(Recipe):
         if config.adaptive_cutoffs and vocab_size:
             with naming("model.adaptive_cutoffs"):
                 cluster_bounds(vocab_size, config.adaptive_cutoffs)
-        if self.learns == "permutation_language" and "swish_rnn" in config.blocks:
+        if self.learnt.learns == "permutation_language" and "swish_rnn" in config.blocks:
             raise UserError(
                 "model.block=swish_rnn with objective 'permutation_language': its recurrence would "
                 "tell each token to itself; take transformer or macaron"
             )
-        if self.has_memory and not config.relative:
+        if self.learnt.has_memory and not config.relative:
             raise UserError(
                 f"objective {self.objective!r} needs attention that looks back: set "
                 "model.positions=transformer_xl"
@@ -283,20 +256,21 @@ class PretrainingRecipe(Recipe):
             "permutation_language": {"partial": self.partial_prediction},
             "span_corruption": {"config": self.corruption},
             "denoising": {"config": self.denoising},
-        }.get(self.learns, {})
-        kind = _objective_class(self.objective)
+        }.get(self.learnt.learns, {})
+        kind = self.objective_class
         fitting = {name: value for name, value in options.items() if name in hints_of(kind)}
         place = is_place(self.objective) and clear_errors(self.objective)
         with place or contextlib.nullcontext():
             return kind(skip_padding=skip, **fitting)
 
     def usage(self) -> dict:
+        learns = self.learnt.learns
         return {
             **super().usage(),
-            "objective": self.learns,
+            "objective": learns,
             "trained_length": self.corpus.sequence_length,
             "languages": self.corpus.languages,
-            "sentinels": self.corruption.sentinels if self.learns == "span_corruption" else 0,
+            "sentinels": self.corruption.sentinels if learns == "span_corruption" else 0,
         }
 
 
@@ -309,15 +283,15 @@ class PretrainingRun(Run):
     def make_network(self) -> keras.Model:
         """The recipe's model with its heads."""
         recipe = self.recipe
-        sentinels = SENTINEL_ROWS if recipe.learns == "span_corruption" else 0
+        sentinels = SENTINEL_ROWS if recipe.learnt.learns == "span_corruption" else 0
         config = recipe.model_config(self.vocabulary.size + sentinels)
         policy = {"dtype": recipe.training.dtype_policy}
-        match recipe.learns:
+        match recipe.learnt.learns:
             case "masked_language" | "span_boundary":
                 return PretrainingEncoder(
                     config,
                     sentence_pair=recipe.corpus.paired,
-                    span_boundary=recipe.learns == "span_boundary",
+                    span_boundary=recipe.learnt.learns == "span_boundary",
                     head_options=None if recipe.head_transform else {"transform": False},
                     **policy,
                 )
@@ -336,7 +310,7 @@ class PretrainingRun(Run):
 
     def build_network(self, saved: bool = False) -> keras.Model:
         network = super().build_network(saved)
-        if self.recipe.has_memory and not saved:
+        if self.recipe.learnt.has_memory and not saved:
             # Each replica keeps its own rows' memory, see `macaron_tf.distribution.distributed`.
             mesh = keras.distribution.distribution()
             replicas = tf.distribute.get_strategy().num_replicas_in_sync
@@ -352,4 +326,4 @@ class PretrainingRun(Run):
         return network
 
     def memory(self, network: keras.Model, use: str = "training") -> Sequence[keras.Variable]:
-        return network.memories[use].variables if self.recipe.has_memory else ()
+        return network.memories[use].variables if self.recipe.learnt.has_memory else ()

@@ -9,13 +9,7 @@ from etils import epath
 
 from experiments import registry
 from experiments.pretrain.corpus import described, prepare_corpus
-from experiments.pretrain.run import (
-    CAUSAL,
-    CORRUPTING,
-    FILLING,
-    PretrainingRecipe,
-    PretrainingRun,
-)
+from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
 from experiments.recipe import override, warn_unread
 from experiments.train_run import RunData, measured, report, train_run
 from macaron_tf.data.corpus.reading import (
@@ -68,11 +62,11 @@ def run(options: argparse.Namespace) -> None:
     result = train_recipe(
         recipe, path, corpus, options.devices, options.data_service, options.own_shards, source
     )
-    command = "text_to_text" if recipe.learns in CORRUPTING else "finetune"
+    command = "text_to_text" if recipe.learnt.encoder_decoder else "finetune"
     steps = [f"python -m experiments.{command} train sst2 {{run}}-sst2 --init {{run}}"]
-    if recipe.learns in CAUSAL:
+    if recipe.learnt.causal:
         steps.append('python -m experiments.generate complete {run} "The story of"')
-    elif recipe.learns in FILLING:
+    elif recipe.learnt.fills_masks:
         steps.append('{me} fill {run} "the [MASK] of the story"')
     report(result, recipe, options, *steps, "tensorboard --logdir {run}")
 
@@ -178,7 +172,7 @@ def _batches(
 ) -> Callable[[int], tf.data.Dataset]:
     """`batches(start)`, the endless training batches from a micro-batch on."""
     size, seed, mask_seed = recipe.batch_size, recipe.training.seed, recipe.training.seed
-    if recipe.has_memory and (data_service or own_shards):
+    if recipe.learnt.has_memory and (data_service or own_shards):
         raise UserError(
             f"objective {recipe.objective!r} reads its texts in order: leave out --data-service "
             "and --own-shards"
@@ -200,7 +194,7 @@ def _batches(
     objective, numbered = recipe.make_objective(), recipe.masking.duplicates is not None
 
     def batches(start: int) -> tf.data.Dataset:
-        if recipe.has_memory:
+        if recipe.learnt.has_memory:
             texts = {"bidirectional": recipe.bidirectional}
             texts["turns"] = recipe.training.accumulation_steps
             rows = stream_dataset(corpus, "train", size, start, **texts)
@@ -222,7 +216,7 @@ class PretrainingValidation:
 
     def __init__(self, recipe: PretrainingRecipe, corpus: PretrainingCorpus):
         objective = recipe.make_objective()
-        if recipe.has_memory:  # texts of equal length
+        if recipe.learnt.has_memory:  # texts of equal length
             rows = stream_dataset(corpus, "validation", recipe.batch_size, repeat=False)
         else:
             rows = corpus.dataset(

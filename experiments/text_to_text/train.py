@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from experiments import registry
-from experiments.pretrain.run import CORRUPTING
 from experiments.recipe import override, warn_unread
 from experiments.text_to_text.evaluate import TextPairs, check_answers
 from experiments.text_to_text.run import PREFIXES, TextRecipe, TextRun, recipe_for
@@ -18,7 +17,7 @@ from macaron_tf.data.translation import CleaningConfig, TranslationData
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path
 from macaron_tf.models.pretrained import Pretrained
-from macaron_tf.objectives import TranslationObjective
+from macaron_tf.objectives import PRETRAINING, TranslationObjective, learnt
 from macaron_tf.pretrained import load
 
 _SCORES = {"summarization": ("rouge1", "rouge2", "rougeL"), "translation": ("bleu", "chrf")}
@@ -27,10 +26,11 @@ _SCORES = {"summarization": ("rouge1", "rouge2", "rougeL"), "translation": ("ble
 def read_start(given: str) -> Pretrained:
     """Reads `--init`: the folder of a pre-training run of T5 or BART, or `hugging-face:DIR`."""
     found = load(given)
-    if found.objective not in CORRUPTING:
+    if not learnt(found.objective).encoder_decoder:
+        known = " or ".join(name for name, kind in PRETRAINING.items() if kind.encoder_decoder)
         raise UserError(
             f"--init {given} has learnt {found.objective!r} and is no encoder-decoder: give a run "
-            f"of {' or '.join(CORRUPTING)}, or a T5 or BART"
+            f"of {known}, or a T5 or BART"
         )
     if found.vocabulary is None:
         raise UserError(f"--init {given} has no tokenizer beside it: put its files there")

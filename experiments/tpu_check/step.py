@@ -248,7 +248,7 @@ class Pretraining(Step):
 
         def features(numbers: tf.Tensor) -> dict[str, tf.Tensor]:
             batch = record.features(numbers)
-            if recipe.has_memory:  # as `stream_dataset` gives them
+            if recipe.learnt.has_memory:  # as `stream_dataset` gives them
                 starts = tf.zeros([shape.rows], tf.bool)
                 batch |= {"previous_ids": batch["token_ids"], "starts": starts}
             if recipe.bidirectional:
@@ -262,7 +262,7 @@ class Pretraining(Step):
         return dict(objective.dataset(batches, masking, vocabulary, seed=0).element_spec)
 
     def trace(self, model: TrainedModel, shape: Shape) -> Traced:
-        if self.recipe.has_memory:
+        if self.recipe.learnt.has_memory:
             model.network.keep_memory(shape.rows)
         return super().trace(model, shape)
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from experiments.finetune.init import Init, init_of, read_init
-from experiments.pretrain.run import CORRUPTING
 from experiments.recipe import naming
 from experiments.translate.run import TranslationRecipe
 from macaron_tf.data.sources.readers import count_pairs, stream_pairs
@@ -18,6 +17,7 @@ from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig, catalog
 from macaron_tf.models.config import FREE, differing_fields
 from macaron_tf.models.encoder_decoder import PARTS, config_from_encoder, copy_embeddings
 from macaron_tf.models.pretrained import Pretrained
+from macaron_tf.objectives import learnt
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
 from macaron_tf.pretrained import load, locate
 from macaron_tf.text import (
@@ -271,7 +271,7 @@ def read_start(
             raise UserError("--init-parts and --init-decoder go with --init RUN")
         return Start("")
     source = load(given)
-    if source.objective in CORRUPTING and not locate(given).without_recipe:
+    if learnt(source.objective).encoder_decoder and not locate(given).without_recipe:
         for flag, value in (("--init-parts", parts), ("--init-decoder", decoder)):
             if value:
                 raise UserError(f"{flag}: {given} is an encoder-decoder and is taken whole")

@@ -31,3 +31,26 @@ from macaron_tf.objectives.translation import (
     label_smoothed_cross_entropy,
     shift_right,
 )
+
+# The objectives of pre-training, by the names that recipes and model.json have for them.
+PRETRAINING: dict[str, type[PretrainingObjective]] = {
+    kind.learns: kind
+    for kind in (
+        MaskedLanguageObjective,
+        SpanBoundaryObjective,
+        ReplacedTokenObjective,
+        CausalLanguageObjective,
+        SegmentLanguageObjective,
+        PermutationObjective,
+        SpanCorruptionObjective,
+        DenoisingObjective,
+    )
+}
+
+
+def learnt(objective: str | None) -> type[Objective]:
+    """The class of an objective that a model has learnt, see `Pretrained.objective`.
+
+    Of another name, and of None, `Objective`, with which a model learns to do nothing of its own.
+    """
+    return PRETRAINING.get(objective, Objective)

@@ -34,9 +34,17 @@ class Objective(Settings, abc.ABC):
 
     Attributes:
         metric_names: the metrics of an evaluation, as `metrics_from_sums` names them.
+        causal: the network predicts each next token: it goes on with any text.
+        fills_masks: the network predicts masked tokens: it fills in each [MASK].
+        encoder_decoder: the network reads one text and writes another.
+        has_memory: texts go on from batch to batch, and the network remembers what came before.
     """
 
     metric_names: ClassVar[tuple[str, ...]] = ("loss",)
+    causal: ClassVar[bool] = False
+    fills_masks: ClassVar[bool] = False
+    encoder_decoder: ClassVar[bool] = False
+    has_memory: ClassVar[bool] = False
 
     @abc.abstractmethod
     def __call__(self, network, batch: Batch, training: bool) -> Sums:

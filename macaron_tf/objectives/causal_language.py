@@ -38,6 +38,7 @@ class CausalLanguageObjective(PretrainingObjective):
     """
 
     learns = "causal_language"
+    causal = True
 
     def preparation(self, spec, masking, vocabulary):
         """Rows stay as they are: nothing is masked."""
@@ -71,6 +72,7 @@ class SegmentLanguageObjective(CausalLanguageObjective):
     """
 
     learns = "segment_language"
+    has_memory = True
 
     def preparation(self, spec, masking, vocabulary):
         """Segments of `stream_dataset`'s rows: `labels (B, L - 2)`, and the token before each.

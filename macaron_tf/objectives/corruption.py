@@ -34,6 +34,8 @@ class CorruptionObjective(PretrainingObjective):
     the sums of a `TranslationObjective` without smoothing.
     """
 
+    encoder_decoder = True
+
     @abc.abstractmethod
     def corruption(self, vocabulary: PieceVocabulary, length: int) -> Corruption:
         """The corruption of texts of at most R = `length` tokens, in-graph, of static shapes."""

@@ -38,6 +38,8 @@ class MaskedLanguageObjective(PretrainingObjective):
     section 3.1, for the order of sentences; Conneau and Lample 2019 (XLM), section 3.4.
     """
 
+    fills_masks = True
+
     sentence_pair: bool = False
 
     @property
@@ -78,6 +80,7 @@ class SpanBoundaryObjective(PretrainingObjective):
     """
 
     learns = "span_boundary"
+    fills_masks = True
 
     metric_names = (
         *PretrainingObjective.metric_names,

@@ -81,6 +81,7 @@ class PermutationObjective(PretrainingObjective):
     """
 
     learns = "permutation_language"
+    has_memory = True
 
     partial: Positive = 6.0
 

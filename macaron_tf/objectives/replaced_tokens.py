@@ -44,6 +44,7 @@ class ReplacedTokenObjective(PretrainingObjective):
     """
 
     learns = "replaced_tokens"
+    fills_masks = True
 
     discriminator_weight: NonNegative = 50.0
     metric_names = (
