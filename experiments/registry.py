@@ -1,8 +1,7 @@
-"""The recipes by name: every public function in a module of `experiments.recipes` makes one."""
+"""The recipes by name; a name imports the module of its family alone."""
 
 import argparse
 import dataclasses
-import functools
 import importlib
 import inspect
 import json
@@ -16,26 +15,48 @@ from macaron_tf.command_names import as_typed
 from macaron_tf.errors import UserError, nearest
 from macaron_tf.plug_ins import allow, allow_within, called, find, is_place, trusting
 
-# Imported by its name, since recipes import the commands, and the commands this module.
-_PACKAGE = "experiments.recipes"
+# The recipes of each module of `experiments.recipes`, which is imported once one is asked for.
+_FAMILIES = {
+    "bert": """
+        bert_tiny bert_base bert_large bert_devlin_128 bert_devlin_512
+        bert_rab_tiny bert_rab_base bert_rab_large swish_rnn_tiny swish_rnn_base swish_rnn_large
+        macaron_bert_tiny macaron_bert_base macaron_bert_released
+    """,
+    "bert_successors": """
+        roberta_tiny roberta_base roberta_8k_base roberta_8k_large albert_tiny albert_base
+        span_bert_tiny span_bert_base electra_tiny electra_small electra_base
+        xlm_tiny xlm_clm_tiny xlm_captions_tiny xlm_xnli gmlp_tiny gmlp_base amlp_tiny amlp_base
+    """,
+    "elmo": "elmo_tiny elmo_original",
+    "language_models": """
+        gpt_tiny gpt_quick gpt_base gpt2_tiny gpt2_base
+        transformer_xl_tiny transformer_xl_base xlnet_tiny xlnet_large xlnet_base
+    """,
+    "tcn": """
+        tcn_adding tcn_copy_memory tcn_jsb tcn_nottingham tcn_mnist tcn_permuted_mnist
+        tcn_ptb_words tcn_ptb_characters tcn_wikitext tcn_lambada
+    """,
+    "text_to_text": "t5_tiny t5_base bart_tiny bart_base",
+    "translation": """
+        demo multi30k_macaron_tiny multi30k_transformer_tiny multi30k_xlm_tiny
+        multi30k_unsupervised_tiny multi30k_bart_tiny
+        iwslt14_macaron_small wmt14_macaron_base wmt14_macaron_big
+    """,
+}
+FAMILY_OF = {name: family for family, names in _FAMILIES.items() for name in names.split()}
 
 
-@functools.cache
-def _makers() -> dict[str, Callable[[], Recipe]]:
-    path = importlib.import_module(_PACKAGE).__path__
-    modules = (importlib.import_module(f"{_PACKAGE}.{m.name}") for m in pkgutil.iter_modules(path))
-    found = {
-        name: function
-        for module in modules
-        for name, function in inspect.getmembers(module, inspect.isfunction)
-        if function.__module__ == module.__name__ and not name.startswith("_")
-    }
-    return dict(sorted(found.items()))
+def _maker(name: str) -> Callable[[], Recipe] | None:
+    """The function of a recipe's name; None where there is no such recipe."""
+    if name not in FAMILY_OF:
+        return None
+    # Imported by its name, since recipes import the commands, and the commands this module.
+    return getattr(importlib.import_module(f"experiments.recipes.{FAMILY_OF[name]}"), name)
 
 
 def names(kind: type[Recipe] = Recipe) -> list[str]:
     """The names of the recipes of a class."""
-    return [name for name, make in _makers().items() if isinstance(make(), kind)]
+    return [name for name in sorted(FAMILY_OF) if isinstance(_maker(name)(), kind)]
 
 
 def load(name: str, kind: type[Recipe] = Recipe, settings: Iterable[str] = ()) -> Recipe:
@@ -45,7 +66,7 @@ def load(name: str, kind: type[Recipe] = Recipe, settings: Iterable[str] = ()) -
         name: of `names`, or the place of a function of the user's, `./my_recipes.py[:NAME]` or
             `package.module:NAME`, see `macaron_tf.plug_ins`.
     """
-    return override(made(name, kind, _makers()), settings)
+    return override(made(name, kind, _maker(name)), settings)
 
 
 def load_given(options: argparse.Namespace, run: type[Run]) -> Recipe:
@@ -57,8 +78,8 @@ def load_given(options: argparse.Namespace, run: type[Run]) -> Recipe:
     return override(recipe, options.set, run.begun(options.run))
 
 
-def made(name: str, kind: type[Recipe], makers: dict[str, Callable], *arguments) -> Recipe:
-    """The recipe that a function of a name among ours, or of the user's, makes of `arguments`."""
+def made(name: str, kind: type[Recipe], ours: Callable | None, *arguments) -> Recipe:
+    """The recipe that a function, ours of that name or the user's, makes of `arguments`."""
     if is_place(name):
         allow(name)
         function = find(name)
@@ -69,8 +90,8 @@ def made(name: str, kind: type[Recipe], makers: dict[str, Callable], *arguments)
             raise UserError(
                 f"{name} returns a {type(recipe).__name__}: let it return a {kind.__name__}"
             )
-    elif name in makers:
-        recipe = makers[name](*arguments)
+    elif ours is not None:
+        recipe = ours(*arguments)
     else:
         raise UserError(
             f"no recipe is called {name!r}; there are {', '.join(names(kind))}"
@@ -86,7 +107,7 @@ def made(name: str, kind: type[Recipe], makers: dict[str, Callable], *arguments)
 
 def documentation(name: str) -> tuple[str, str]:
     """A recipe's text, and its family's: the sources of its numbers, the measured result."""
-    make = _makers()[name]
+    make = _maker(name)
     return inspect.getdoc(make), inspect.getdoc(inspect.getmodule(make))
 
 

@@ -251,7 +251,7 @@ def preset(name: str, task: Task) -> FinetuningRecipe:
     if name not in PRESETS and not is_place(name):
         near = nearest(name, PRESETS)
         raise UserError(f"no preset is called {name!r}; there are {', '.join(PRESETS)}{near}")
-    return registry.made(name, FinetuningRecipe, PRESETS, task)
+    return registry.made(name, FinetuningRecipe, PRESETS.get(name), task)
 
 
 def run_settings(options: argparse.Namespace) -> None:

@@ -1,5 +1,6 @@
 """Recipes and their settings, the runs that are made of them, and the commands' parsers."""
 
+import ast
 import contextlib
 import dataclasses
 import importlib
@@ -31,6 +32,22 @@ from tests.harness import refuses
 
 ROOT = pathlib.Path(__file__).parents[2]
 FAMILIES = ("bert", "bert_rab", "swish_rnn")
+
+
+def test_every_public_function_of_a_family_is_listed():
+    listed = {}
+    for path in (ROOT / "experiments" / "recipes").glob("[a-z]*.py"):
+        functions = [n for n in ast.parse(path.read_text()).body if isinstance(n, ast.FunctionDef)]
+        listed |= {f.name: path.stem for f in functions if not f.name.startswith("_")}
+    assert listed == registry.FAMILY_OF
+
+
+def test_a_recipe_imports_its_own_family_alone():
+    code = "import sys; from experiments import registry; registry.load('bert_tiny'); "
+    code += "print([m for m in sys.modules if m.startswith('experiments.')])"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert "experiments.recipes.bert'" in shown.stdout, shown.stderr
+    assert not re.search(r"\.(elmo|tcn|translat\w+|finetune)", shown.stdout)
 
 
 @pytest.mark.parametrize("name", registry.names())
