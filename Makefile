@@ -11,11 +11,12 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 RUN := env TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python
 
-.PHONY: help setup demo test fuzz test-slow test-peers test-tpu test-beam test-notebooks notebooks engines test-engines test-bucket tpu-check lint bench walk wheel docs clean
+.PHONY: help setup demo test test-lab fuzz test-slow test-peers test-tpu test-beam test-notebooks notebooks engines test-engines test-bucket tpu-check lint bench walk wheel docs clean
 
 help:
 	@echo "make demo       train a small Macaron translator, score, export and serve it (10 minutes)"
 	@echo "make test       lint and the tests (minutes)"
+	@echo "make test-lab   the tests of experiments.lab: benchmarks, studies, the TPU check"
 	@echo "make test-slow  the slow tests alone"
 	@echo "make fuzz       hostile settings, flags, folders, requests (an hour; SEED=1 MINUTES=60)"
 	@echo "make test-peers parity with Hugging Face in PyTorch (installs it into .venv-peers)"
@@ -55,8 +56,11 @@ lint: $(STAMP)
 	@$(BIN)/lint-imports
 
 test: $(STAMP) lint
-	@$(RUN) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	@$(RUN) -m pytest --ignore tests/lab -n 2 --dist loadfile --no-loadscope-reorder
 	@$(RUN) -m pytest -m service tests/data/test_service.py tests/experiments/test_data_service.py
+
+test-lab: $(STAMP)
+	@$(RUN) -m pytest tests/lab -n 2 --dist loadfile --no-loadscope-reorder
 
 # Other cases than those of `make test`; stops at a finding, whose case becomes one of `@example`.
 SEED ?= 1
@@ -68,33 +72,33 @@ test-slow: $(STAMP)
 	@$(RUN) -m pytest -m slow
 
 # The peers' packages lie in a folder of their own, so that the pinned environment stays as it is.
-$(PEERS)/installed: $(STAMP) experiments/benchmarks/requirements.txt
+$(PEERS)/installed: $(STAMP) experiments/lab/benchmarks/requirements.txt
 	$(BIN)/python -m venv $(PEERS)
 	echo "$$(pwd)/$$(ls -d $(VENV)/lib/python*/site-packages)" > $$(ls -d $(PEERS)/lib/python*/site-packages)/main.pth
-	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r experiments/benchmarks/requirements.txt
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r experiments/lab/benchmarks/requirements.txt
 	@touch $@
 
 bench: $(PEERS)/installed
-	env TF_CPP_MIN_LOG_LEVEL=3 $(PEERS)/bin/python -m experiments.benchmarks
+	env TF_CPP_MIN_LOG_LEVEL=3 $(PEERS)/bin/python -m experiments.lab.benchmarks
 
-# Joey NMT, for experiments.benchmarks.translation_training: it needs older packages than ours.
-$(JOEY)/installed: experiments/benchmarks/requirements-joeynmt.txt
+# Joey NMT, for experiments.lab.benchmarks.translation_training: it needs older packages than ours.
+$(JOEY)/installed: experiments/lab/benchmarks/requirements-joeynmt.txt
 	$(PYTHON) -m venv $(JOEY)
-	$(JOEY)/bin/python -m pip install --quiet --disable-pip-version-check -r experiments/benchmarks/requirements-joeynmt.txt
+	$(JOEY)/bin/python -m pip install --quiet --disable-pip-version-check -r experiments/lab/benchmarks/requirements-joeynmt.txt
 	@touch $@
 
 PEER_TESTS := tests/interop tests/layers/test_attention.py \
-  $(addprefix tests/experiments/test_,hugging_face.py text_to_text.py \
-  benchmark_harness.py benchmark_serving.py benchmark_train_step.py)
+  $(addprefix tests/experiments/test_,hugging_face.py text_to_text.py) \
+  $(addprefix tests/lab/test_benchmark_,harness.py serving.py train_step.py)
 
 test-peers: $(PEERS)/installed
 	env TF_CPP_MIN_LOG_LEVEL=3 $(PEERS)/bin/python -m pytest $(PEER_TESTS)
 
 # As the peers': what compiles for a TPU, beside the pinned environment.
-$(TPU)/installed: $(STAMP) experiments/tpu_check/requirements.txt
+$(TPU)/installed: $(STAMP) experiments/lab/tpu_check/requirements.txt
 	$(BIN)/python -m venv $(TPU)
 	echo "$$(pwd)/$$(ls -d $(VENV)/lib/python*/site-packages)" > $$(ls -d $(TPU)/lib/python*/site-packages)/main.pth
-	$(TPU)/bin/python -m pip install --quiet --disable-pip-version-check -r experiments/tpu_check/requirements.txt
+	$(TPU)/bin/python -m pip install --quiet --disable-pip-version-check -r experiments/lab/tpu_check/requirements.txt
 	@touch $@
 
 TPU_RECIPES := bert_base bert_rab_base swish_rnn_base macaron_bert_base macaron_bert_released \
@@ -113,7 +117,7 @@ TPU_MESH := bert_base swish_rnn_base gpt2_base wmt14_macaron_base
 
 # A recipe that does not pass is in the table, and the others follow. Each has a process of its own:
 # TensorFlow keeps what it has traced, a gigabyte a recipe.
-CHECK := env TF_CPP_MIN_LOG_LEVEL=3 $(TPU)/bin/python -m experiments.tpu_check
+CHECK := env TF_CPP_MIN_LOG_LEVEL=3 $(TPU)/bin/python -m experiments.lab.tpu_check
 RESULTS := experiments/results/tpu_check
 
 tpu-check: $(TPU)/installed
@@ -126,7 +130,7 @@ tpu-check: $(TPU)/installed
 	$(CHECK) --slices --markdown $(RESULTS)_slices.md
 
 test-tpu: $(TPU)/installed
-	env TF_CPP_MIN_LOG_LEVEL=3 $(TPU)/bin/python -m pytest tests/experiments/test_tpu_check.py
+	env TF_CPP_MIN_LOG_LEVEL=3 $(TPU)/bin/python -m pytest tests/lab/test_tpu_check.py
 
 # Triton and what else serving is checked with; its Python backend needs NumPy 1, which is found first.
 $(ENGINES)/installed: $(STAMP) export/deploy/requirements.txt

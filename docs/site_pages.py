@@ -34,7 +34,7 @@ PAGES = (
     "export/deploy/*",
 )
 ROOMS = ("", "layers", "models", "objectives", "training", "decoding", "text", "kernels")
-ROOMS += ("distribution", "interop", "keras_hub", "layers.mixer", "layers.watching")
+ROOMS += ("distribution", "interop", "interop.keras_hub", "layers.mixer", "layers.watching")
 ROOMS += ("models.catalog", "objectives.base")
 OVERVIEW = "docs/systems.md"
 CLAIMS = "docs/claims.md"
@@ -334,7 +334,7 @@ def cell(text: str) -> str:
 
 def commands_page() -> str:
     """The help of every command."""
-    from macaron_tf.command_names import COMMANDS
+    from macaron_tf.cli.command_names import COMMANDS
 
     parts = [
         "# Every command\n\nMade from `--help`. An installed package has `macaron NAME` for each.\n"

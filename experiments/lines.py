@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
+from macaron_tf.cli.program import decoded
 from macaron_tf.io import paths as storage
-from macaron_tf.program import decoded
 
 CHUNK = 256  # greatest number of lines answered together
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from macaron_tf.program import begin_command
+from macaron_tf.cli.program import begin_command
 
 if sys.argv[:1] == ["-m"]:  # `python -m` looks its module up: this process is a command's
     begin_command()

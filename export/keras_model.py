@@ -9,8 +9,8 @@ OUT/VERSION is written as `export.saved_model` writes it.
 
 import argparse
 
-from experiments.command_line import argument, count, place, single_program
 from export.saved_model import BFLOAT16, COMPILE
+from macaron_tf.cli.arguments import argument, count, place, single_program
 from macaron_tf.errors import UserError, parse_json
 
 

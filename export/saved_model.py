@@ -15,11 +15,11 @@ import os
 
 from etils import epath
 
-from experiments.command_line import TRUST_CODE, Parser, checkpoint, count, place, switch
 from export.server.config import MAX_VERSION
-from macaron_tf.command_names import as_typed
+from macaron_tf.cli.arguments import TRUST_CODE, Parser, checkpoint, count, place, switch
+from macaron_tf.cli.command_names import as_typed
+from macaron_tf.cli.program import exit_on_user_error
 from macaron_tf.plug_ins import trusting
-from macaron_tf.program import exit_on_user_error
 
 COMPILE = switch(
     "--compile",

@@ -16,10 +16,10 @@ import signal
 import sys
 import threading
 
-from experiments.command_line import Parser, place
 from export.server.config import ServerConfig
+from macaron_tf.cli.arguments import Parser, place
+from macaron_tf.cli.program import exit_on_user_error
 from macaron_tf.errors import check_path
-from macaron_tf.program import exit_on_user_error
 from macaron_tf.settings import describe, hints_of, parse
 
 

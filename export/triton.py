@@ -28,7 +28,7 @@ import time
 import urllib.request
 from collections.abc import Mapping
 
-from experiments.command_line import argument, count, local_place, single_program
+from macaron_tf.cli.arguments import argument, count, local_place, single_program
 from macaron_tf.errors import UserError
 
 _DEFAULT = "serving_default"
@@ -40,7 +40,7 @@ _MODEL = """import sys
 # In place of the packages of the Python that Triton brings up.
 sys.path[:] = {path} + [folder for folder in sys.path if not folder.endswith("-packages")]
 import export
-from macaron_tf.program import lean_imports
+from macaron_tf.cli.program import lean_imports
 
 lean_imports()  # JAX, which TensorFlow tries, does not run with this NumPy
 from export.triton_model import TritonPythonModel

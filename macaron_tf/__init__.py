@@ -19,10 +19,9 @@ if sys.version_info < (3, 11):  # noqa: UP036  a checkout, run outside its envir
     print("error: macaron_tf needs Python 3.11 or later: activate its environment", file=sys.stderr)
     sys.exit(2)
 
-from macaron_tf.command_names import SCRIPT
+from macaron_tf.cli.command_names import SCRIPT
 
 if TYPE_CHECKING:
-    from macaron_tf import keras_hub as keras_hub
     from macaron_tf import layers, models
     from macaron_tf.models.catalog import build
     from macaron_tf.pretrained import load
@@ -36,7 +35,7 @@ def __getattr__(name: str):
         return importlib.import_module("macaron_tf.pretrained").load
     if name == "build":
         return importlib.import_module("macaron_tf.models.catalog").build
-    if name in ("keras_hub", "layers", "models"):
+    if name in ("layers", "models"):
         return importlib.import_module(f"macaron_tf.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -68,7 +68,7 @@ def load(
               one (see `find_checkpoint`), or a folder that `Pretrained.save_pretrained` wrote;
             - `hugging-face:DIR` of its `save_pretrained` or sentence-transformers;
             - `keras-hub:DIR` of a BERT, RoBERTa, DistilBERT, ELECTRA or GPT-2 preset, or one of
-              `macaron_tf.keras_hub`;
+              `macaron_tf.interop.keras_hub`;
             - `model-garden:DIR` of a BERT as Model Garden publishes it;
             - `hub:OWNER/NAME[@REVISION]`, any of these on Hugging Face's hub, which is downloaded
               once, by the package huggingface_hub;
@@ -310,7 +310,7 @@ def _read_library(found: Location, lower_case: bool | None, pooling: bool) -> Pr
     described = read_json(config) if config.is_file() else {}
     if found.library == KERAS_HUB:
         if str(described.get("registered_name")).startswith("macaron_tf>"):
-            from macaron_tf.keras_hub import read_preset  # KerasHub is optional
+            from macaron_tf.interop.keras_hub import read_preset  # KerasHub is optional
 
             return read_preset(folder)
         return read_keras_hub(folder)

@@ -12,15 +12,16 @@ import sys
 
 import pytest
 
-from experiments import command_line, registry
+from experiments import registry
 from experiments.embed.run import paper_recipe
 from experiments.finetune.run import preset
 from experiments.recipe import Recipe, override, settings_of
 from experiments.text_to_text.run import TextRecipe
-from macaron_tf.command_names import COMMANDS, module_of
+from macaron_tf.cli import arguments
+from macaron_tf.cli.command_names import COMMANDS
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.errors import UserError
-from tests import walk
+from tests import lab, walk
 
 ROOT = pathlib.Path(__file__).parents[1]
 FILES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -29,19 +30,19 @@ PAGES = {file.relative_to(ROOT).as_posix(): file.read_text(encoding="utf-8") for
 
 # Commands that the walk leaves out, and the tests that run them.
 TESTED = {
-    "experiments.benchmarks.soak": "experiments/test_benchmark_soak.py",
-    "experiments.cloud.cost": "experiments/test_cloud.py",
+    "experiments.lab.benchmarks.soak": "lab/test_benchmark_soak.py",
+    "experiments.lab.cloud_cost": "lab/test_cloud_cost.py",
     "experiments.data_service": "experiments/test_data_service.py",
     "experiments.elmo tag": "experiments/elmo/test_commands.py",
     "experiments.examples.gpt": "experiments/test_examples.py",
     "experiments.finetune submit": "experiments/test_finetune.py",  # walk's RTE has no test
-    "experiments.ode": "experiments/test_ode.py",
-    "experiments.slides encoders": "experiments/test_studies.py",
-    "experiments.slides decoders": "experiments/test_studies.py",
-    "experiments.slides sentences": "experiments/test_studies.py",
-    "experiments.swish_rnn step-sizes": "experiments/test_studies.py",
+    "experiments.lab.ode": "lab/test_ode.py",
+    "experiments.lab.slides encoders": "lab/test_studies.py",
+    "experiments.lab.slides decoders": "lab/test_studies.py",
+    "experiments.lab.slides sentences": "lab/test_studies.py",
+    "experiments.lab.swish_rnn step-sizes": "lab/test_studies.py",
     "experiments.tcn train": "experiments/tcn/test_commands.py",
-    "experiments.tpu_check": "experiments/test_tpu_check.py",
+    "experiments.lab.tpu_check": "lab/test_tpu_check.py",
     "export.client": "export/test_serve_client.py",
     "export.keras_model": "export/test_exported.py",
     "export.serve": "export/test_serve_command.py",
@@ -69,7 +70,7 @@ def key(line: str) -> str:
 
 def program(module: str):
     """The `main` of a command's module or package; None for a script."""
-    if module not in {known for known, _ in COMMANDS.values()}:
+    if module not in {*lab.COMMANDS, *(known for known, _ in COMMANDS.values())}:
         return None
     with contextlib.suppress(ModuleNotFoundError):
         module = importlib.import_module(f"{module}.__main__").__name__
@@ -167,19 +168,19 @@ def accepted(monkeypatch, capsys):
     """Whether a command's parser takes a line; of a script, or a line with ..., True."""
     # `parse_intermixed_args`, which calls the second, is bound when one is made.
     for method in ("parse_args", "parse_known_intermixed_args"):
-        parse = getattr(command_line.Parser, method)
+        parse = getattr(arguments.Parser, method)
 
         def stop(self, *words, parse=parse):
             parsed = parse(self, *words)
             assert not (isinstance(parsed, tuple) and parsed[1]), f"unknown words: {parsed[1]}"
             raise _Parsed
 
-        monkeypatch.setattr(command_line.Parser, method, stop)
+        monkeypatch.setattr(arguments.Parser, method, stop)
 
     def accepts(line: str) -> bool:
         module, *words = shlex.split(line.partition(" > ")[0].partition(" < ")[0])
         main = program(module)
-        if "..." in words or main is None or main.__module__ != "experiments.command_line":
+        if "..." in words or main is None or main.__module__ != "macaron_tf.cli.arguments":
             return True
         try:
             main(words)
@@ -271,7 +272,7 @@ def test_targets_and_scripts_exist():
         for target in re.findall(r"(?:^    |`)make ([a-z-]+)", text, re.M):
             assert re.search(rf"^{target}:", makefile, re.M), (page, target)
         for name in re.findall(r"(?:^    |`)macaron ([a-z_.]+)", text, re.M):
-            assert module_of(name), (page, name)
+            assert name in COMMANDS, (page, name)
 
 
 @pytest.mark.parametrize("page", ["docs/own_block.md", "docs/own_objective.md"])

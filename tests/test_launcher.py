@@ -10,9 +10,10 @@ import tomllib
 
 import pytest
 
-from macaron_tf.command_names import COMMANDS, FORM, as_typed
+from macaron_tf.cli.command_names import COMMANDS, FORM, as_typed
+from macaron_tf.cli.program import exit_on_user_error
 from macaron_tf.errors import CORE, EXTRAS
-from macaron_tf.program import exit_on_user_error
+from tests import lab
 
 PROJECT = tomllib.loads((pathlib.Path(__file__).parents[1] / "pyproject.toml").read_text())
 EXTRA_PACKAGES = PROJECT["project"]["optional-dependencies"]
@@ -78,8 +79,8 @@ def test_messages_name_commands_as_typed(monkeypatch, capsys):
     assert as_typed(text) == text
     monkeypatch.setenv(FORM, "macaron")
     assert as_typed(text) == "give what `macaron finetune train` wrote to macaron export"
-    names = "python -m experiments.benchmarks.decoding, python -m experiments.nothing"
-    assert as_typed(names) == "macaron benchmarks.decoding, python -m experiments.nothing"
+    names = "python -m experiments.lab.benchmarks.decoding, python -m experiments.nothing"
+    assert as_typed(names) == names
 
 
 def test_every_optional_package_is_in_an_extra_and_named_by_it(capsys):
@@ -110,12 +111,17 @@ def test_core_modules_are_the_plain_dependencies():
     }
 
 
-BENCHMARKS = ("experiments.benchmarks.serving", "experiments.benchmarks.scaling", "export.triton")
+UNLISTED = (
+    "experiments.lab.benchmarks.serving",
+    "experiments.lab.benchmarks.scaling",
+    "export.triton",
+    *lab.COMMANDS,
+)
 
 
 @pytest.mark.parametrize("flag", ["--help", ""])
 def test_without_its_environment_every_command_says_how_to_activate_it(flag):
-    for module in ("macaron_tf", *(name for name, _ in COMMANDS.values()), *BENCHMARKS):
+    for module in ("macaron_tf", *(name for name, _ in COMMANDS.values()), *UNLISTED):
         words = [sys.executable, "-S", "-m", module, *filter(None, [flag])]
         found = subprocess.run(words, capture_output=True, text=True)
         assert (found.returncode, found.stdout) == (2, ""), module

@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 
 from experiments.lines import arriving
+from macaron_tf.cli.program import decoded, exit_on_user_error
 from macaron_tf.errors import UserError
-from macaron_tf.program import decoded, exit_on_user_error
 
 HELP = "-m experiments.translate --help"
 
@@ -46,7 +46,7 @@ def test_errors_that_nobody_can_read_go_nowhere_else(where):
 
 def test_output_is_utf_8_whatever_the_terminal_says():
     code = (
-        "import sys; from experiments.command_line import exit_on_user_error;"
+        "import sys; from macaron_tf.cli.program import exit_on_user_error;"
         "sys.exit(exit_on_user_error(lambda: print('Straße 한'))())"
     )
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
@@ -145,7 +145,7 @@ sys.exit(program.exit_on_user_error(main)())
 def test_ctrl_c_within_an_exec_of_text_has_its_status(tmp_path):
     """A dataclass that is being made, within an import, executes text."""
     (tmp_path / "command.py").write_text(
-        "import sys, experiments; from macaron_tf.program import exit_on_user_error\n"
+        "import sys, experiments; from macaron_tf.cli.program import exit_on_user_error\n"
         "sys.exit(exit_on_user_error(lambda: exec('raise KeyboardInterrupt'))())\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}

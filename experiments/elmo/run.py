@@ -17,6 +17,7 @@ from experiments.lines import opened_input, opened_output
 from experiments.recipe import Recipe
 from experiments.run import Run, write_json
 from experiments.train_run import RunData, measured, report, train_run
+from macaron_tf.cli.program import decoded
 from macaron_tf.data.batches import ArrayBatches
 from macaron_tf.data.sources.readers import documents
 from macaron_tf.data.sources.tfds import Tfds
@@ -24,7 +25,6 @@ from macaron_tf.errors import UserError, check_whole
 from macaron_tf.io.paths import as_path
 from macaron_tf.models import Elmo, ElmoConfig
 from macaron_tf.objectives import BidirectionalLanguageObjective
-from macaron_tf.program import decoded
 from macaron_tf.settings import INT32, Count, Natural
 from macaron_tf.text.normalization import in_chunks
 from macaron_tf.text.token_rows import fingerprint

@@ -22,6 +22,7 @@ from experiments.finetune.kinds import kind_of
 from experiments.lines import arriving, opened_input, opened_output
 from experiments.run import default_splits, metrics_line, write_scores
 from experiments.studies import table
+from macaron_tf.cli.program import decoded
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import encode_sets
@@ -35,7 +36,6 @@ from macaron_tf.evaluation.similarity import (
 )
 from macaron_tf.io import paths as storage
 from macaron_tf.models.tasks import SiameseEncoder
-from macaron_tf.program import decoded
 
 
 def read_sets(

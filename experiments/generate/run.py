@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from experiments.command_line import drawn
 from experiments.run import read_kind, write_json
 from experiments.text_to_text.run import TaskGenerator
+from macaron_tf.cli.program import decoded
 from macaron_tf.decoding import GenerationConfig, SequenceGenerator, TextGenerator, TextScorer
 from macaron_tf.decoding.text_generator import HOLE
 from macaron_tf.errors import UserError
@@ -19,7 +20,6 @@ from macaron_tf.io.progress import Progress
 from macaron_tf.models.pretrained import Pretrained
 from macaron_tf.objectives import learnt
 from macaron_tf.pretrained import load, locate
-from macaron_tf.program import decoded
 from macaron_tf.text.words import cut_lines
 
 _WINDOW = 512  # tokens that T5, which has no greatest length, was trained on

@@ -10,6 +10,7 @@ import scipy.special
 from experiments.pretrain.run import PretrainingRun
 from experiments.pretrain.train import PretrainingValidation, check_corpus
 from experiments.run import write_json
+from macaron_tf.cli.program import decoded
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
@@ -17,7 +18,6 @@ from macaron_tf.io.progress import Progress
 from macaron_tf.models import PretrainingEncoder
 from macaron_tf.objectives import PRETRAINING
 from macaron_tf.pretrained import load, locate
-from macaron_tf.program import decoded
 from macaron_tf.text.base import PieceVocabulary, check_vocabulary
 from macaron_tf.training import build_fit_model
 from macaron_tf.training.checkpoints import weights_record

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from multiprocessing import Pipe, connection
 from typing import Any, TypeVar
 
-from macaron_tf.command_names import SCRIPT
+from macaron_tf.cli.command_names import SCRIPT
 from macaron_tf.errors import UserError
 from macaron_tf.io.progress import other_bar
 
@@ -141,7 +141,7 @@ class Processes(contextlib.AbstractContextManager):
         """Starts workers, which import TensorFlow at the same time; it does not survive a fork."""
         paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
         # Under the name of our command, the package imports neither Keras nor all models.
-        code = f"import sys; sys.argv[0] = {SCRIPT!r}; import macaron_tf.program as program; "
+        code = f"import sys; sys.argv[0] = {SCRIPT!r}; import macaron_tf.cli.program as program; "
         code += f"program.lean_imports(); from {__name__} import work; work(%d)"
         added = []
         for _ in range(count):

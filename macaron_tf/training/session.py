@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import keras
 import tensorflow as tf
 
+from macaron_tf.cli.program import Repeats
 from macaron_tf.distribution import Workers, spread_seeds
 from macaron_tf.distribution.memory import peak_memory
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import only_writer
 from macaron_tf.io.progress import Progress
-from macaron_tf.program import Repeats
 from macaron_tf.training.checkpoints import CheckpointDirectory, is_checkpoint
 from macaron_tf.training.progress import JsonLines, Reporter, TensorBoard, TrainingBar
 from macaron_tf.training.state import (

@@ -11,6 +11,7 @@ from tests.experiments.pretraining_toy import (
     train,
     write_documents,
 )
+from tests.experiments.study_toy import calls, study, study_corpus  # noqa: F401
 from tests.experiments.task_toys import train_toy, write_toy
 
 

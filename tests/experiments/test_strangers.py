@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 import macaron_tf
-from experiments.cloud.cost import main as cost
 from experiments.embed.__main__ import main as embed
 from experiments.few_shot.__main__ import main as few_shot
 from experiments.finetune.__main__ import main as finetune
 from experiments.generate.__main__ import main as generate
+from experiments.lab.cloud_cost import main as cost
+from experiments.lab.ode import main as ode
 from experiments.look import main as look
-from experiments.ode import main as ode
 from experiments.pretrain.__main__ import main as pretrain
 from experiments.text_to_text.__main__ import main as text_to_text
 from experiments.translate.__main__ import main as translate

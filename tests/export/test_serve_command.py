@@ -16,7 +16,7 @@ import pytest
 from google.protobuf import text_format
 
 from export import serve
-from macaron_tf.program import exit_on_user_error
+from macaron_tf.cli.program import exit_on_user_error
 
 
 def test_a_process_serves_until_sigterm_and_finishes_what_it_began(model_folder):

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments.benchmarks import serving
+from experiments.lab.benchmarks import serving
 from export import keras_model, triton
 from export.server.servable import Servable
 from macaron_tf.models.config import EncoderConfig

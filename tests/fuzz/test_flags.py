@@ -14,21 +14,24 @@ import pytest
 
 from tests.fuzz.profiles import examples, hypothesis, strategies, survive, values  # isort: skip
 
-from experiments import command_line
 from export.server.config import ServerConfig
-from macaron_tf.command_names import COMMANDS
+from macaron_tf.cli import arguments
+from macaron_tf.cli.command_names import COMMANDS
 from macaron_tf.errors import check_path
 from macaron_tf.settings import describe
+from tests import lab
 
-PARSED = sorted(
-    name for name, (module, _) in COMMANDS.items() if module.startswith(("experiments.", "export."))
-)
+MODULES = {
+    **{name: module for name, (module, _) in COMMANDS.items()},
+    **{name: name for name in lab.COMMANDS},
+}
+PARSED = sorted(MODULES)
 
 
 @functools.cache
 def main_of(command: str):
     """The `main` of a command; a package's stands in `__main__`."""
-    module = COMMANDS[command][0]
+    module = MODULES[command]
     package = importlib.util.find_spec(module).submodule_search_locations is not None
     return importlib.import_module(f"{module}.__main__" if package else module).main
 
@@ -57,7 +60,7 @@ def nothing_runs():
     """Puts a function that does nothing in the place of every command's."""
     idle = types.SimpleNamespace(resolve_name=lambda name: lambda options: None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(command_line, "pkgutil", idle)
+        patch.setattr(arguments, "pkgutil", idle)
         patch.setattr("macaron_tf.distribution.make_strategy", lambda *given: None)
         # The commands of `export` are no tables.
         for place in ("serve.run", "keras_model.run", "saved_model.export"):
@@ -70,7 +73,7 @@ def nothing_runs():
         patch.setattr("export.serve.signal", idle_signal)
         patch.setattr("logging.basicConfig", lambda **options: None)
         yield
-    assert command_line.pkgutil is pkgutil
+    assert arguments.pkgutil is pkgutil
 
 
 @examples(400, 400)
@@ -89,7 +92,7 @@ def test_any_words(data):
         assert errors.getvalue().startswith("error: ") and errors.getvalue().count("\n") == 1
 
 
-# Arguments of words that name no file; every other one must be a `command_line.place`.
+# Arguments of words that name no file; every other one must be a `cli.arguments.place`.
 WORDS = [
     "arms", "beam", "checkpoint", "data_service", "decoding", "differ", "dtype", "finetune_set",
     "elmo_set", "gate", "grpc", "host", "input", "joey", "labels", "language", "languages",
@@ -97,10 +100,10 @@ WORDS = [
     "signatures", "sizes", "source_language", "split", "systems", "target_language", "task",
     "tasks", "template", "text", "texts", "tokenize", "topology", "tpu", "url", "word", "words",
 ]  # fmt: skip
-ALSO = {"experiments.swish_rnn": ["recipe"], "experiments.tpu_check": ["recipe"]}
+ALSO = {"experiments.lab.swish_rnn": ["recipe"], "experiments.lab.tpu_check": ["recipe"]}
 ALSO["export.serve"] = [setting.name for setting in describe(ServerConfig)]
 BENCHMARKS = [
-    f"experiments.benchmarks.{name}"
+    f"experiments.lab.benchmarks.{name}"
     for name in ("decoding", "input_pipeline", "scaling", "serving", "soak", "translation_training")
 ]
 
@@ -133,7 +136,7 @@ def test_no_command_goes_to_another_place_than_was_said(monkeypatch, capsys, tmp
 
     monkeypatch.chdir(tmp_path)
     tried = []
-    for module in ["export.triton", *BENCHMARKS, *(COMMANDS[name][0] for name in PARSED)]:
+    for module in ["export.triton", *BENCHMARKS, *MODULES.values()]:
         package = importlib.util.find_spec(module).submodule_search_locations is not None
         main = importlib.import_module(f"{module}.__main__" if package else module).main
         with monkeypatch.context() as patch, pytest.raises(Parsed) as caught:

@@ -14,12 +14,12 @@ import pytest
 import tensorflow as tf
 
 from macaron_tf import errors
+from macaron_tf.cli.program import exit_on_user_error
 from macaron_tf.data.sources.readers import source_files
 from macaron_tf.data.sources.tfds import Tfds, open_set
 from macaron_tf.errors import UserError
 from macaron_tf.io import files
 from macaron_tf.io import paths as storage
-from macaron_tf.program import exit_on_user_error
 from tests import ram_paths
 from tests.harness import refuses
 

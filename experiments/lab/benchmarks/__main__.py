@@ -1,0 +1,142 @@
+"""All benchmarks in short, one after another, and a line of each: ours beside a named peer.
+
+    python -m experiments.lab.benchmarks                              # a quarter of an hour or so
+    python -m experiments.lab.benchmarks --only decoding serving --out DIR
+
+Each runs in a process of its own and writes DIR/NAME/: its report and `log.txt`. A benchmark whose
+peer is not installed says so in its line. `python -m experiments.lab.benchmarks.NAME --help` tells
+of the long forms. `translation_training` is not among them: it needs a data set and Joey NMT.
+"""
+
+import argparse
+import pathlib
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+
+from experiments import command_line as cli
+from experiments.studies import table
+from macaron_tf.errors import UserError
+from macaron_tf.io.paths import read_json, write_aside
+
+# Of a results.json: setting, ours, peer, ours beside the peer.
+Lines = list[tuple[str, str, str, str]]
+
+
+def ratios(results: Mapping, ours: str | tuple[str, ...]) -> Lines:
+    """In each setting the fastest contender whose name begins so, over the one of all ratios."""
+    lines = []
+    for setting, rows in results["settings"].items():
+        peer = next(row["name"] for row in rows if row["ratio"] == [1.0, 1.0, 1.0])
+        mine = [row for row in rows if row["name"].startswith(ours) and row["name"] != peer]
+        if mine:
+            best = min(mine, key=lambda row: row["ratio"][1])
+            text = "{1:.2f} of its time ({0:.2f} to {2:.2f})".format(*best["ratio"])
+            lines.append((setting, best["name"], peer, text))
+    return lines
+
+
+def exponents(results: Mapping) -> Lines:
+    """Of the scaling benchmark's results: how the mixers' costs grow with L."""
+    mine, peer = "recurrence alone", "attention alone"
+    laws = results["exponents"]["L"]
+    lines = []
+    for cost, name in (("milliseconds", "time"), ("mebibytes", "memory")):
+        if all(cost in laws[mixer] for mixer in (mine, peer)):
+            found = (laws[mixer][cost]["upper half"]["exponent"] for mixer in (mine, peer))
+            lines.append((f"{name} against L", mine, peer, "L^{:.2f} and L^{:.2f}".format(*found)))
+    return lines
+
+
+def blocks_cost(results: Mapping) -> Lines:
+    """Of the same: time, memory and quality of each block and length beside the Transformer's."""
+    lines = []
+    for row in results["blocks"]:
+        if row["block"] != "transformer":
+            cells = [f"{name} {value}" for name, value in row.items() if name not in ("block", "L")]
+            lines.append((f"L {row['L']}", row["block"], "transformer", ", ".join(cells)))
+    return lines
+
+
+# Of each benchmark: the beginning of our contenders' names, or a function from results to lines,
+# and the words of its short form.
+SUBJECTS = {
+    "recurrence": (("native", "xla"), "recurrence --rounds 5"),
+    "blocks": ("SwishRNN", "train_step --rounds 5"),
+    "train_step": ("ours", "train_step --against peers --rounds 3 --steps 2"),
+    "input_pipeline": ("ours, from text", "input_pipeline --rounds 5"),
+    "decoding": ("ours", "decoding --rounds 3"),
+    "prompts": ("ours", "prompts --rounds 3"),
+    "serving": ("SavedModel", "serving --rounds 3"),
+    "generation": (("SwishRNN", "recurrence"), "generation --rounds 3"),
+    "scaling": (exponents, "scaling"),
+    "blocks_cost": (
+        blocks_cost,
+        "scaling --axes L --lengths 128 512 2048 4096 --tokens 4096 --width 128 --rounds 2 "
+        "--mixers transformer macaron swish_rnn gmlp",
+    ),
+}
+_KNOWN = ", ".join(SUBJECTS)
+
+
+def run_subject(name: str, out: pathlib.Path) -> tuple[int, Lines]:
+    """Runs a subject in a child process that writes `log.txt`.
+
+    Returns:
+        The child's exit status, and the lines of its results, or one that says why there are none.
+    """
+    ours, words = SUBJECTS[name]
+    module, *given = words.split()
+    out.mkdir(parents=True, exist_ok=True)
+    log, results = out / "log.txt", out / "results.json"
+    results.unlink(missing_ok=True)  # an earlier run's
+    command = [
+        sys.executable,
+        "-m",
+        f"experiments.lab.benchmarks.{module}",
+        *given,
+        "--out",
+        str(out),
+    ]
+    with log.open("w", encoding="utf-8") as file:
+        status = subprocess.run(command, stdout=file, stderr=file, check=False).returncode
+    if status == 0:
+        found = read_json(results, mend="run the benchmark again")
+        return status, ours(found) if callable(ours) else ratios(found, ours)
+    last = [line for line in log.read_text(encoding="utf-8").splitlines() if line.strip()][-1:]
+    why = last[0].removeprefix("error: ") if status == 2 and last else f"failed: see {log}"
+    return status, [("not run", "-", "-", why)]
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs them; returns 1 where one failed for another reason than a sentence of its own."""
+    for name in options.only:
+        if name not in SUBJECTS:
+            raise UserError(f"--only {name}: there are {_KNOWN}.")
+    out = pathlib.Path(options.out)
+    rows, failed = [], False
+    for number, name in enumerate(options.only, 1):
+        print(f"[{number}/{len(options.only)}] {name} ...", end=" ", flush=True)
+        start = time.monotonic()
+        status, lines = run_subject(name, out / name)
+        rows += [(name, *line) for line in lines]
+        failed |= status not in (0, 2)
+        print(f"{time.monotonic() - start:.0f} s", flush=True)
+    names = ["benchmark", "setting", "ours", "peer", "ours beside the peer"]
+    text = "\n".join([*table(names, rows), ""])
+    print(f"\n{text}\nreports: {out}/NAME/README.md")
+    write_aside(out / "README.md", f"# Benchmarks in short\n\n{text}".encode())
+    return int(failed)
+
+
+main = cli.single_program(
+    "experiments.lab.benchmarks",
+    __doc__,
+    "experiments.lab.benchmarks.__main__:run",
+    cli.argument("--only", _KNOWN, nargs="+", default=list(SUBJECTS), metavar="NAME"),
+    cli.local_place("--out DIR", "default %(default)s", default="runs/bench"),
+)
+
+if __name__ == "__main__":
+    raise SystemExit(main())

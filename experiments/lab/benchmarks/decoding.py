@@ -1,0 +1,91 @@
+"""Beam search against Hugging Face `generate`: the same weights, machine and number of tokens.
+
+    make bench
+    python -m experiments.lab.benchmarks.decoding --batch-sizes 1 32 --rounds 9
+
+Every output is forced to the same length, so that all take the same number of steps.
+"""
+
+import argparse
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from experiments.lab.benchmarks import peers
+from experiments.lab.benchmarks.harness import Benchmark, Tables, several, timed
+from macaron_tf.cli.arguments import argument, count, switch
+from macaron_tf.decoding import translate_ids
+from macaron_tf.models import catalog
+
+command = Benchmark(
+    "decoding",
+    __doc__,
+    "tokens",
+    ("tensorflow", "keras", "torch", "transformers", "ctranslate2", "numpy"),
+    argument("--size", "of the model", default="small", choices=("tiny", "small", "base", "big")),
+    count("--vocab-size", "V", 10_000),
+    count("--batch-sizes", "sentences at once", [1, 32], nargs="+"),
+    count("--beam-size", "K", 4),
+    count("--source-length", "tokens of a source", 24, least=2),
+    count("--new-tokens", "tokens of an output", 32, least=2),
+    count("--inter-op-threads", "of TensorFlow", 1),
+    switch("--macaron", "also time the Macaron of the size"),
+    several("--ctranslate2", peers.COMPUTE_TYPES, "also time CTranslate2 in these types", []),
+    rounds=7,
+)
+
+
+@command.measures("Beam search, beam {beam_size}, {new_tokens} tokens from {source_length}: {size}")
+def main(options: argparse.Namespace) -> Tables:
+    """Times all searches in each batch size."""
+    peers.begin(options.threads, options.inter_op_threads)
+    sizes = {"vocab_size": options.vocab_size}
+    peer = peers.MarianPeer(catalog.config(f"transformer_{options.size}", **sizes))
+    model = peer.ours()
+    beam, count = {"num_beams": options.beam_size, "length_penalty": 0.0}, options.new_tokens
+    searches = {
+        "Hugging Face generate": lambda source: peer.generate(source, count, **beam),
+        "ours": _search(options, model, jit_compile=False),
+        "ours, XLA": _search(options, model, jit_compile=True),
+    }
+    if options.macaron:
+        macaron = catalog.build(f"macaron_{options.size}", **sizes)
+        searches["ours, Macaron"] = _search(options, macaron, jit_compile=False)
+    for kind in options.ctranslate2:
+        other = peers.CTranslate2Peer(peer, options.threads, kind)
+        searches[f"CTranslate2, {kind}"] = lambda source, other=other: other.generate(
+            source, count, options.beam_size
+        )
+    for batch in options.batch_sizes:
+        rng = np.random.default_rng(batch)
+        shape = (batch, options.source_length)
+        source = rng.integers(4, options.vocab_size, shape, dtype=np.int32)
+        source[:, -1] = 3
+        # Untimed, for `generate` has to be kept from PAD and BOS.
+        theirs = peer.generate(source, count, suppress_tokens=[0, 2], **beam)
+        for name, search in searches.items():
+            # The last token is EOS, but CTranslate2, which returns none, has one more before it.
+            equal = (search(source) == theirs)[:, :-1].mean()
+            print(f"batch {batch}: {name}: {equal:.0%} of the tokens are Hugging Face's")
+        contenders = {
+            name: lambda search=search, source=source: search(source).size
+            for name, search in searches.items()
+        }
+        yield f"batch {batch}", timed(contenders, options)
+
+
+def _search(options: argparse.Namespace, model, jit_compile: bool) -> Callable:
+    """Our search as a function `(B, S) -> (B, N)` of NumPy arrays."""
+    config = peers.exact_search(options.new_tokens, options.beam_size)
+    # XLA needs static shapes; the graph has any, as in a served model.
+    search = tf.function(
+        lambda source: translate_ids(model, source, config)["ids"][:, 0],
+        jit_compile=jit_compile,
+        input_signature=None if jit_compile else [tf.TensorSpec((None, None), tf.int32)],
+    )
+    return lambda source: search(source).numpy()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

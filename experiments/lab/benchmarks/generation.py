@@ -1,0 +1,123 @@
+"""The time of a token against those before it: language models with and without attention.
+
+    python -m experiments.lab.benchmarks.generation --rounds 7 --out DIR
+
+Three models of equal width and depth and random weights write one text, greedily, by the library's
+loop: the Transformer, whose attention keeps all keys and values; SwishRNN's block, which keeps the
+same attention and has a recurrence for a feed-forward; and the recurrence alone
+(`block="swish_rnn", scheme="channels"`), whose state has one size. Windows of the text are timed,
+all in turns: each goes on from its own state, as many tokens as the others. Ratios are to the
+Transformer's first window.
+"""
+
+import argparse
+import itertools
+from collections.abc import Callable
+
+import keras
+import tensorflow as tf
+
+from experiments.lab.benchmarks import harness
+from experiments.lab.benchmarks.harness import Benchmark, Tables
+from macaron_tf.cli.arguments import count
+from macaron_tf.decoding import GenerationConfig, Prompts, Rules
+from macaron_tf.decoding.beam_search import loop_shapes
+from macaron_tf.decoding.sampling import first_state, go_on
+from macaron_tf.errors import UserError
+from macaron_tf.models import EncoderConfig, LanguageModel
+
+MODELS = {
+    "Transformer": {"block": "transformer"},
+    "SwishRNN": {"block": "swish_rnn"},
+    "recurrence alone": {"block": "swish_rnn", "scheme": "channels"},
+}
+
+command = Benchmark(
+    "generation",
+    __doc__,
+    "tokens",
+    ("tensorflow", "keras"),
+    count("--ends", "tokens before the ends of windows", [64, 256, 512, 1024, 2048], nargs="+"),
+    count("--window", "tokens of a window", 64),
+    count("--batch", "texts at once", 1),
+    count("--width", "D, a multiple of 64", 256),
+    count("--layers", "of each model", 4),
+    count("--vocab-size", "V", 8_000),
+    warm_up=1,
+)
+
+
+@command.measures("Time of a token against those before it: D {width}, {layers} layers")
+def main(options: argparse.Namespace) -> Tables:
+    """Times all windows of all models."""
+    ends = sorted(set(options.ends))
+    gaps = [end - before for before, end in itertools.pairwise([0, *ends])]
+    if options.width % 64 or min(gaps) < options.window:
+        raise UserError("give a --width that 64 divides, and --ends at least --window apart.")
+    harness.set_threads(options.threads, 1)
+    turns, kept = {}, {}
+    for model, spelled in MODELS.items():
+        for end, (window, size) in text_windows(options, ends, spelled).items():
+            name = f"{model}, tokens {end - options.window + 1} to {end}"
+            turns[name] = harness.counted(options.window * options.batch, window)
+            kept[name] = size
+    rows = harness.timed(turns, options)
+    for number, row in enumerate(rows):
+        first = rows[number - number % len(ends)]  # the same model's
+        own = harness.compare([first, row])[1]["ratio"]
+        milliseconds = [1e3 * seconds / options.window for seconds in row["seconds"]]
+        row["kept_bytes"], row["over_first_window"] = kept[row["name"]], own
+        row["more"] = {
+            "ms a token": harness.cell(harness.quartiles(milliseconds), 2),
+            "over its first window": harness.cell(own, 3),
+            "kept state, KiB": f"{row['kept_bytes'] / 1024:,.0f}",
+        }
+    yield f"batch {options.batch}, windows of {options.window} tokens", rows
+
+
+def text_windows(
+    options: argparse.Namespace, ends: list[int], spelled: dict[str, str]
+) -> dict[int, tuple[Callable, int]]:
+    """A model's windows by their last token: a function that writes one, and its state's bytes."""
+    keras.utils.set_random_seed(options.seed)
+    config = EncoderConfig(
+        vocab_size=options.vocab_size,
+        hidden_dim=options.width,
+        feed_forward_dim=3 * options.width,  # the recurrence has 2 D: equal parameters
+        num_heads=options.width // 64,
+        num_layers=options.layers,
+        max_length=ends[-1] + 1,
+        causal=True,
+        **spelled,
+    )
+    model = LanguageModel(config)
+    model.build()
+    rules = Rules(GenerationConfig(temperature=0.0), min_tokens=ends[-1])
+    ones = tf.ones([options.batch], tf.int32)
+    prompts = Prompts(ones[:, None], ones, ends[-1] * ones, ones[:, None])
+    context, cache = model.init_decode(options.batch, 1)
+    state = first_state(prompts, context, cache)
+    shapes = tf.nest.map_structure(
+        lambda x, shape: tf.TensorSpec(shape, x.dtype), state, loop_shapes(state)
+    )
+
+    @tf.function(autograph=False, input_signature=[shapes, tf.TensorSpec((), tf.int32)])
+    def written(state, end):
+        state = state._replace(ended=tf.zeros_like(state.ended))
+        asked = prompts._replace(limits=end * ones)
+        return go_on(model.decode_step, context, state, asked, rules, ends[-1])[1]
+
+    windows = {}
+    for before, end in itertools.pairwise([0, *ends]):
+        if end - options.window > before:
+            state = written(state, tf.constant(end - options.window))
+        last = written(state, tf.constant(end))
+        size = sum(x.dtype.size * int(tf.size(x)) for x in tf.nest.flatten(last.cache))
+        window = (state, tf.constant(end))
+        windows[end] = lambda window=window: written(*window).tokens.numpy(), size
+        state = last
+    return windows
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

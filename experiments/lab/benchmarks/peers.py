@@ -1,0 +1,222 @@
+"""The peers that decode: a random MarianMT model and a random GPT-2, theirs and ours."""
+
+import itertools
+import json
+import os
+import pathlib
+import tempfile
+from typing import Any
+
+import numpy as np
+
+from experiments.lab.benchmarks.harness import set_threads
+from macaron_tf.decoding import BeamSearchConfig
+from macaron_tf.errors import UserError
+from macaron_tf.interop import Pretrained, import_encoder_decoder, read_language_model
+from macaron_tf.models import EncoderConfig
+from macaron_tf.models.config import EncoderDecoderConfig
+from macaron_tf.models.encoder_decoder import EncoderDecoder
+from macaron_tf.special_ids import BOS, EOS, PAD, UNK
+from macaron_tf.text.byte_pairs import byte_alphabet
+
+# Of CTranslate2's weights.
+COMPUTE_TYPES = ("float32", "int8")
+# Deviations of a `MarianPeer`'s matrices and embeddings.
+MATRICES, EMBEDDINGS = 0.03, 0.2
+
+
+def begin(threads: int, inter_op_threads: int | None = None) -> None:
+    """Sets the threads of PyTorch and TensorFlow; a UserError where a peer is missing."""
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    # No reaching out for files: the models are made here.
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    try:
+        import torch
+        import transformers  # noqa: F401
+    except ImportError as error:
+        raise UserError(
+            f"the peers are not installed ({error.name} is missing): run `make bench`, or "
+            "`pip install -r experiments/lab/benchmarks/requirements.txt` beside requirements.txt."
+        ) from None
+    torch.set_num_threads(threads)
+    set_threads(threads, inter_op_threads)
+
+
+def exact_search(new_tokens: int, beam_size: int = BeamSearchConfig.beam_size) -> BeamSearchConfig:
+    """Beam search for outputs of exactly so many tokens."""
+    return BeamSearchConfig(
+        beam_size=beam_size,
+        length_penalty=0.0,
+        max_length_ratio=0.0,
+        max_length_offset=new_tokens,
+        max_length=new_tokens,
+        min_length=new_tokens - 1,
+    )
+
+
+class HuggingFacePeer:
+    """One of transformers' classes, of random weights."""
+
+    def __init__(self, kind: type, seed: int = 0, **settings: Any):
+        import torch
+
+        torch.manual_seed(seed)
+        self._torch = torch
+        self.model = kind(kind.config_class(**settings)).eval()
+
+    def generate(self, rows: np.ndarray, count: int, **options: Any) -> np.ndarray:
+        """Exactly `count` tokens of an output, or behind a prompt: `(B, P) -> (B, count)`."""
+        ids = self._torch.from_numpy(rows.astype(np.int64))
+        with self._torch.inference_mode():
+            found = self.model.generate(
+                input_ids=ids,
+                attention_mask=self._torch.ones_like(ids),
+                do_sample=False,
+                min_new_tokens=count,
+                max_new_tokens=count,
+                **options,
+            )
+        return found[:, -count:].numpy()
+
+
+class MarianPeer(HuggingFacePeer):
+    """A MarianMTModel; `config`'s block and norm are Marian's own, a post-norm Transformer.
+
+    The weights of a network as it is drawn repeat one token. Here outputs vary, so that equal ones
+    mean something: embeddings are wide beside the matrices, so that a token decides the next one
+    more than its position does; and the decoder's last norm has random signs, so that the tied
+    output matrix does not favour the token that was read.
+    """
+
+    def __init__(self, config: EncoderDecoderConfig):
+        import transformers
+
+        super().__init__(
+            transformers.MarianMTModel,
+            vocab_size=config.vocab_size,
+            d_model=config.hidden_dim,
+            encoder_layers=config.num_encoder_layers,
+            decoder_layers=config.num_decoder_layers,
+            encoder_attention_heads=config.num_heads,
+            decoder_attention_heads=config.num_heads,
+            encoder_ffn_dim=config.feed_forward_dim,
+            decoder_ffn_dim=config.feed_forward_dim,
+            activation_function="relu",
+            scale_embedding=True,
+            pad_token_id=PAD,
+            decoder_start_token_id=BOS,
+            eos_token_id=EOS,
+            forced_eos_token_id=EOS,
+            init_std=MATRICES,
+        )
+        with self._torch.no_grad():
+            self.model.model.shared.weight.mul_(EMBEDDINGS / MATRICES)
+            signs = self.model.model.decoder.layers[-1].final_layer_norm.weight
+            signs.copy_(self._torch.randn_like(signs).sign())
+
+    def ours(self) -> EncoderDecoder:
+        """Our encoder-decoder with the same weights."""
+        state = {name: value.numpy() for name, value in self.model.state_dict().items()}
+        return import_encoder_decoder(state, self.model.config.to_dict()).network
+
+
+def in_ctranslate2(runner: type, spec: Any, threads: int, compute_type: str) -> Any:
+    """A model in CTranslate2's class `runner`, by the converter's specification of it."""
+    spec.validate()
+    with tempfile.TemporaryDirectory() as directory:
+        spec.save(directory)
+        return runner(directory, compute_type=compute_type, inter_threads=1, intra_threads=threads)
+
+
+def _words(rows: np.ndarray) -> list[list[str]]:
+    """CTranslate2 takes pieces, here the ids' digits."""
+    return [[str(i) for i in row] for row in rows]
+
+
+class CTranslate2Peer:
+    """The same model in CTranslate2."""
+
+    def __init__(self, peer: MarianPeer, threads: int, compute_type: str = "float32"):
+        from ctranslate2 import Translator
+        from ctranslate2.converters.transformers import BartLoader
+
+        # The converter's MarianMT class wants a tokenizer's files and Marian's own padding id;
+        # the network is BART's, without the LayerNorm after the embeddings.
+        config = peer.model.config
+        config.normalize_before = config.normalize_embedding = False
+        spec = BartLoader().get_model_spec(peer.model)
+        [names] = _words([range(config.vocab_size)])
+        spec.register_source_vocabulary(names)
+        spec.register_target_vocabulary(names)
+        spec.config.bos_token = spec.config.decoder_start_token = names[BOS]
+        spec.config.eos_token, spec.config.unk_token = names[EOS], names[UNK]
+        spec.config.add_source_eos = spec.config.add_source_bos = False
+        self._translator = in_ctranslate2(Translator, spec, threads, compute_type)
+
+    def generate(self, source: np.ndarray, count: int, beam_size: int) -> np.ndarray:
+        """The best outputs, without their EOS: `(B, S) -> (B, count)`."""
+        found = self._translator.translate_batch(
+            _words(source),
+            beam_size=beam_size,
+            length_penalty=0.0,
+            min_decoding_length=count,
+            max_decoding_length=count,
+        )
+        return np.array([[int(token) for token in one.hypotheses[0]] for one in found])
+
+
+class GPT2Peer(HuggingFacePeer):
+    """A GPT2LMHeadModel; the last id is the end of a text."""
+
+    def __init__(self, config: EncoderConfig):
+        import transformers
+
+        super().__init__(
+            transformers.GPT2LMHeadModel,
+            vocab_size=config.vocab_size,
+            n_embd=config.hidden_dim,
+            n_layer=config.num_layers,
+            n_head=config.num_heads,
+            n_inner=config.feed_forward_dim,
+            n_positions=config.max_length,
+            eos_token_id=config.vocab_size - 1,
+            bos_token_id=config.vocab_size - 1,
+        )
+
+    def ours(self, directory: pathlib.Path) -> Pretrained:
+        """Our language model with the same weights, read from files that are written here.
+
+        Beside those of `save_pretrained` these are a vocabulary of as many pieces: bytes, pairs of
+        bytes and the end of a text.
+        """
+        self.model.save_pretrained(directory)
+        letters = sorted(byte_alphabet())
+        count = self.model.config.vocab_size - len(letters) - 1
+        pairs = list(itertools.islice(itertools.product(letters, repeat=2), count))
+        names = [*letters, *map("".join, pairs), "<|endoftext|>"]
+        numbers = {name: number for number, name in enumerate(names)}
+        (directory / "vocab.json").write_text(json.dumps(numbers), encoding="utf-8")
+        merges = "\n".join(["#version: 0.2", *map(" ".join, pairs)])
+        (directory / "merges.txt").write_text(merges + "\n", encoding="utf-8")
+        return read_language_model(directory)
+
+
+class CTranslate2GPT2:
+    """The same GPT-2 in CTranslate2."""
+
+    def __init__(self, peer: GPT2Peer, threads: int, compute_type: str = "float32"):
+        from ctranslate2 import Generator
+        from ctranslate2.converters.transformers import GPT2Loader
+
+        spec = GPT2Loader().get_model_spec(peer.model)
+        [names] = _words([range(peer.model.config.vocab_size)])
+        spec.register_vocabulary(names)
+        spec.config.bos_token = spec.config.eos_token = spec.config.unk_token = names[-1]
+        self._generator = in_ctranslate2(Generator, spec, threads, compute_type)
+
+    def generate(self, rows: np.ndarray, count: int) -> np.ndarray:
+        """Exactly `count` tokens behind each prompt, greedily: `(B, P) -> (B, count)`."""
+        found = self._generator.generate_batch(
+            _words(rows), min_length=count, max_length=count, include_prompt_in_result=False
+        )
+        return np.array([one.sequences_ids[0] for one in found])

@@ -1,0 +1,126 @@
+"""Going on from long prompts against Hugging Face `generate`: the same GPT-2, greedily.
+
+    make bench
+    python -m experiments.lab.benchmarks.prompts --size base --rounds 5 --out DIR
+
+Every text goes on for the same number of tokens. Ours reads a prompt at once, as theirs do; a
+prompt that is read token by token, one step each, is timed beside it. With XLA, the prompt is read
+by the graph and the new tokens' loop is compiled.
+"""
+
+import argparse
+import functools
+import pathlib
+import tempfile
+import types
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from experiments.lab.benchmarks import peers
+from experiments.lab.benchmarks.harness import Benchmark, Tables, several, timed
+from macaron_tf.cli.arguments import argument, count
+from macaron_tf.decoding import GenerationConfig, Prompts, TextGenerator
+from macaron_tf.decoding.sampling import first_state, go_on
+from macaron_tf.errors import UserError
+from macaron_tf.models import catalog
+from macaron_tf.text.byte_pairs import CLS, SPECIAL
+
+command = Benchmark(
+    "prompts",
+    __doc__,
+    "new tokens",
+    ("tensorflow", "keras", "torch", "transformers", "ctranslate2", "numpy"),
+    argument("--size", "of the model", default="mini", choices=("tiny", "mini", "base", "medium")),
+    # More than 32 are continued in several batches.
+    count("--batch-sizes", "prompts at once", [1, 8], below=33, nargs="+"),
+    count("--prompt-tokens", "tokens of a prompt, the first one included", 256),
+    count("--new-tokens", "tokens behind it", 32),
+    count("--inter-op-threads", "of TensorFlow", 1),
+    several("--ctranslate2", peers.COMPUTE_TYPES, "also time CTranslate2 in these types", []),
+    warm_up=1,
+)
+
+
+@command.measures("{new_tokens} tokens behind prompts of {prompt_tokens}: GPT-2 {size}")
+def main(options: argparse.Namespace) -> Tables:
+    """Times all generators in each batch size."""
+    config = catalog.config(f"gpt2_{options.size}")
+    longest = options.prompt_tokens + options.new_tokens
+    if longest > config.max_length:
+        raise UserError(
+            f"--prompt-tokens and --new-tokens come to {longest}: a GPT-2 has {config.max_length} "
+            "positions."
+        )
+    peers.begin(options.threads, options.inter_op_threads)
+    peer, count = peers.GPT2Peer(config), options.new_tokens
+    with tempfile.TemporaryDirectory() as folder:
+        read = peer.ours(pathlib.Path(folder))
+    stepping = types.SimpleNamespace(  # without its `prefill`
+        init_decode=read.network.init_decode,
+        decode_step=read.network.decode_step,
+        can_prefill=False,
+    )
+    greedy = GenerationConfig(temperature=0.0, max_tokens=count, min_tokens=count)
+    ids = read.ids  # (V,), theirs of each of ours
+    others = {
+        f"CTranslate2, {kind}": peers.CTranslate2GPT2(peer, options.threads, kind)
+        for kind in options.ctranslate2
+    }
+    generators = {
+        name: TextGenerator(model, read.vocabulary, config.max_length)
+        for name, model in (("ours", read.network), ("token by token", stepping))
+    }
+    for batch in options.batch_sizes:
+        rng = np.random.default_rng(batch)
+        rows = rng.integers(SPECIAL, len(ids), (batch, options.prompt_tokens))  # (B, P) of our ids
+        rows[:, 0] = CLS
+        theirs = ids[rows]
+        pad = {"pad_token_id": config.vocab_size - 1}
+        works = {"Hugging Face generate": functools.partial(peer.generate, theirs, count, **pad)}
+        for name, other in others.items():
+            works[name] = functools.partial(other.generate, theirs, count)
+        for name, generator in generators.items():
+            works[name] = functools.partial(completed, generator, rows.tolist(), greedy)
+        works["ours, XLA"] = compiled(generators["ours"], rows, greedy)
+        expected = works["Hugging Face generate"]()
+        for name, work in works.items():
+            # Fewer than all are equal where two tokens are almost equally likely.
+            found = ids[work()] if name in generators or name == "ours, XLA" else work()
+            equal = (found == expected).mean()
+            print(f"batch {batch}: {name}: {equal:.0%} of the tokens are theirs", flush=True)
+        turns = {name: lambda work=work: work().size for name, work in works.items()}
+        yield f"batch {batch}", timed(turns, options)
+
+
+def completed(
+    generator: TextGenerator, rows: list[list[int]], config: GenerationConfig
+) -> np.ndarray:
+    """The new tokens of each row: `(B, N)` of our ids."""
+    return np.array([one.ids for [one] in generator.continue_rows(rows, config)])
+
+
+def compiled(
+    generator: TextGenerator, rows: np.ndarray, config: GenerationConfig
+) -> Callable[[], np.ndarray]:
+    """`completed`, with the loop of new tokens compiled by XLA for these shapes."""
+    (batch, length), count = rows.shape, config.max_tokens
+    numbers = (rows, np.full(batch, length), np.full(batch, count), np.zeros((batch, 1)))
+    asked = Prompts(*(tf.constant(array, tf.int32) for array in numbers))
+    step, rules = generator.model.decode_step, generator.rules(config, config.min_tokens)
+
+    @tf.function(autograph=False)
+    def begin(asked):
+        asked, context, cache = generator.begin(asked, length + count)
+        return context, first_state(asked, context, cache, generator.prefill_fn)
+
+    @tf.function(autograph=False, jit_compile=True)
+    def loop(context, state, asked):
+        return go_on(step, context, state, asked, rules, count)[0]
+
+    return lambda: loop(*begin(asked), asked)[:, 0].numpy()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,109 @@
+"""The time of SwishRNN's recurrence and gate, forward and backward, by each implementation.
+
+    python -m experiments.lab.benchmarks.recurrence --out DIR
+
+Ratios are to `tf.scan` differentiated by TensorFlow, the reference. The implementations' results
+are compared first: a fast wrong one is refused.
+"""
+
+import argparse
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from experiments.lab.benchmarks.harness import (
+    Benchmark,
+    Tables,
+    counted,
+    set_threads,
+    several,
+    timed,
+)
+from macaron_tf.cli.arguments import argument, count
+from macaron_tf.errors import UserError
+from macaron_tf.kernels import native, swish_gate
+
+REFERENCE = "scan"
+# Of each contender: the implementation, and whether XLA compiles it.
+CONTENDERS = {
+    REFERENCE: ("scan", False),
+    "scan, XLA": ("scan", True),
+    "loop": ("loop", False),
+    "loop, XLA": ("loop", True),
+    "xla": ("xla", True),
+    "native": ("native", False),
+}
+# The paper's widths in small: (rows, positions, inner width).
+SETTINGS = {"small": (32, 128, 344), "base": (4, 512, 2048)}
+
+command = Benchmark(
+    "recurrence",
+    __doc__,
+    "positions",
+    ("tensorflow", "keras"),
+    several("--settings", SETTINGS, "small: 32 x 128, width 344; base: 4 x 512, width 2048"),
+    count("--step-size", "k", 1),
+    argument("--gate", "gelu, gelu_tanh or sigmoid", default="gelu"),
+    argument("--dtype", "or bfloat16", default="float32"),
+    rounds=9,
+)
+
+
+def contender(implementation: str, jit: bool, arrays: list, step_size: int, gate: str) -> Callable:
+    """A function that computes outputs and gradients of `arrays`."""
+
+    @tf.function(jit_compile=jit, autograph=False)
+    def run(*tensors):
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            y = swish_gate(*tensors, step_size, gate, implementation=implementation)
+        return y, *tape.gradient(y, tensors, output_gradients=tf.ones_like(y))
+
+    return lambda: run(*arrays)
+
+
+def _inputs(shape: tuple[int, int, int], dtype: str, seed: int) -> list[tf.Tensor]:
+    rng = np.random.default_rng(seed)
+    rows, length, width = shape
+    x = tf.constant(rng.normal(size=(rows, length, 2 * width)), dtype)
+    alpha = tf.ones(width) + tf.constant(rng.normal(size=width) / 10, tf.float32)
+    biases = [tf.constant(rng.normal(size=width) / 10, tf.float32) for _ in range(3)]
+    return [x, alpha, biases[0], *(tf.cast(bias, dtype) for bias in biases[1:])]
+
+
+def _check_agreement(runs: dict[str, Callable], dtype: str) -> None:
+    tolerance = 1e-4 if dtype == "float32" else 5e-2
+    reference = runs[REFERENCE]()
+    for name, run in runs.items():
+        for mine, theirs in zip(run(), reference, strict=True):
+            mine, theirs = (tf.cast(array, tf.float32) for array in (mine, theirs))
+            error = float(tf.reduce_max(tf.abs(mine - theirs)) / tf.reduce_max(tf.abs(theirs)))
+            if not error < tolerance:
+                raise UserError(f"{name} differs from {REFERENCE} by {error:.1e}: not timed")
+
+
+@command.measures("SwishRNN's recurrence and gate, forward and backward")
+def main(options: argparse.Namespace) -> Tables:
+    """Times all implementations in each setting."""
+    set_threads(options.threads)
+    for setting in options.settings:
+        rows, length, width = SETTINGS[setting]
+        arrays = _inputs(SETTINGS[setting], options.dtype, options.seed)
+        runs = {
+            name: contender(*how, arrays, options.step_size, options.gate)
+            for name, how in CONTENDERS.items()
+            if name != "native" or native.available()
+        }
+        _check_agreement(runs, options.dtype)
+        # The work is done when its result is there.
+        turns = {
+            name: counted(rows * length, lambda run=run: run()[0].numpy())
+            for name, run in runs.items()
+        }
+        shape = f"{rows} x {length} positions, width {width}, k {options.step_size}"
+        yield f"{setting}: {shape}, {options.dtype}", timed(turns, options)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,522 @@
+"""The speed of an exported model, text in and answers out, beside Hugging Face's.
+
+    python -m experiments.lab.benchmarks.serving                       # short: a minute
+    python -m experiments.lab.benchmarks.serving --size base --bfloat16 --translator small --out DIR
+    python -m experiments.lab.benchmarks.serving --run RUN --out DIR
+    .venv-engines/bin/python -m experiments.lab.benchmarks.serving --servers served/sst2 --out DIR
+
+One BERT classifier of random weights, equal in all hands, is given lines of varied length:
+Hugging Face's with its fast tokenizer in PyTorch (SDPA, inference mode), the same model in ONNX
+Runtime and in OpenVINO behind the same tokenizer, our SavedModel loaded by TensorFlow alone, and
+our Keras model in memory. Answers are compared before they are timed.
+TensorFlow Serving's container needs Docker's engine and is not part of this: the signature that its
+server calls is timed, in this process, also by several clients at once; its network and its
+batching come on top. A translator's SavedModel is timed beside its own graph in memory, also with
+requests of one line compiled by XLA (`--compile`).
+
+`--run` times none of these but a run of `experiments.finetune`, exported in float32 and in
+bfloat16, and adds the accuracy of each on the run's validation split. `--servers` times a folder of
+exported versions in two servers as they start, `export.serve` and NVIDIA Triton (`make
+engines`), asked by one client and by --clients of them, in JSON over HTTP.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import functools
+import http.client
+import itertools
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import scipy.special
+import tensorflow as tf
+
+from experiments.finetune.kinds import kind_of
+from experiments.finetune.run import FinetuningRun
+from experiments.lab.benchmarks import peers
+from experiments.lab.benchmarks.harness import Benchmark, Tables, made_up_texts, set_threads, timed
+from experiments.run import kept_data_dir
+from macaron_tf.cli.arguments import argument, count, place, switch
+from macaron_tf.data.batches import in_parts
+from macaron_tf.data.sources.tfds import Tfds
+from macaron_tf.data.tasks.encoding import encode_pairs
+from macaron_tf.decoding import translate_ids
+from macaron_tf.errors import UserError
+from macaron_tf.interop import read_encoder
+from macaron_tf.models import EncoderConfig, catalog
+from macaron_tf.models.tasks import EncoderClassifier
+from macaron_tf.special_ids import EOS, PAD
+from macaron_tf.text import SentencePieceVocabulary
+from macaron_tf.text.wordpiece import WordPieceVocabulary
+
+REFERENCE, SAVED_MODEL, IN_MEMORY = "Hugging Face", "SavedModel", "graph in memory"
+LONGEST, MAX_LENGTH = 60, 128  # words of a line, ids of a row
+LABELS = ("negative", "positive")
+ONNX_INPUTS = ("input_ids", "attention_mask", "token_type_ids")  # in the order of the model's call
+# Lines of text to their answers, an array's rows.
+Answer = Callable[[Sequence[str]], np.ndarray]
+
+command = Benchmark(
+    "serving",
+    __doc__,
+    "rows",
+    (
+        *("tensorflow", "tensorflow-text", "keras", "torch", "transformers", "tokenizers"),
+        *("onnxruntime", "openvino"),
+    ),
+    argument(
+        "--size", "of the classifier", default="mini", choices=("tiny", "mini", "base", "large")
+    ),
+    count("--layers", "of the classifier, instead of its size's"),
+    count("--batch-sizes", "lines of a request", [1, 32], nargs="+"),
+    count("--rows", "lines of a turn, or more", 32),
+    count("--clients", "threads that ask a line each; 0 leaves it out", 4, least=0),
+    switch("--bfloat16", "also both classifiers in bfloat16, and the engines' in int8"),
+    argument(
+        "--translator",
+        "size of the translator that is exported",
+        default="tiny",
+        choices=("none", "tiny", "small", "base", "big"),
+    ),
+    count("--new-tokens", "of a translation", 24, least=2),
+    place("--run", "of finetune on one text's class: time it, with accuracy, and nothing else"),
+    place("--servers OUT", "an exported model's folder: time it in two servers, nothing else"),
+)
+
+
+def made_up_lines(count: int, longest: int, seed: int) -> list[str]:
+    """Lines of 2 to `longest` made-up words, their logarithm uniform."""
+    rng = np.random.default_rng(seed)
+    lengths = np.exp(rng.uniform(np.log(2), np.log(longest + 1), count)).astype(int)
+    words = itertools.chain.from_iterable(text.split() for text in made_up_texts(seed))
+    return [" ".join(itertools.islice(words, length)) for length in lengths]
+
+
+class HuggingFaceClassifier(peers.HuggingFacePeer):
+    """A `BertForSequenceClassification` of random weights with its fast tokenizer.
+
+    Args:
+        config: the shape; its vocabulary is the given one's.
+        seed: of the weights. They are drawn five times as wide as BERT's: answers then differ
+            from text to text, so that agreement means something.
+    """
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        vocabulary: WordPieceVocabulary,
+        seed: int,
+        bfloat16: bool = False,
+    ):
+        import transformers
+
+        self._vocabulary = vocabulary
+        self._tokenizer = transformers.BertTokenizerFast(
+            vocab={word: number for number, word in enumerate(vocabulary.words)},
+            do_lower_case=vocabulary.lower_case,
+        )
+        super().__init__(
+            transformers.BertForSequenceClassification,
+            seed,
+            vocab_size=vocabulary.size,
+            hidden_size=config.hidden_dim,
+            num_hidden_layers=config.num_layers,
+            num_attention_heads=config.num_heads,
+            intermediate_size=config.feed_forward_dim,
+            max_position_embeddings=config.max_length,
+            initializer_range=0.1,
+            num_labels=len(LABELS),
+            attn_implementation="sdpa",
+        )
+        if bfloat16:
+            self.model.bfloat16()
+
+    def __call__(self, lines: Sequence[str]) -> np.ndarray:
+        """Lines `(B,)` to probabilities `(B, C)`."""
+        with self._torch.inference_mode():
+            return self.model(**self.inputs(lines, "pt")).logits.float().softmax(-1).numpy()
+
+    def inputs(self, lines: Sequence[str], kind: str) -> Mapping:
+        """The rows of lines `(B,)`, as PyTorch's tensors (`"pt"`) or NumPy's (`"np"`)."""
+        cut = {"padding": True, "truncation": True, "max_length": MAX_LENGTH}
+        return self._tokenizer(list(lines), return_tensors=kind, **cut)
+
+    def in_engines(self, path: pathlib.Path, threads: int, int8: bool) -> dict[str, Answer]:
+        """The model in ONNX Runtime and in OpenVINO, from one ONNX file, with its tokenizer."""
+        import onnxruntime
+        import onnxruntime.quantization
+        import openvino
+
+        ids = self._torch.ones((2, 7), dtype=self._torch.long)
+        self._torch.onnx.export(
+            self.model,
+            (ids, ids, ids),
+            path,
+            input_names=[*ONNX_INPUTS],
+            output_names=["logits"],
+            dynamic_axes={name: {0: "rows", 1: "length"} for name in ONNX_INPUTS},
+            dynamo=False,  # the other exporter fixes the mask of its example
+        )
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        open_session = functools.partial(
+            onnxruntime.InferenceSession, sess_options=options, providers=["CPUExecutionProvider"]
+        )
+        settings = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"}
+        settings["PERFORMANCE_HINT"] = "LATENCY"
+
+        class Own(threading.local):  # a request of OpenVINO's serves one thread at a time
+            def __init__(self, compiled: openvino.CompiledModel):
+                self.infer = compiled.create_infer_request().infer
+
+        def answer(run: Callable[[dict], np.ndarray], lines: Sequence[str]) -> np.ndarray:
+            rows = self.inputs(lines, "np")
+            logits = run({name: rows[name] for name in ONNX_INPUTS})
+            return scipy.special.softmax(logits, axis=-1)
+
+        def runtime(path: pathlib.Path) -> Answer:
+            session = open_session(path)
+            return functools.partial(answer, lambda rows: session.run(None, rows)[0])
+
+        def open_vino(path: pathlib.Path) -> Answer:
+            own = Own(openvino.compile_model(path, "CPU", settings))
+            return functools.partial(answer, lambda rows: own.infer(rows)[0])
+
+        answers = {"ONNX Runtime": runtime(path), "OpenVINO": open_vino(path)}
+        if int8:
+            # Weights in int8 for each column; activations are scaled for each request.
+            onnxruntime.quantization.quantize_dynamic(
+                path, path.with_stem("int8"), per_channel=True
+            )
+            answers["ONNX Runtime, int8"] = runtime(path.with_stem("int8"))
+            answers["OpenVINO, int8"] = open_vino(path.with_stem("int8"))
+        return answers
+
+    def ours(self, directory: pathlib.Path, dtype: str = "float32") -> EncoderClassifier:
+        """Our classifier with the same weights, read from `save_pretrained`'s files."""
+        self.model.save_pretrained(directory)
+        self._vocabulary.save(directory)
+        # Hugging Face's name of the same lines.
+        (directory / "vocab.txt").write_bytes(self._vocabulary.contents())
+        read = read_encoder(directory, lower_case=self._vocabulary.lower_case)
+        copied = read.classifier(len(LABELS))
+        network = EncoderClassifier(copied.config, len(LABELS), dtype=dtype)
+        network.build()
+        network.set_weights(copied.get_weights())
+        head = self.model.classifier
+        kernel, bias = (value.detach().numpy() for value in (head.weight, head.bias))
+        network.head.dense.set_weights([kernel.T, bias])
+        return network
+
+
+def _exported(command: str, place: str, folder: pathlib.Path, output: str, *words: str) -> Answer:
+    """Runs a command of export in a process of its own: experiments do not import export."""
+    given = [sys.executable, "-m", f"export.{command}", place, *words]
+    done = subprocess.run(given, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise UserError(f"`python -m export.{command}` failed: its message is above")
+    model = tf.saved_model.load(str(folder / "1"))
+
+    def answer(lines: Sequence[str]) -> np.ndarray:
+        # The signature is looked up anew, for it does not keep the model alive.
+        return model.signatures["serving_default"](text=tf.constant(lines))[output].numpy()
+
+    return answer
+
+
+def _saved(network, vocabulary, folder: pathlib.Path, output: str, *words: str) -> Answer:
+    """The network, saved by Keras, through `export.keras_model`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    network.save(folder / "model.keras")
+    vocabulary.save(folder)
+    places = str(folder), str(folder / "served")
+    return _exported(
+        "keras_model", str(folder / "model.keras"), folder / "served", output, *places, *words
+    )
+
+
+def our_answers(
+    network: EncoderClassifier, vocabulary: WordPieceVocabulary, folder: pathlib.Path
+) -> dict[str, Answer]:
+    """Our classifier's: its SavedModel loaded by TensorFlow alone; in memory a graph; op by op."""
+
+    def answer(call: Callable, lines: Sequence[str]) -> np.ndarray:
+        logits = call(encode_pairs(vocabulary, tf.constant(lines), None, MAX_LENGTH))
+        return tf.nn.softmax(tf.cast(logits, tf.float32)).numpy()
+
+    words = ("--labels", *LABELS, "--max-length", str(MAX_LENGTH))
+    calls = {
+        "Keras, predict_on_batch": network.predict_on_batch,
+        "Keras, called": functools.partial(network, training=False),
+    }
+    return {
+        SAVED_MODEL: _saved(network, vocabulary, folder, "probabilities", *words),
+        **{name: functools.partial(answer, call) for name, call in calls.items()},
+    }
+
+
+def classifiers(options: argparse.Namespace, folder: pathlib.Path) -> dict[str, Answer]:
+    """The classifier in all hands, by name, the reference first; exported into `folder`."""
+    vocabulary = WordPieceVocabulary.train(made_up_lines(2000, LONGEST, options.seed), 4000)
+    changes = {"num_layers": options.layers} if options.layers else {}
+    config = catalog.config(f"bert_{options.size}", vocab_size=vocabulary.size, **changes)
+    theirs = HuggingFaceClassifier(config, vocabulary, options.seed)
+    network = theirs.ours(folder / "peer")
+    engines = theirs.in_engines(folder / "peer" / "model.onnx", options.threads, options.bfloat16)
+    ours = our_answers(network, vocabulary, folder / "float32")
+    answers = {REFERENCE: theirs, **engines, **ours}
+    if options.bfloat16:
+        network = theirs.ours(folder / "peer", dtype="mixed_bfloat16")
+        ours = our_answers(network, vocabulary, folder / "bfloat16")
+        peer = HuggingFaceClassifier(config, vocabulary, options.seed, bfloat16=True)
+        answers[f"{REFERENCE}, bfloat16"] = peer
+        answers[f"{SAVED_MODEL}, bfloat16"] = ours[SAVED_MODEL]
+    return answers
+
+
+def translators(
+    size: str, lines: Sequence[str], new_tokens: int, folder: pathlib.Path
+) -> dict[str, Answer]:
+    """A random translator with beam search, text to text: its graph in memory, its SavedModels.
+
+    All translations, strings `(B, 1)`, have `new_tokens`, so that all take as many steps.
+    """
+    vocabulary = SentencePieceVocabulary.train(
+        lines, 1000, masks=False, languages=("en", "de"), character_coverage=1.0
+    )
+    network = catalog.build(f"transformer_{size}", vocab_size=vocabulary.size)
+    config = peers.exact_search(new_tokens)
+
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec((None,), tf.string)])
+    def graph(lines):
+        rows = vocabulary.encode(lines, "en")
+        end = tf.fill([tf.shape(lines)[0], 1], EOS)
+        source = tf.concat([rows, end], axis=1).to_tensor(PAD)
+        found = translate_ids(network, source, config, vocabulary.pieces)["ids"][:, 0]
+        return vocabulary.decode(found)
+
+    words = ("translations", "--decoding", json.dumps(dataclasses.asdict(config)))
+    compiled = (folder / "compiled", *words, "--compile")
+    return {
+        IN_MEMORY: lambda lines: graph(tf.constant(lines)).numpy()[:, None],
+        SAVED_MODEL: _saved(network, vocabulary, folder / "plain", *words),
+        f"{SAVED_MODEL}, compiled": _saved(network, vocabulary, *compiled),
+    }
+
+
+def check_agreement(answers: Mapping[str, Answer], requests: Sequence[Sequence[str]]) -> None:
+    """Refuses answers unlike the first contender's: by 1e-4 (5e-2 in bfloat16), text at all."""
+    reference = next(iter(answers))
+    for lines in requests:
+        expected = answers[reference](lines)
+        for name, answer in answers.items():
+            found = answer(lines)
+            if found.dtype == object:
+                if not np.array_equal(found, expected):
+                    raise UserError(f"{name} says other things than {reference}: not timed.")
+                continue
+            error = np.abs(found - expected).max()
+            if not error < (5e-2 if name.endswith(("bfloat16", "int8")) else 1e-4):
+                raise UserError(f"{name} differs from {reference} by {error:.1e}: not timed.")
+
+
+def turn(
+    answer: Answer, requests: Sequence[Sequence[str]], clients: int, latencies: list[float]
+) -> int:
+    """Threads take the next request once they have an answer, and time it; returns the rows."""
+
+    def one(lines: Sequence[str]) -> float:
+        start = time.perf_counter()
+        answer(lines)
+        return time.perf_counter() - start
+
+    if clients == 1:
+        latencies += map(one, requests)
+    else:
+        with ThreadPoolExecutor(clients) as pool:
+            latencies += pool.map(one, requests)
+    return sum(map(len, requests))
+
+
+def with_latencies(
+    answers: Mapping[str, Answer],
+    requests: Sequence[Sequence[str]],
+    options: argparse.Namespace,
+    clients: int = 1,
+) -> list[dict]:
+    """The rows of `timed`, with "latency_ms": percentiles of the timed rounds' requests."""
+    seconds = {name: [] for name in answers}
+    turns = {
+        name: functools.partial(turn, answer, requests, clients, seconds[name])
+        for name, answer in answers.items()
+    }
+    rows = timed(turns, options)
+    for row in rows:
+        times = 1e3 * np.array(seconds[row["name"]][options.warm_up * len(requests) :])
+        row["latency_ms"] = {f"p{n}": float(np.percentile(times, n)) for n in (50, 95, 99)}
+        shown = (f"{value:.1f}" for value in row["latency_ms"].values())
+        row["more"] = {f"{' / '.join(row['latency_ms'])}, ms": " / ".join(shown)}
+    return rows
+
+
+def requests_of(batch: int, options: argparse.Namespace) -> list[list[str]]:
+    """At least `--rows` lines in requests of `batch`."""
+    count = -(-options.rows // batch)
+    lines = made_up_lines(count * batch, LONGEST, options.seed + 1)
+    return [lines[i * batch : (i + 1) * batch] for i in range(count)]
+
+
+# Of each server: the words that start it, a request's path, lines (B,) to its body, and the arrays
+# of an answer by name.
+_SERVERS = {
+    "export.serve": (
+        ("export.serve", "{folder}", "--name", "model", "--rest-port", "0", "--grpc-port", "0"),
+        "/v1/models/model:predict",
+        lambda lines: {"inputs": {"text": list(lines)}},
+        lambda answer: {name: np.array(rows) for name, rows in answer["outputs"].items()},
+    ),
+    "NVIDIA Triton": (
+        ("export.triton", "model={folder}", "--http-port", "18000", "--grpc-port", "18001"),
+        "/v2/models/model/infer",
+        lambda lines: {
+            "inputs": [
+                {
+                    "name": "text",
+                    "datatype": "BYTES",
+                    "shape": [len(lines), 1],
+                    "data": list(lines),
+                }
+            ]
+        },
+        lambda answer: {x["name"]: np.reshape(x["data"], x["shape"]) for x in answer["outputs"]},
+    ),
+}
+_ANSWERS = ("probabilities", "translations", "vector")  # of an export, that are compared
+
+
+@contextlib.contextmanager
+def served(name: str, folder: str) -> Iterator[Answer]:
+    """The answers of a server, which is started and, at the end, stopped."""
+    words, path, body, arrays = _SERVERS[name]
+    given = ["-m", *(word.format(folder=folder) for word in words)]
+    process = subprocess.Popen(
+        [sys.executable, *given], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+
+    class Own(threading.local):  # a connection for each client
+        def __init__(self):
+            self.connection = http.client.HTTPConnection("127.0.0.1", int(found[1]), timeout=60)
+
+    def answer(lines: Sequence[str]) -> np.ndarray:
+        own.connection.request("POST", path, json.dumps(body(lines)))
+        response = own.connection.getresponse()
+        text = response.read().decode()
+        if response.status != 200:
+            raise UserError(f"{name} answers {response.status}: {text[:300]}")
+        named = arrays(json.loads(text))
+        rows = named[next(output for output in _ANSWERS if output in named)]
+        return rows.astype(object) if rows.dtype.kind == "U" else rows
+
+    try:
+        found = re.search(r"http://127.0.0.1:(\d+)", process.stdout.readline())
+        if not found:
+            raise UserError(f"{name} did not start: run python {' '.join(given)} to see why")
+        own = Own()
+        yield answer
+        own.connection.close()  # Triton would wait for it; other threads' ended with them
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def of_servers(options: argparse.Namespace) -> Tables:
+    """Times one exported model in all servers, with one client and with several."""
+    with contextlib.ExitStack() as stack:
+        answers = {name: stack.enter_context(served(name, options.servers)) for name in _SERVERS}
+        for batch in options.batch_sizes:
+            requests = requests_of(batch, options)
+            check_agreement(answers, requests)
+            for clients in (1, *filter(None, [options.clients])):
+                rows = with_latencies(answers, requests, options, clients)
+                yield f"batch {batch}, {clients} client{'s' * (clients > 1)}", rows
+
+
+@command.measures("Serving: text to answers")
+def main(options: argparse.Namespace) -> Tables:
+    """Times the classifiers in each batch size and with several clients, then the translator."""
+    # PyTorch's waiting threads spin by default, for which any other load on the machine punishes it
+    # (ten times its time, seen); OMP_WAIT_POLICY=active in the environment has them spin.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    if options.servers:
+        yield from of_servers(options)
+        return
+    begin, tables = (set_threads, of_run) if options.run else (peers.begin, of_models)
+    begin(options.threads)
+    with tempfile.TemporaryDirectory() as folder:
+        yield from tables(options, pathlib.Path(folder))
+
+
+def of_run(options: argparse.Namespace, folder: pathlib.Path) -> Tables:
+    """Times a fine-tuned run's SavedModels on its validation split, and scores them there."""
+    run = FinetuningRun.open(options.run)
+    task, recipe = run.task, run.recipe
+    if task.kind != "classification" or task.second or task.regression:
+        raise UserError(f"--run {options.run} is of {task.name}: give one on one text's class")
+    split, tfds = task.validation_splits[0], Tfds(kept_data_dir(options.run))
+    read = kind_of(task).read_splits([split], tfds, recipe.source, recipe.table)[split]
+    answers = {}
+    for name, words in ((SAVED_MODEL, ()), (f"{SAVED_MODEL}, bfloat16", ("--bfloat16",))):
+        served = folder / str(len(answers))
+        answers[name] = _exported(
+            "saved_model", options.run, served, "probabilities", str(served), *words
+        )
+    parts = [read.first[part] for part in in_parts(len(read), 32)]
+    found = {
+        name: np.concatenate([*map(answer, parts)]).argmax(axis=1)
+        for name, answer in answers.items()
+    }
+    for batch in options.batch_sizes:
+        requests = [read.first[i : i + batch] for i in range(0, options.rows, batch)]
+        rows = with_latencies(answers, requests, options)
+        for row in rows:
+            row["accuracy"] = float(np.mean(found[row["name"]] == read.labels))
+            same = np.mean(found[row["name"]] == found[SAVED_MODEL])
+            row["more"] |= {"accuracy": f"{row['accuracy']:.4f}", "same class": f"{same:.4f}"}
+        yield f"{task.name}, {len(read):,} lines of {split}, batch {batch}", rows
+
+
+def of_models(options: argparse.Namespace, folder: pathlib.Path) -> Tables:
+    """Times models of random weights: classifiers, and translators where wanted."""
+    answers = classifiers(options, folder)
+    what = f"classifier {options.size}" + (f", {options.layers} layers" * bool(options.layers))
+    for batch in options.batch_sizes:
+        requests = requests_of(batch, options)
+        check_agreement(answers, requests)
+        yield f"{what}, batch {batch}", with_latencies(answers, requests, options)
+    if options.clients:
+        called = {name: one for name, one in answers.items() if "Keras" not in name}
+        rows = with_latencies(called, requests_of(1, options), options, options.clients)
+        yield f"{what}, batch 1, {options.clients} clients", rows
+    if options.translator != "none":
+        lines = made_up_lines(2000, LONGEST, options.seed)
+        answers = translators(options.translator, lines, options.new_tokens, folder / "text")
+        what = f"translator {options.translator}, {options.new_tokens} tokens"
+        for batch in options.batch_sizes:
+            requests = requests_of(batch, options)[: max(1, 8 // batch)]
+            check_agreement(answers, requests)
+            yield f"{what}, batch {batch}", with_latencies(answers, requests, options)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

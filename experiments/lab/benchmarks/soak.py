@@ -1,0 +1,467 @@
+"""A server under load while its versions come, go and break: no answer may be lost or wrong.
+
+    python -m experiments.lab.benchmarks.soak --minutes 2                # short
+    python -m experiments.lab.benchmarks.soak --minutes 60 --clients 64 --malformed 100000 --out DIR
+
+`python -m export.serve` runs as a process of its own on 127.0.0.1, with a model that says which
+version it is, upper-cases texts and is served in two versions by label. Clients ask it over REST
+and gRPC, each answer is compared with the only right one, and malformed requests are mixed in.
+Meanwhile new versions appear, half-copied and damaged ones among them, and old ones are deleted.
+The process's resident memory is read every second from Linux's /proc. The report (`results.json`,
+`README.md`) counts lost and wrong answers; either ends the command with status 1, as do an INTERNAL
+answer to a malformed request and a traceback in the server's log.
+"""
+
+import argparse
+import collections
+import contextlib
+import http.client
+import json
+import os
+import pathlib
+import random
+import re
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+from experiments.lab.benchmarks.harness import save
+from experiments.lab.benchmarks.workers import memory_of
+from experiments.studies import commit
+from macaron_tf.cli.arguments import Parser, count, local_place
+from macaron_tf.cli.program import exit_on_user_error
+from macaron_tf.errors import UserError
+
+NAME, HOST = "toy", "127.0.0.1"
+_PATH = f"/v1/models/{NAME}"
+_SECONDS = 60.0  # a client waits so long for an answer before it counts as lost
+_WORDS = ["a", "dog", "größe", "ride", "\u03b1\u03b2", "x" * 300, ""]
+
+
+def _write_model(folder: pathlib.Path, tag: str) -> None:
+    """A SavedModel that says TAG:TEXT in capitals for each text."""
+    import tensorflow as tf
+
+    class Model(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")])
+        def __call__(self, text):
+            return {"said": tf.strings.join([f"{tag}:", tf.strings.upper(text, "utf-8")])}
+
+    model = Model()
+    tf.saved_model.save(model, str(folder), signatures={"serving_default": model.__call__})
+
+
+class Soak:
+    """The clients, the versions and the counts of one run.
+
+    Args:
+        folder: the served model's; its versions are copies of `templates`, even and odd numbers.
+    """
+
+    def __init__(self, folder: pathlib.Path, templates: list[pathlib.Path], seed: int):
+        self.folder = folder
+        self.templates = templates
+        self.seed = seed
+        self.counts: collections.Counter[str] = collections.Counter()
+        self.examples: list[str] = []  # of lost and wrong answers, and failures
+        self.memory: list[tuple[float, float]] = []  # seconds, MiB
+        self.stop = threading.Event()
+        self.rest_port = self.grpc_port = 0
+        self._lock = threading.Lock()
+        self._left = 0
+
+    def count(self, what: str, example: object = None) -> None:
+        """Counts an outcome; some examples of a bad one are kept."""
+        with self._lock:
+            self.counts[what] += 1
+            if example is not None and len(self.examples) < 20:
+                self.examples.append(f"{what}: {str(example)[:300]}")
+
+    def judge(self, texts: list[str], said: list[str]) -> None:
+        """Counts an answer as right, by the version that gave it, or as wrong."""
+        tags = {text.partition(":")[0] for text in said}
+        right = (
+            len(tags) == 1 and [f"{tag}:{text.upper()}" for text in texts for tag in tags] == said
+        )
+        if right and tags <= {"even", "odd"}:
+            self.count(f"right, {tags.pop()} version")
+        else:
+            self.count("wrong", (texts, said))
+
+    # Correct requests.
+
+    def ask_rest(self, rng: random.Random) -> None:
+        """Requests over kept-alive connections until the end."""
+        connection = http.client.HTTPConnection(HOST, self.rest_port, timeout=_SECONDS)
+        while not self.stop.is_set():
+            texts = rng.choices(_WORDS, k=rng.randint(1, 4))
+            try:
+                connection.request("POST", f"{_PATH}:predict", json.dumps({"inputs": texts}))
+                response = connection.getresponse()
+                body, status = response.read(), response.status
+            except (OSError, http.client.HTTPException) as error:
+                self.count("lost", f"REST {error!r}")
+                connection.close()
+                continue
+            if status == 200:
+                self.judge(texts, json.loads(body)["outputs"])
+            else:
+                self.count("wrong", f"REST {status} {body[:200]}")
+        connection.close()
+
+    def ask_grpc(self, rng: random.Random) -> None:
+        """Requests over one channel until the end."""
+        import grpc
+        import tensorflow as tf
+        from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
+
+        # A channel of its own: gRPC joins equal ones.
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        with grpc.insecure_channel(f"{HOST}:{self.grpc_port}", options) as channel:
+            predict = prediction_service_pb2_grpc.PredictionServiceStub(channel).Predict
+            while not self.stop.is_set():
+                texts = rng.choices(_WORDS, k=rng.randint(1, 4))
+                request = predict_pb2.PredictRequest()
+                request.model_spec.name = NAME
+                request.inputs["text"].CopyFrom(tf.make_tensor_proto(texts))
+                try:
+                    answer = predict(request, _SECONDS)
+                except grpc.RpcError as error:
+                    lost = error.code().name in ("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED")
+                    self.count(
+                        "lost" if lost else "wrong", f"gRPC {error.code()} {error.details()}"
+                    )
+                    continue
+                self.judge(texts, [text.decode() for text in answer.outputs["said"].string_val])
+
+    # Malformed requests.
+
+    def _next_malformed(self) -> bool:
+        with self._lock:
+            self._left -= 1
+            return self._left >= 0
+
+    def harass(self, rng: random.Random, pause: float) -> None:
+        """Malformed requests, half over either protocol, until all are sent."""
+        import grpc
+
+        with grpc.insecure_channel(f"{HOST}:{self.grpc_port}") as channel:
+            while self._next_malformed():
+                if rng.random() < 0.5:
+                    self._malformed_http(rng)
+                else:
+                    self._malformed_grpc(rng, channel)
+                self.stop.wait(pause)
+
+    def _malformed_http(self, rng: random.Random) -> None:
+        sent = _malformed_request(rng)
+        rude = rng.random() < 0.2
+        try:
+            with socket.create_connection((HOST, self.rest_port), timeout=_SECONDS) as connection:
+                connection.sendall(sent)
+                if rude:  # hangs up at once
+                    self.count("malformed, hung up")
+                    return
+                connection.shutdown(socket.SHUT_WR)
+                received = b""
+                while chunk := connection.recv(65536):
+                    received += chunk
+        except (ConnectionResetError, BrokenPipeError):
+            received = b""
+        except OSError as error:
+            self.count("failed", f"REST {error!r} to {sent[:100]}")
+            return
+        status = received[9:12].decode("latin-1") or "closed"
+        if status[0] in "c4" or status in ("501", "505"):
+            self.count(f"malformed, REST {status}")
+        else:
+            self.count("failed", f"REST {received[:100]} to {sent[:200]}")
+
+    def _malformed_grpc(self, rng: random.Random, channel) -> None:
+        import grpc
+
+        service = "tensorflow.serving.PredictionService"
+        method = rng.choice(["Predict", "GetModelMetadata"])
+        sent = _malformed_message(rng)
+        try:
+            channel.unary_unary(f"/{service}/{method}")(sent, _SECONDS)
+            self.count("failed", f"{method} answered {sent[:100]}")
+        except grpc.RpcError as error:
+            code = error.code().name
+            if code in ("INVALID_ARGUMENT", "NOT_FOUND", "RESOURCE_EXHAUSTED"):
+                self.count(f"malformed, gRPC {code}")
+            else:
+                self.count("failed", f"gRPC {code} {error.details()} to {sent[:100]}")
+
+    # The versions.
+
+    def swap(self, rng: random.Random) -> None:
+        """Publishes versions, whole, damaged and half-copied, and deletes old ones."""
+        number = 2
+        while not self.stop.wait(rng.uniform(0.3, 1.5)):
+            number += 1
+            template, place = self.templates[number % 2], self.folder / str(number)
+            kind = rng.choice(["whole", "whole", "slow copy", "cut", "noise", "no variables"])
+            if kind == "slow copy":  # file by file, the model's file last
+                place.mkdir()
+                files = sorted(template.rglob("*"), key=lambda p: p.name == "saved_model.pb")
+                for file in files:
+                    (place / file.relative_to(template)).parent.mkdir(parents=True, exist_ok=True)
+                    if file.is_file():
+                        shutil.copy(file, place / file.relative_to(template))
+                        self.stop.wait(0.1)
+            else:
+                aside = self.folder / f".tmp-{number}"
+                shutil.copytree(template, aside)
+                file = aside / "saved_model.pb"
+                if kind == "cut":
+                    file.write_bytes(file.read_bytes()[: rng.randint(0, 2000)])
+                elif kind == "noise":
+                    file.write_bytes(rng.randbytes(1000))
+                elif kind == "no variables":
+                    shutil.rmtree(aside / "variables")
+                aside.rename(place)
+            self.count(f"versions: {kind}")
+            known = sorted(int(p.name) for p in self.folder.iterdir() if p.name.isdigit())
+            for old in rng.sample(known, max(0, len(known) - 4)):
+                shutil.rmtree(self.folder / str(old), ignore_errors=True)
+                self.count("versions: deleted")
+
+    # The run.
+
+    def watch(self, pid: int, started: float) -> None:
+        """Reads the process's memory every second."""
+        while not self.stop.wait(1.0):
+            with contextlib.suppress(OSError, KeyError):  # it has ended
+                held = round(memory_of("VmRSS", pid) / 2**20, 1)
+                self.memory.append((round(time.monotonic() - started, 1), held))
+
+    def run(self, pid: int, minutes: float, clients: int, malformed: int) -> float:
+        """Everything at once until time is up and malformed requests are sent; returns seconds."""
+        started, self._left = time.monotonic(), malformed
+        streams = (random.Random(f"{self.seed} {number}") for number in range(10**6))
+        askers = [(self.ask_rest, self.ask_grpc)[n % 2] for n in range(clients)]
+        rivals = 4
+        pause = min(0.05, 30 * minutes * rivals / max(malformed, 1))  # done within half of the time
+        threads = [
+            *(threading.Thread(target=ask, args=(next(streams),)) for ask in askers),
+            threading.Thread(target=self.swap, args=(next(streams),)),
+            threading.Thread(target=self.watch, args=(pid, started)),
+        ]
+        harassers = [
+            threading.Thread(target=self.harass, args=(next(streams), pause)) for _ in range(rivals)
+        ]
+        for thread in (*threads, *harassers):
+            thread.daemon = True
+            thread.start()
+        ends, last = started + 60 * minutes, started + 120 * minutes
+        while time.monotonic() < ends or (
+            any(thread.is_alive() for thread in harassers) and time.monotonic() < last
+        ):
+            time.sleep(0.2)
+            if not os.path.exists(f"/proc/{pid}"):
+                self.count("lost", "the server ended")
+                break
+        with self._lock:
+            self._left = 0
+        self.stop.set()
+        for thread in (*threads, *harassers):
+            thread.join(2 * _SECONDS)
+            if thread.is_alive():
+                self.count("lost", "a client waits for ever")
+        return time.monotonic() - started
+
+
+def _malformed_request(rng: random.Random) -> bytes:
+    """The bytes of an HTTP request that no server may answer with 200."""
+    right = b'{"instances": ["a"]}'
+    body = rng.choice(
+        [
+            rng.randbytes(rng.randint(1, 200)), right[: rng.randint(0, len(right) - 1)], b"[]",
+            b'{"instances": [1]}', b'{"instances": [["a"]]}', b'{"instances": []}',
+            b'{"inputs": {"words": ["a"]}}', b'{"instances": ["a"], "signature_name": "no"}',
+            b'{"instances": ' + b"[" * 5000, b'{"instances": ["a"], "inputs": ["a"]}',
+            b'{"instances": [NaN]}', b'{"instances": [{"b64": "?"}]}', b'{"instances": null}',
+        ]
+    )  # fmt: skip
+    length = b"Content-Length: %d" % len(body)
+    line, head = rng.choice(
+        [
+            (b"POST %s:predict HTTP/1.1", length),
+            (b"POST %s:predict HTTP/1.1", length),
+            (b"POST %s:predict HTTP/1.1", length),
+            (b"POST %s:predict HTTP/1.1", b"Transfer-Encoding: chunked"),
+            (b"POST %s:predict HTTP/1.1", length + b"\r\nContent-Encoding: gzip"),
+            (b"POST %s:predict HTTP/1.1", b"Content-Length: 99999999999999"),
+            (b"POST %s:predict HTTP/1.1", b"A: b"),
+            (b"POST %s/versions/999999:predict HTTP/1.1", length),
+            (b"POST %s/labels/none:predict HTTP/1.1", length),
+            (b"POST %sx:predict HTTP/1.1", length),
+            (b"DELETE %s HTTP/1.1", length),
+            (b"GET %s/versions/99999999999999999999 HTTP/1.1", b"A: b"),
+            (b"POST %s:predict HTTP/3", length),
+            (b"%s", length),
+        ]
+    )
+    if b"chunked" in head:
+        body = b"zz\r\n" + body
+    return line % _PATH.encode() + b"\r\nHost: x\r\n" + head + b"\r\n\r\n" + body
+
+
+def _malformed_message(rng: random.Random) -> bytes:
+    """The bytes of a gRPC message that no server may answer with OK."""
+    import tensorflow as tf
+    from tensorflow.core.framework import tensor_pb2
+    from tensorflow_serving.apis import predict_pb2
+
+    request = predict_pb2.PredictRequest()
+    request.model_spec.name = NAME
+    proto = tf.make_tensor_proto([b"a"])
+    kind = rng.randrange(10)
+    if kind == 0:
+        return b"\xff" + rng.randbytes(rng.randint(1, 100))
+    if kind == 1:
+        return b""
+    if kind == 2:
+        request.model_spec.name = "other"
+    elif kind == 3:
+        request.model_spec.version.value = rng.choice([-1, 999_999, 2**63 - 1])
+    elif kind == 4:
+        request.model_spec.version_label = "none"
+    elif kind == 5:
+        proto = tf.make_tensor_proto(rng.choice([1, [1.5], [[True]], [[b"a"]]]))
+    elif kind == 6:
+        proto.tensor_shape.dim[0].size = rng.choice([10**12, -1, -5, 2**62])
+    elif kind == 7:
+        proto = tensor_pb2.TensorProto(dtype=rng.randint(1, 22), tensor_content=b"abc")
+        proto.tensor_shape.dim.add().size = 7
+    elif kind == 8:
+        request.model_spec.signature_name = "no\x00ne"
+    elif kind == 9:
+        request.inputs["more"].CopyFrom(proto)
+    if kind in (2, 3, 4, 8) or rng.random() < 0.9:
+        request.inputs["text"].CopyFrom(proto)
+    elif kind != 9:
+        request.inputs["words"].CopyFrom(proto)
+    return request.SerializeToString()
+
+
+def _summary(soak: Soak, seconds: float, log: str) -> dict:
+    counts = dict(sorted(soak.counts.items()))
+    memory = [value for _, value in soak.memory]
+    quarter = max(1, len(memory) // 4)
+    parts = memory[quarter : 2 * quarter], memory[-quarter:]
+    return {
+        "seconds": round(seconds, 1),
+        "right": sum(n for name, n in counts.items() if name.startswith("right")),
+        "lost": counts.get("lost", 0),
+        "wrong": counts.get("wrong", 0),
+        "malformed": sum(n for name, n in counts.items() if name.startswith("malformed")),
+        "malformed failed": counts.get("failed", 0),
+        "tracebacks": log.count("Traceback"),
+        "switches": log.count(" serves after "),
+        "refused versions": log.count(" does not load: "),
+        "MiB, second and last quarter's medians": [*map(statistics.median_high, parts)],
+        "MiB, greatest": max(memory),
+        "counts": counts,
+        "examples": soak.examples,
+        "memory": soak.memory[:: max(1, len(soak.memory) // 120)],
+    }
+
+
+def _page(options: argparse.Namespace, summary: dict, command: str) -> str:
+    rows = "".join(f"| {name} | {n:,} |\n" for name, n in summary["counts"].items())
+    second, last = summary["MiB, second and last quarter's medians"]
+    return f"""# A soak of the local server
+
+`{command}` on {summary["machine"]}, commit `{summary["commit"]}`.
+
+{options.clients} clients for {summary["seconds"]:.0f} s, {summary["right"]:,} right answers,
+**{summary["lost"]} lost and {summary["wrong"]} wrong**, while {summary["switches"]} versions were
+taken up and {summary["refused versions"]} attempts to load a damaged one failed.
+{summary["malformed"]:,} malformed requests were refused, {summary["malformed failed"]} met
+anything but a client's error; the server's log has {summary["tracebacks"]} tracebacks. Resident
+memory of the server: median {second:.0f} MiB in the second quarter of the run, {last:.0f} MiB in
+the last, {summary["MiB, greatest"]:.0f} MiB at most.
+
+| outcome | number |
+| --- | --- |
+{rows}"""
+
+
+def run(options: argparse.Namespace, command: str) -> int:
+    """The run; its exit status."""
+    if not os.path.exists("/proc/self/status"):
+        raise UserError("a server's memory is read from /proc, which is Linux's")
+    with tempfile.TemporaryDirectory(prefix="soak-") as scratch:
+        root = pathlib.Path(scratch)
+        templates = [root / tag for tag in ("even", "odd")]
+        for template in templates:
+            _write_model(template, template.name)
+        folder = root / NAME
+        for number in (1, 2):
+            shutil.copytree(templates[number % 2], folder / str(number))
+        log = root / "log.txt"
+        words = ["--rest-port", "0", "--grpc-port", "0", "--host", HOST, "--poll-seconds", "0.2"]
+        with log.open("w") as errors:
+            server = subprocess.Popen(
+                [sys.executable, "-m", "export.serve", str(folder), *words],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+        try:
+            ready = re.search(
+                rf"http://{HOST}:(\d+) \(gRPC {HOST}:(\d+)\)", server.stdout.readline()
+            )
+            if not ready:
+                raise UserError(f"the server did not start: {log.read_text()[-300:]}")
+            soak = Soak(folder, templates, options.seed)
+            soak.rest_port, soak.grpc_port = map(int, ready.groups())
+            seconds = soak.run(server.pid, options.minutes, options.clients, options.malformed)
+            server.send_signal(signal.SIGTERM)
+            if server.wait(60):
+                soak.count("lost", f"the server ended with status {server.returncode}")
+        finally:
+            server.kill()
+            server.wait()
+        text = log.read_text()
+    summary = _summary(soak, seconds, text)
+    summary |= {"command": command, "commit": commit() or "unknown", "seed": options.seed}
+    summary["machine"] = f"{os.cpu_count()} CPUs"
+    page = _page(options, summary, command)
+    if options.out is not None:
+        save(options.out, summary, page)
+    print(page)
+    print("\n".join(soak.examples))
+    if summary["tracebacks"]:
+        print(text[text.index("Traceback") - 200 :][:3000])
+    bad = ("lost", "wrong", "malformed failed", "tracebacks")
+    return 1 if any(summary[name] for name in bad) or not summary["right"] else 0
+
+
+@exit_on_user_error
+def main(arguments: list[str] | None = None) -> int:
+    """The command; see the module's text."""
+    parser = Parser(prog="python -m experiments.lab.benchmarks.soak", description=__doc__)
+    for part in (
+        count("--minutes M", "how long (%(default)s)", 2.0, 0.01, 1500.0),
+        count("--clients N", "half ask over REST, half over gRPC (%(default)s)", 64, 2, 513),
+        count("--malformed N", "malformed requests (%(default)s)", 1000, 0, 10**7),
+        count("--seed N", "of texts, malformed requests and versions (%(default)s)", 1, 0),
+        local_place("--out DIR", "folder of the report; none: it is printed only"),
+    ):
+        part(parser)
+    given = sys.argv[1:] if arguments is None else arguments
+    options = parser.parse_args(arguments)
+    return run(options, " ".join(["python -m experiments.lab.benchmarks.soak", *given]))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,278 @@
+"""An encoder's training step in TensorFlow: ours as `fit` makes it, KerasHub's, Model Garden's.
+
+The peers' are written as others write them: post-norm, exact GELU, tied embeddings, the vocabulary
+product at masked positions only, AdamW, one `tf.function`, with and without XLA; bfloat16 by the
+policy `mixed_bfloat16`. There is no padding, hence no mask. They have no segments, which are 2 D
+numbers.
+"""
+
+import types
+from collections.abc import Callable
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from experiments.lab.benchmarks.encoder_step import (
+    ADAMW,
+    EPSILON,
+    INITIALIZER_RANGE,
+    StepSetting,
+    random_batch,
+    square_matrix,
+)
+from experiments.lab.benchmarks.workers import Contender
+from macaron_tf.distribution import distributed, make_strategy
+from macaron_tf.kernels import implementation_scope
+from macaron_tf.models import EncoderConfig, PretrainingEncoder, catalog
+from macaron_tf.objectives import MaskedLanguageObjective
+from macaron_tf.training import build_fit_model
+from macaron_tf.training.config import TrainingConfig
+
+
+def bert_config(setting: StepSetting, family: str = "bert", **changes) -> EncoderConfig:
+    """One of the catalog's families of encoders in the setting's shapes."""
+    return catalog.config(
+        f"{family}_base",
+        num_layers=setting.num_layers,
+        hidden_dim=setting.hidden_dim,
+        num_heads=setting.num_heads,
+        vocab_size=setting.vocab_size,
+        max_length=setting.length,
+        dropout=setting.dropout,
+        attention_dropout=setting.dropout,
+        **{"feed_forward_dim": setting.feed_forward_dim, **changes},
+    )
+
+
+def block_configs(setting: StepSetting) -> dict[str, EncoderConfig]:
+    """The blocks that `train_step` compares, by the papers' names.
+
+    F is rounded down to a multiple of 96: two thirds of it are then a multiple of 64, and all have
+    as many matrix parameters.
+    """
+    width = max(96, setting.feed_forward_dim // 96 * 96)
+    blocks = {
+        "BERT-rab": ("bert_rab", {}),
+        "BERT-orig": ("bert", {}),
+        "Macaron-BERT": ("macaron_bert", {}),
+        "SwishRNN k=1": ("swish_rnn", {"rnn_step_sizes": (1,)}),
+        "SwishRNN k=2": ("swish_rnn", {"rnn_step_sizes": (2,)}),
+        "SwishRNN k={1,2,4}": ("swish_rnn", {"rnn_step_sizes": (1, 2, 4)}),
+    }
+    return {
+        name: bert_config(setting, family, feed_forward_dim=width, **changes)
+        for name, (family, changes) in blocks.items()
+    }
+
+
+def training_config(setting: StepSetting) -> TrainingConfig:
+    """The settings of training of our steps."""
+    return TrainingConfig(
+        **ADAMW, schedule="constant", warmup_steps=0, dtype_policy=setting.dtype_policy
+    )
+
+
+def masked_batch(setting: StepSetting) -> dict[str, np.ndarray]:
+    """`random_batch` as our objective takes it."""
+    batch = random_batch(setting)
+    return batch | {"masked_weights": np.ones(batch["masked_labels"].shape, np.float32)}
+
+
+def training_step(
+    setting: StepSetting,
+    config: EncoderConfig,
+    jit: bool,
+    strategy: tf.distribute.Strategy | None = None,
+    implementation: str = "auto",
+    network: PretrainingEncoder | None = None,
+) -> Contender:
+    """AdamW updates of a `FitModel` on the setting's batch, repeated without end.
+
+    Args:
+        strategy: whose devices share the batch; TensorFlow's default one is one device.
+        network: of that config, with weights of its own; otherwise one is made.
+    """
+    keras.utils.set_random_seed(setting.seed)
+    training = training_config(setting)
+    strategy = strategy or tf.distribute.get_strategy()
+    with strategy.scope():
+        if network is None:
+            network = PretrainingEncoder(config, dtype=training.dtype_policy)
+            network.build()
+        objective = MaskedLanguageObjective(skip_padding=False)
+        model = build_fit_model(network, objective, training, jit)
+    model.prepare()
+    batch = masked_batch(setting)
+    iterator = iter(distributed(strategy, tf.data.Dataset.from_tensors(batch).repeat()))
+    update = model.make_train_function()
+
+    def run(steps: int) -> float:
+        last = model.step + steps
+        model.returns_logs = lambda step: step == last
+        model.reset_metrics()
+        with implementation_scope(implementation):  # of the first run, which traces
+            for _ in range(steps):
+                logs = update(iterator)
+        return float(logs["loss"])
+
+    return Contender(run, network.count_params())
+
+
+def contenders(**options) -> dict[str, Contender]:
+    """Our BERT's, of a `StepSetting(**options)`."""
+    setting = StepSetting(**options)
+    names = {"ours": False, "ours, XLA": True}
+    return {name: training_step(setting, bert_config(setting), jit) for name, jit in names.items()}
+
+
+def block_contenders(**options) -> dict[str, Contender]:
+    """All blocks', and the first one's without any native operation."""
+    setting = StepSetting(**options)
+    found = {
+        name: training_step(setting, config, setting.jit, implementation=setting.implementation)
+        for name, config in block_configs(setting).items()
+    }
+    if setting.implementation == "auto" and not setting.jit:
+        name, config = next(iter(block_configs(setting).items()))
+        found[f"{name}, no native ops"] = training_step(
+            setting, config, False, implementation="loop"
+        )
+    return found
+
+
+def replica_contenders(**options) -> dict[str, Contender]:
+    """The same step on one device and on several."""
+    setting = StepSetting(**options)
+    name, config = next(iter(block_configs(setting).items()))
+    strategies = {
+        "one device": None,
+        f"{setting.replicas} replicas": make_strategy("mirrored", replicas=setting.replicas),
+    }
+    return {
+        f"{name}, {devices}": training_step(setting, config, setting.jit, strategy)
+        for devices, strategy in strategies.items()
+    }
+
+
+def peer_step(setting: StepSetting, model, optimizer, jit: bool) -> Contender:
+    """AdamW steps of a Keras 3 or tf_keras model: token ids, positions -> logits `(B, P, V)`."""
+    batch = {name: tf.constant(array) for name, array in random_batch(setting).items()}
+    weights = model.trainable_variables
+    # Keras 3 keeps TensorFlow's variables in its own.
+    variables = [weight if isinstance(weight, tf.Variable) else weight.value for weight in weights]
+    optimizer.build(weights)
+
+    @tf.function(jit_compile=jit)
+    def step(ids, positions, labels):
+        with tf.GradientTape() as tape:
+            logits = tf.cast(model([ids, positions], training=True), tf.float32)
+            nll = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)  # (B, P)
+            loss = tf.reduce_mean(nll)
+        gradients = tape.gradient(loss, variables)
+        optimizer.apply_gradients(zip(gradients, weights, strict=True))
+        return loss
+
+    def run(steps: int) -> float:
+        for _ in range(steps):
+            loss = step(batch["token_ids"], batch["masked_positions"], batch["masked_labels"])
+        return float(loss)
+
+    return Contender(run, sum(variable.shape.num_elements() for variable in variables))
+
+
+def gemm_contenders(**options) -> dict[str, Contender]:
+    """TensorFlow's product of two large matrices, of a `StepSetting(**options)`'s type."""
+    dtype = keras.DTypePolicy(options["dtype_policy"]).compute_dtype
+    matrix = tf.constant(square_matrix(), dtype)
+    product = tf.function(lambda x: tf.matmul(x, x)[0, 0])
+
+    def run(steps: int) -> float:
+        return [float(product(matrix)) for _ in range(steps)][-1]
+
+    return {"TensorFlow gemm": Contender(run)}
+
+
+def keras_hub_model(setting: StepSetting):
+    """A stack of KerasHub's `TransformerEncoder` in a Keras model."""
+    import keras_hub
+
+    def initializer():
+        return keras.initializers.TruncatedNormal(stddev=INITIALIZER_RANGE)
+
+    ids = keras.Input((setting.length,), dtype="int32")
+    positions = keras.Input((setting.masked,), dtype="int32")
+    embedding = keras_hub.layers.TokenAndPositionEmbedding(
+        setting.vocab_size, setting.length, setting.hidden_dim, embeddings_initializer=initializer()
+    )
+    x = keras.layers.LayerNormalization(epsilon=EPSILON)(embedding(ids))  # (B, L, D)
+    x = keras.layers.Dropout(setting.dropout)(x)
+    for _ in range(setting.num_layers):
+        x = keras_hub.layers.TransformerEncoder(
+            setting.feed_forward_dim,
+            setting.num_heads,
+            setting.dropout,
+            activation="gelu",
+            layer_norm_epsilon=EPSILON,
+            kernel_initializer=initializer(),
+        )(x)
+    head = keras_hub.layers.MaskedLMHead(
+        token_embedding=embedding.token_embedding,
+        intermediate_activation="gelu",
+        layer_norm_epsilon=EPSILON,
+        kernel_initializer=initializer(),
+    )
+    return keras.Model([ids, positions], head(x, positions))  # (B, P, V)
+
+
+def model_garden_model(setting: StepSetting):
+    """A stack of Model Garden's `TransformerEncoderBlock` in a tf_keras model."""
+    import tf_keras
+    from official.nlp.modeling import layers
+
+    def initializer():
+        return tf_keras.initializers.TruncatedNormal(stddev=INITIALIZER_RANGE)
+
+    ids = tf_keras.Input((setting.length,), dtype="int32")
+    positions = tf_keras.Input((setting.masked,), dtype="int32")
+    tokens = layers.OnDeviceEmbedding(setting.vocab_size, setting.hidden_dim, initializer())
+    x = tokens(ids)  # (B, L, D)
+    x += layers.PositionEmbedding(setting.length, initializer())(x)
+    x = tf_keras.layers.LayerNormalization(epsilon=EPSILON)(x)
+    x = tf_keras.layers.Dropout(setting.dropout)(x)
+    for _ in range(setting.num_layers):
+        x = layers.TransformerEncoderBlock(
+            setting.num_heads,
+            setting.feed_forward_dim,
+            "gelu",
+            kernel_initializer=initializer(),
+            output_dropout=setting.dropout,
+            attention_dropout=setting.dropout,
+        )(x)
+    head = layers.MaskedLM(tokens.embeddings, activation="gelu", initializer=initializer())
+    return tf_keras.Model([ids, positions], head(x, positions))  # (B, P, V)
+
+
+def keras_hub_contenders(**options) -> dict[str, Contender]:
+    """KerasHub's, of a `StepSetting(**options)`."""
+    return peer_contenders(StepSetting(**options), "KerasHub", keras, keras_hub_model)
+
+
+def model_garden_contenders(**options) -> dict[str, Contender]:
+    """Model Garden's, of a `StepSetting(**options)`."""
+    import tf_keras
+
+    return peer_contenders(StepSetting(**options), "Model Garden", tf_keras, model_garden_model)
+
+
+def peer_contenders(
+    setting: StepSetting, name: str, keras: types.ModuleType, make: Callable
+) -> dict[str, Contender]:
+    """A library's steps without and with XLA, in the Keras that its layers are made for."""
+    keras.utils.set_random_seed(setting.seed)
+    keras.mixed_precision.set_global_policy(setting.dtype_policy)
+
+    def contender(jit: bool) -> Contender:
+        return peer_step(setting, make(setting), keras.optimizers.AdamW(**ADAMW), jit)
+
+    return {name: contender(jit=False), f"{name}, XLA": contender(jit=True)}

@@ -1,0 +1,167 @@
+"""BERT's training step in PyTorch: written by hand around SDPA, and Hugging Face's.
+
+Post-norm, exact GELU, tied embeddings, the vocabulary product at masked positions only, fused
+AdamW; in bfloat16, autocast over float32 weights. There is no padding, hence no mask. A GPU that
+PyTorch sees is used.
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from experiments.lab.benchmarks.encoder_step import (
+    ADAMW,
+    EPSILON,
+    INITIALIZER_RANGE,
+    StepSetting,
+    flat_positions,
+    random_batch,
+    square_matrix,
+)
+from experiments.lab.benchmarks.workers import Contender
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+class SdpaLayer(nn.Module):
+    """A Transformer layer with one fused projection and one fused attention call."""
+
+    def __init__(self, setting: StepSetting):
+        super().__init__()
+        width, inner = setting.hidden_dim, setting.feed_forward_dim
+        self.num_heads, self.dropout = setting.num_heads, setting.dropout
+        self.query_key_value = nn.Linear(width, 3 * width)
+        self.output = nn.Linear(width, width)
+        self.attention_norm = nn.LayerNorm(width, EPSILON)
+        self.inner = nn.Linear(width, inner)
+        self.outer = nn.Linear(inner, width)
+        self.feed_forward_norm = nn.LayerNorm(width, EPSILON)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """`(B, L, D) -> (B, L, D)`."""
+        dropout = self.dropout if self.training else 0.0
+        # (B, L, 3 D) -> (B, L, 3, H, d) -> 3 of (B, H, L, d)
+        query, key, value = (
+            self.query_key_value(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        )
+        y = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
+        y = self.output(y.transpose(1, 2).flatten(2))  # (B, H, L, d) -> (B, L, H d) -> (B, L, D)
+        x = self.attention_norm(x + F.dropout(y, dropout, self.training))
+        y = self.outer(F.gelu(self.inner(x)))
+        return self.feed_forward_norm(x + F.dropout(y, dropout, self.training))
+
+
+class SdpaEncoder(nn.Module):
+    """BERT with the head over masked tokens, by hand."""
+
+    def __init__(self, setting: StepSetting):
+        super().__init__()
+        width = setting.hidden_dim
+        self.dropout = setting.dropout
+        self.tokens = nn.Embedding(setting.vocab_size, width)
+        self.positions = nn.Embedding(setting.length, width)
+        self.segments = nn.Embedding(2, width)
+        self.norm = nn.LayerNorm(width, EPSILON)
+        self.layers = nn.ModuleList(SdpaLayer(setting) for _ in range(setting.num_layers))
+        self.dense = nn.Linear(width, width)
+        self.head_norm = nn.LayerNorm(width, EPSILON)
+        self.bias = nn.Parameter(torch.zeros(setting.vocab_size))
+        for weight in self.parameters():
+            if weight.dim() > 1:
+                nn.init.trunc_normal_(weight, std=INITIALIZER_RANGE)
+
+    def forward(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Logits `(N, V)` of `ids (B, L)` at `positions (N,)` of the flattened rows `(B L,)`."""
+        x = self.tokens(ids) + (self.positions.weight + self.segments.weight[0])  # (B, L, D)
+        x = F.dropout(self.norm(x), self.dropout, self.training)
+        for layer in self.layers:
+            x = layer(x)
+        x = x.flatten(0, 1)[positions]  # (B, L, D) -> (B L, D) -> (N, D)
+        x = self.head_norm(F.gelu(self.dense(x)))
+        return F.linear(x, self.tokens.weight, self.bias)
+
+
+def hugging_face(setting: StepSetting) -> nn.Module:
+    """`BertForMaskedLM` with SDPA."""
+    import transformers
+
+    return transformers.BertForMaskedLM(
+        transformers.BertConfig(
+            vocab_size=setting.vocab_size,
+            hidden_size=setting.hidden_dim,
+            intermediate_size=setting.feed_forward_dim,
+            num_hidden_layers=setting.num_layers,
+            num_attention_heads=setting.num_heads,
+            max_position_embeddings=setting.length,
+            hidden_dropout_prob=setting.dropout,
+            attention_probs_dropout_prob=setting.dropout,
+            attn_implementation="sdpa",
+        )
+    )
+
+
+def hugging_face_logits(
+    model: nn.Module, ids: torch.Tensor, positions: torch.Tensor
+) -> torch.Tensor:
+    """As `SdpaEncoder.forward`; its own `forward` would score all B L positions."""
+    hidden = model.bert(ids).last_hidden_state  # (B, L, D)
+    return model.cls(hidden.flatten(0, 1)[positions])  # (N, D) -> (N, V)
+
+
+def training_step(
+    setting: StepSetting, model: nn.Module, logits: Callable[..., torch.Tensor]
+) -> Contender:
+    """AdamW steps of a model; `logits` are `(N, V)` of `ids (B, L)` and positions `(N,)`."""
+    batch, bfloat16 = random_batch(setting), setting.dtype_policy == "mixed_bfloat16"
+    ids = torch.from_numpy(batch["token_ids"]).long().to(DEVICE)
+    positions = torch.from_numpy(flat_positions(batch)).to(DEVICE)
+    labels = torch.from_numpy(batch["masked_labels"]).long().flatten().to(DEVICE)
+    model.to(DEVICE)
+    optimizer = torch.optim.AdamW(
+        model.parameters(),
+        lr=ADAMW["learning_rate"],
+        betas=(ADAMW["beta_1"], ADAMW["beta_2"]),
+        eps=ADAMW["epsilon"],
+        weight_decay=ADAMW["weight_decay"],
+        fused=True,
+    )
+    model.train()
+
+    def run(steps: int) -> float:
+        for _ in range(steps):
+            with torch.autocast(DEVICE, torch.bfloat16, enabled=bfloat16):
+                loss = F.cross_entropy(logits(ids, positions).float(), labels)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        return loss.item()
+
+    return Contender(run, sum(weight.numel() for weight in model.parameters()))
+
+
+def gemm_contenders(**options) -> dict[str, Contender]:
+    """PyTorch's product of two large matrices, of a `StepSetting(**options)`'s type."""
+    bfloat16 = options["dtype_policy"] == "mixed_bfloat16"
+    dtype = torch.bfloat16 if bfloat16 else torch.float32
+    matrix = torch.from_numpy(square_matrix()).to(DEVICE, dtype)
+    return {
+        "PyTorch gemm": Contender(
+            lambda steps: [(matrix @ matrix)[0, 0].item() for _ in range(steps)][-1]
+        )
+    }
+
+
+def contenders(**options) -> dict[str, Contender]:
+    """All of PyTorch's, of a `StepSetting(**options)`."""
+    setting = StepSetting(**options)
+    torch.manual_seed(setting.seed)
+    eager, compiled, theirs = SdpaEncoder(setting), SdpaEncoder(setting), hugging_face(setting)
+    return {
+        "PyTorch SDPA": training_step(setting, eager, eager),
+        "PyTorch SDPA, torch.compile": training_step(setting, compiled, torch.compile(compiled)),
+        "Hugging Face": training_step(
+            setting, theirs, lambda *inputs: hugging_face_logits(theirs, *inputs)
+        ),
+    }

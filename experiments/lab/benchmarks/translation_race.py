@@ -1,0 +1,325 @@
+"""The translation training benchmark's race: one model, one text, two systems' commands."""
+
+import argparse
+import dataclasses
+import os
+import pathlib
+import re
+import signal
+import string
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from experiments import registry
+from experiments.lab.benchmarks.workers import thread_variables
+from experiments.recipe import override
+from experiments.studies import flags, validations
+from experiments.translate.init import Start
+from experiments.translate.run import TranslationRecipe
+from macaron_tf.data.batches import Buckets
+from macaron_tf.data.sources.readers import read_pairs
+from macaron_tf.data.sources.tfds import Tfds
+from macaron_tf.data.translation import TranslationData
+from macaron_tf.errors import UserError
+from macaron_tf.evaluation.translation import TranslationMetric, evaluate_translations
+from macaron_tf.io.paths import write_aside
+from macaron_tf.special_ids import EOS
+from macaron_tf.text import SentencePieceVocabulary
+from macaron_tf.training.progress import TRAIN
+
+RECIPE = "multi30k_transformer_tiny"
+REFERENCE = "Joey NMT, float32"
+OURS = {"ours, float32": "float32", "ours, mixed_bfloat16": "mixed_bfloat16"}
+
+
+def write_pieces(
+    path: pathlib.Path, rows: Iterable[Sequence[int]], vocabulary: SentencePieceVocabulary
+) -> None:
+    """Writes rows of ids as pieces between blanks, Joey NMT's level "word", without EOS."""
+    names = [vocabulary.processor.id_to_piece(i) for i in range(vocabulary.pieces)]
+    lines = (" ".join(names[i] for i in row if i != EOS) for row in rows)
+    write_aside(path, "".join(line + "\n" for line in lines).encode())
+
+
+def write_vocabulary(path: pathlib.Path, vocabulary: SentencePieceVocabulary) -> None:
+    """Writes as many rows as our embedding has, without the special four, which Joey NMT adds."""
+    names = [vocabulary.processor.id_to_piece(i) for i in range(EOS + 1, vocabulary.pieces)]
+    names += [f"<padding{i}>" for i in range(vocabulary.pieces, vocabulary.size)]
+    write_aside(path, "".join(name + "\n" for name in names).encode())
+
+
+def read_pieces(path: pathlib.Path, vocabulary: SentencePieceVocabulary) -> list[str]:
+    """The lines of text that a file of pieces says."""
+    lines = path.read_text(encoding="utf-8").split("\n")[:-1]
+    return [vocabulary.processor.decode_pieces(line.split(" ")) for line in lines]
+
+
+def joey_config(
+    recipe: TranslationRecipe,
+    folder: pathlib.Path,
+    tokens: int,
+    log_every: int,
+    validate_every: int,
+) -> str:
+    """A recipe's model and optimizer as a configuration; a UserError where Joey NMT has no such.
+
+    Args:
+        folder: with `train.LANGUAGE`, `validation.LANGUAGE` and `vocabulary.txt`; Joey NMT makes
+            its `run` there.
+        tokens: rows times padded length of a batch, on the longer side.
+        log_every, validate_every: in updates, the latter a multiple of the former.
+    """
+    model, training = recipe.model_config(), recipe.training
+    dropouts = {model.dropout, model.attention_dropout, model.activation_dropout}
+    if len(dropouts) > 1 or model.block != "transformer" or training.schedule != "inverse_sqrt":
+        raise UserError(
+            "Joey NMT has no equal model: give a Transformer, one dropout for all its places and "
+            "training.schedule=inverse_sqrt"
+        )
+    source, target = recipe.data.languages
+    template = string.Template(pathlib.Path(__file__).with_name("joeynmt.yaml").read_text())
+    return template.substitute(
+        {**dataclasses.asdict(model), **dataclasses.asdict(training)},
+        name=recipe.model,
+        folder=folder,
+        source=source,
+        target=target,
+        tokens=tokens,
+        label_smoothing=recipe.label_smoothing,
+        log_every=log_every,
+        validate_every=validate_every,
+    )
+
+
+def updates_per_epoch(lengths: np.ndarray, tokens: int, seed: int) -> float:
+    """The number of batches that Joey NMT's sampler makes of an epoch, the mean of five.
+
+    It takes rows in random order, whatever their lengths, until rows times the longest of them
+    reach `tokens`: so a batch of 4,096 tokens of short sentences is half padding.
+
+    Args:
+        lengths: (rows,) the longer side of each pair, EOS included.
+    """
+    rng = np.random.default_rng(seed)
+    batches, epochs = 0, 5  # epochs differ by a percent
+    for _ in range(epochs):
+        rows = longest = 0
+        for length in rng.permutation(lengths).tolist():
+            rows, longest = rows + 1, max(longest, length)
+            if rows * longest >= tokens:
+                batches, rows, longest = batches + 1, 0, 0
+        batches += rows > 0
+    return batches / epochs
+
+
+@dataclasses.dataclass(kw_only=True)
+class Trainer:
+    """`python -m experiments.translate train`, which logs after every so many updates.
+
+    Attributes:
+        command: runs when it is first needed.
+        target_tokens: of an update, the mean over an epoch.
+        padded_tokens: the size of its batches, padding included.
+        updates: as logged so far.
+    """
+
+    command: Sequence[str]
+    run: pathlib.Path
+    environment: Mapping[str, str]
+    target_tokens: float = 0.0
+    padded_tokens: int = 0
+    updates: int = dataclasses.field(default=0, init=False)
+    _process: subprocess.Popen | None = dataclasses.field(default=None, init=False)
+
+    # The file of `run` to which it writes a line after some updates, and their number in a line.
+    log, logged = "metrics.jsonl", rf'"step": (\d+), "kind": "{TRAIN}"'
+
+    def turn(self, updates: int) -> None:
+        """Lets the command run until it has logged so many more updates, then halts it."""
+        self.go()
+        wanted = self.updates + updates
+        while self.updates < wanted:
+            time.sleep(0.01)
+            self.look()
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go(self) -> None:
+        """Starts the command, or lets it go on."""
+        if self._process is None:
+            with self._output.open("wb") as output:
+                self._process = subprocess.Popen(
+                    self.command, stdout=output, stderr=output, env=self.environment
+                )
+        self._process.send_signal(signal.SIGCONT)
+
+    def look(self) -> None:
+        """Reads the log; a UserError where the command has ended."""
+        if (self.run / self.log).exists():
+            text = (self.run / self.log).read_text(encoding="utf-8", errors="replace")
+            self.updates = max(map(int, re.findall(self.logged, text)), default=0)
+        if self._process.poll() is not None:
+            said = self._output.read_text(errors="replace").strip().splitlines() or ["nothing"]
+            raise UserError(
+                f"`{' '.join(self.command[:4])} ...` ended with exit status "
+                f"{self._process.returncode} after update {self.updates}; it said: {said[-1]}"
+            )
+
+    def end(self) -> None:
+        """Kills the command, running or halted."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def cpu_seconds(self) -> float:
+        """Of all threads so far, from proc(5): utime and stime are fields 14 and 15."""
+        if self._process is None:
+            return 0.0
+        stat = pathlib.Path(f"/proc/{self._process.pid}/stat").read_text(encoding="utf-8")
+        fields = stat.rpartition(")")[2].split()  # the name before may hold blanks
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def validated(self) -> list[int]:
+        """The updates after which a greedy translation of the validation text is at hand."""
+        return [line["step"] for line in validations(self.run)]
+
+    def bleu(self, step: int) -> float:
+        """The tokenized BLEU of that translation."""
+        return next(line["bleu"] for line in validations(self.run) if line["step"] == step)
+
+    @property
+    def _output(self) -> pathlib.Path:
+        return self.run.with_suffix(".txt")
+
+
+@dataclasses.dataclass(kw_only=True)
+class JoeyTrainer(Trainer):
+    """`python -m joeynmt train`; its translations are pieces of `vocabulary`."""
+
+    vocabulary: SentencePieceVocabulary
+    references: Sequence[str]
+    metric: TranslationMetric
+
+    log, logged = "train.log", r"Step: +(\d+), Batch Loss"
+
+    def validated(self) -> list[int]:
+        found = ((int(path.stem), path.read_bytes()) for path in self.run.glob("*.hyps"))
+        return sorted(step for step, text in found if text.count(b"\n") == len(self.references))
+
+    def bleu(self, step: int) -> float:
+        hypotheses = read_pieces(self.run / f"{step}.hyps", self.vocabulary)
+        return evaluate_translations(hypotheses, self.references, self.metric).tokenized_bleu
+
+
+def equal_recipe(settings: list[str], dropout: float) -> TranslationRecipe:
+    """The benchmark's recipe, changed where Joey NMT has no choice.
+
+    Args:
+        settings: `PATH=VALUE`, to replace more.
+        dropout: of embeddings, sub-layers, attention weights and inner activations.
+    """
+    places = ("dropout", "attention_dropout", "activation_dropout")
+    equal = [f"model.{place}={dropout}" for place in places]
+    # Neither ends before it is told to.
+    equal += ["model.epsilon=1e-6", "training.max_steps=1_000_000"]
+    return override(registry.load(RECIPE, TranslationRecipe), [*equal, *settings])
+
+
+def equal_budget(data: TranslationData, target_tokens: float) -> int:
+    """The padded tokens of a batch whose updates hold so many real target tokens on average."""
+    longest = data.lengths[-1]
+    return min(
+        range(longest, max(longest, round(4 * target_tokens)) + 1, 8),
+        key=lambda budget: abs(mean_target_tokens(data, budget) - target_tokens),
+    )
+
+
+def mean_target_tokens(data: TranslationData, budget: int) -> float:
+    """Real target tokens of our updates, the mean over an epoch."""
+    buckets = Buckets(data.lengths, budget, data.batching.row_multiple)
+    return data.target_tokens / buckets.totals(data.row_lengths)[0]
+
+
+def prepare(options: argparse.Namespace, work: pathlib.Path) -> dict[str, Trainer]:
+    """Writes both systems' input into a folder; returns their trainers by name."""
+    recipe = equal_recipe(options.set, options.dropout)
+    languages, tfds = recipe.data.languages, Tfds(options.data_dir)
+    vocabulary = Start("").vocabulary(recipe, tfds=tfds)
+    vocabulary.save(work / "vocabulary")
+    data = TranslationData.build(
+        recipe.data.source,
+        recipe.data.train_split,
+        vocabulary,
+        cleaning=recipe.data.cleaning,
+        batching=dataclasses.replace(recipe.data.batching, max_tokens=options.tokens),
+        tfds=tfds,
+    )
+    pairs = read_pairs(recipe.data.source, recipe.data.validation_split, *languages, tfds)
+    joey = work / "joeynmt"
+    write_vocabulary(joey / "vocabulary.txt", vocabulary)
+    sides = (data.tokens.source, data.tokens.target)
+    for language, rows, lines in zip(languages, sides, zip(*pairs, strict=True), strict=True):
+        training = (
+            rows.padded(np.array([number]), length)[0] for number, length in enumerate(rows.lengths)
+        )
+        write_pieces(joey / f"train.{language}", training, vocabulary)
+        held_out = vocabulary.encode_lines(lines, language)
+        write_pieces(joey / f"validation.{language}", held_out, vocabulary)
+    validate_every = options.validate_every if options.bleu_minutes else 100_000 * options.updates
+    config = joey_config(recipe, joey, options.tokens, options.updates, validate_every)
+    write_aside(joey / "config.yaml", config.encode())
+
+    theirs = data.target_tokens / updates_per_epoch(
+        data.row_lengths, options.tokens, recipe.training.seed
+    )
+    budget = options.our_tokens or equal_budget(data, theirs)
+    environment = {**os.environ, **thread_variables(options.threads)}
+    environment |= {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    settings = {
+        **{f"model.{name}": value for name, value in recipe.model_options},
+        "training.max_steps": recipe.training.max_steps,
+        "data.batching.max_tokens": budget,
+        "training.log_every": options.updates,
+        "training.steps_per_call": options.updates,
+        "training.validate_every": validate_every,
+        "training.save_every_steps": None,
+    }
+    given = [*options.set, *(f"{path}={value}" for path, value in settings.items())]
+    words = ["--data-dir", options.data_dir, "--vocabulary", str(work / "vocabulary")]
+    ours = [sys.executable, "-m", "experiments.translate", "train", RECIPE]
+    trainers = {
+        name: Trainer(
+            command=[
+                *(*ours, str(work / policy), *words),
+                *flags("--set", *given, f"training.dtype_policy={policy}"),
+            ],
+            run=work / policy,
+            environment=environment,
+            target_tokens=mean_target_tokens(data, budget),
+            padded_tokens=budget,
+        )
+        for name, policy in OURS.items()
+    }
+    trainers[REFERENCE] = JoeyTrainer(
+        command=[options.joey, "-m", "joeynmt", "train", str(joey / "config.yaml"), "--skip-test"],
+        run=joey / "run",
+        environment=environment,
+        target_tokens=theirs,
+        padded_tokens=options.tokens,
+        vocabulary=vocabulary,
+        references=[target for _, target in pairs],
+        metric=recipe.metric,
+    )
+    return trainers
+
+
+def equality(trainers: Mapping[str, Trainer]) -> str:
+    """A sentence: the target tokens in an update of each."""
+    held = "; ".join(
+        f"{name}: {one.target_tokens:,.0f} real target tokens of {one.padded_tokens:,}"
+        for name, one in trainers.items()
+    )
+    return f"An update holds on average, {held}."

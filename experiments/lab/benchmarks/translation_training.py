@@ -1,0 +1,200 @@
+"""Translation training from end to end, against Joey NMT's equal PyTorch model.
+
+    python -m experiments.lab.benchmarks.translation_training --data-dir DIR --out OUT
+    python -m experiments.lab.benchmarks.translation_training --data-dir DIR --out OUT \\
+        --bleu-minutes 45
+
+Both systems run as their users run them, `experiments.translate train` and `joeynmt train`, on the
+same pieces of Multi30k: 4 + 4 layers, D 128, one dropout everywhere, Adam, label smoothing. They
+take turns of a few updates, the others halted meanwhile; what is counted is target tokens that
+the loss counts, not padding. Joey NMT does not sort sentences by length, so that half of its batch
+of 4,096 tokens is padding; ours get a smaller one with as many real target tokens, unless
+`--our-tokens` says otherwise. It computes in float32 on a CPU, whatever it is asked for.
+
+With `--bleu-minutes` each trains alone for that long, start-up and validations included, and the
+tokenized BLEU of its greedy translations is reported against minutes; contenders whose curves are
+in OUT already are not run again.
+
+`make .venv-joeynmt/installed` installs Joey NMT.
+"""
+
+import argparse
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+
+from experiments.lab.benchmarks import harness
+from experiments.lab.benchmarks.harness import Benchmark, say
+from experiments.lab.benchmarks.translation_race import REFERENCE, Trainer, equality, prepare
+from experiments.studies import mean_curves, table
+from macaron_tf.cli.arguments import argument, count, place, settings
+from macaron_tf.cli.program import exit_on_user_error
+from macaron_tf.errors import UserError
+from macaron_tf.io.paths import read_json
+
+command = Benchmark(
+    "translation_training",
+    __doc__,
+    "target tokens",
+    ("tensorflow", "keras"),
+    place("--data-dir DIR", "TensorFlow Datasets' folder", required=True),
+    argument(
+        "--joey PYTHON",
+        "the interpreter of Joey NMT's environment",
+        default=".venv-joeynmt/bin/python",
+    ),
+    count("--tokens", "padded, of Joey NMT's batches", 4096),
+    count("--our-tokens", "padded, of ours (as many real ones as Joey NMT's)"),
+    count("--dropout", "everywhere", 0.3, least=0.0, below=1),
+    count("--updates", "of a turn", 5),
+    count("--bleu-minutes N", "train each for N minutes instead", least=0.01),
+    count("--validate-every", "updates, for BLEU", 500),
+    settings("training.learning_rate=3e-3"),
+)
+
+
+def rates(trainers: Mapping[str, Trainer], options: argparse.Namespace) -> list[dict]:
+    """The rows of `compare`: target tokens a second, in turns."""
+    turns = {
+        name: harness.counted(
+            round(options.updates * trainer.target_tokens), trainer.turn, options.updates
+        )
+        for name, trainer in trainers.items()
+    }
+
+    def cpu_clock() -> float:  # this process only waits
+        return sum(trainer.cpu_seconds() for trainer in trainers.values())
+
+    rows = harness.interleave(turns, options.rounds, options.warm_up, cpu_clock)
+    return harness.compare(rows, REFERENCE)
+
+
+def bleu_curve(trainer: Trainer, minutes: float) -> list[dict]:
+    """One contender trains alone for so many minutes.
+
+    Returns:
+        For each validation "updates", "target_tokens" (of the mean update times updates),
+        "minutes" since the command was given, and "bleu".
+    """
+    began, seen = time.monotonic(), {}
+    while time.monotonic() - began < 60 * minutes:
+        trainer.go()
+        time.sleep(0.5)
+        trainer.look()
+        for step in trainer.validated():
+            seen.setdefault(step, (time.monotonic() - began) / 60)
+    trainer.end()
+    return [
+        {
+            "updates": step,
+            "target_tokens": step * trainer.target_tokens,
+            "minutes": passed,
+            "bleu": trainer.bleu(step),
+        }
+        for step, passed in seen.items()
+    ]
+
+
+def bleu_curves(
+    trainers: Mapping[str, Trainer], options: argparse.Namespace, facts: Mapping
+) -> str:
+    """The report of all curves, written after each; those that `--out` holds already are kept."""
+    padded = {name: trainer.padded_tokens for name, trainer in trainers.items()}
+    what = {"minutes": options.bleu_minutes, "padded_tokens": padded}
+    path, curves = pathlib.Path(options.out or "", "results.json"), {}
+    if options.out and path.exists():
+        kept = read_json(path, mend="remove it", curves=dict)
+        if {key: kept.get(key) for key in what} == what:
+            curves = kept["curves"]
+    about = harness.heading("Translation training: greedy validation BLEU against minutes", facts)
+    about += f"{equality(trainers)}\n\n"
+    for name, trainer in trainers.items():
+        if name in curves:
+            say(f"{name}: kept from {path}")
+            continue
+        say(f"{name} trains for {options.bleu_minutes:g} minutes")
+        curves[name] = bleu_curve(trainer, options.bleu_minutes)
+        if options.out:
+            text = about + bleu_table(curves) + "\n![BLEU](results.png)\n"
+            harness.save(options.out, {**what, "machine": facts, "curves": curves}, text)
+            lines = {
+                name: {point["minutes"]: [point["bleu"]] for point in points}
+                for name, points in curves.items()
+            }
+            minutes = "minutes, start-up and validations included"
+            mean_curves({"": lines}, path.with_name("results.png"), minutes, "BLEU")
+    return about + bleu_table(curves)
+
+
+def bleu_table(curves: Mapping[str, list[dict]]) -> str:
+    """All points in Markdown."""
+    cells = "{updates:,} {target_tokens:,.0f} {minutes:.1f} {bleu:.1f}"
+    rows = [
+        [name, *cells.format(**point).split()]
+        for name, points in curves.items()
+        for point in points
+    ]
+    names = ["contender", "updates", "target tokens", "minutes", "BLEU"]
+    return "\n".join([*table(names, rows), ""])
+
+
+def peer_versions(python: str) -> dict[str, str]:
+    """The versions of Joey NMT and its PyTorch; a UserError where an interpreter lacks them."""
+    code = (
+        "import importlib.metadata as m, joeynmt.training\n"
+        "print(m.version('joeynmt'), m.version('torch'))"
+    )
+    try:
+        said = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True)
+    except (OSError, subprocess.CalledProcessError):
+        raise UserError(
+            f"--joey {python}: no Python that can import joeynmt; run "
+            "`make .venv-joeynmt/installed`, or install "
+            "experiments/lab/benchmarks/requirements-joeynmt.txt in an environment of its own"
+        ) from None
+    return dict(zip(("joeynmt", "torch"), said.stdout.split(), strict=True))
+
+
+@exit_on_user_error
+def main(arguments: list[str] | None = None) -> None:
+    """Runs the race and prints its table."""
+    options = command.parse_args(arguments)
+    if options.validate_every % options.updates:
+        raise UserError(
+            f"--validate-every {options.validate_every}: give a multiple of --updates "
+            f"{options.updates}"
+        )
+    versions = peer_versions(options.joey)
+    cpus = sorted(os.sched_getaffinity(0))
+    if options.threads > len(cpus):
+        raise UserError(f"--threads {options.threads}: this process may use {len(cpus)} CPUs")
+    facts = harness.machine(options.threads, command.packages)
+    facts["versions"] |= versions
+    os.sched_setaffinity(0, cpus[: options.threads])  # the children's too
+    # Or a halted child would outlive this process.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    with tempfile.TemporaryDirectory(prefix="translation_training-") as folder:
+        say("preparing text and vocabulary")
+        trainers = prepare(options, pathlib.Path(folder))
+        say(equality(trainers))
+        try:
+            if options.bleu_minutes:
+                print(bleu_curves(trainers, options, facts))
+                return
+            rows = rates(trainers, options)
+        finally:
+            for trainer in trainers.values():
+                trainer.end()
+    held = [round(trainer.target_tokens) for trainer in trainers.values()]
+    setting = f"Multi30k, {min(held):,} to {max(held):,} target tokens an update"
+    title = "Translation training, end to end"
+    harness.publish(options.out, title, facts, [(setting, rows)], command.unit)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,237 @@
+"""Local errors of splitting schemes on the operators of a layer: theorem 1 of the Macaron paper.
+
+    python -m experiments.lab.ode
+    python -m experiments.lab.ode --runs runs/transformer runs/macaron --name ode_trained
+
+takes attention and feed-forward of one layer as the two operators of x' = F(x) + G(x), random ones
+of several seeds, or those of every layer of encoders and language models that were trained (with
+norms before the sub-layers), makes a layer of each scheme and step size from them, and compares it
+with the exact solution, in float64. Writes experiments/results/NAME.md, .json and .png: the local
+error by step size and its order, with exact sub-flows and with the sub-steps that a network takes.
+"""
+
+import argparse
+import dataclasses
+import statistics
+from collections.abc import Callable, Iterator
+
+import keras
+import numpy as np
+
+from experiments import command_line as cli
+from experiments import studies
+from macaron_tf import load
+from macaron_tf.errors import UserError
+from macaron_tf.io.paths import as_path, clear_errors, make_folders
+from macaron_tf.layers.block import Block
+from macaron_tf.layers.blocks import TransformerBlock
+from macaron_tf.layers.residual import Residual
+from macaron_tf.layers.scheme import SOLVERS
+from macaron_tf.models.encoder import Encoder
+
+_JUMP = 1 / (2 - 2 ** (1 / 3))  # Yoshida 1990: three steps of an even method, the middle one back
+_STRANG = (("channels", 0.5), ("tokens", 1.0), ("channels", 0.5))
+# Operators and their shares of the step.
+SPLITTINGS = {
+    "Lie-Trotter": (("tokens", 1.0), ("channels", 1.0)),
+    "Strang-Marchuk, channels outside": _STRANG,
+    "Strang-Marchuk, tokens outside": (("tokens", 0.5), ("channels", 1.0), ("tokens", 0.5)),
+    "Yoshida, order 4": tuple(
+        (name, jump * share) for jump in (_JUMP, 1 - 2 * _JUMP, _JUMP) for name, share in _STRANG
+    ),
+}
+EXACT = "exact"
+SUB_STEPS = (EXACT, *SOLVERS)
+STEPS = (1.0, 0.2, 0.1, 0.05, 0.025)  # the first one is a network's
+_FINE = 0.0125  # greatest step of the solution that counts as exact
+Flow = Callable[[np.ndarray], np.ndarray]
+
+
+def run(options: argparse.Namespace) -> None:
+    """Measures every scheme on every pair of operators, then writes the table and the figure."""
+    rows, out = [], as_path(options.results)
+    measured = list(_operators(options))
+    with clear_errors(f"--results {out} cannot be made a folder", "choose another place"):
+        make_folders(out)
+    for operators, seed, block, x in measured:
+        print(f"{operators}, {seed}", flush=True)
+        exact = solutions(block, x)
+        for splitting in SPLITTINGS:
+            for sub_step in SUB_STEPS:
+                errors = local_errors(block, x, splitting, sub_step, exact)
+                rows.append(
+                    {
+                        "operators": operators,
+                        "seed": seed,
+                        "splitting": splitting,
+                        "sub_step": sub_step,
+                        "order": order(errors),
+                        "errors": dict(zip(map(str, STEPS), errors, strict=True)),
+                    }
+                )
+    title = "Local errors of splitting schemes"
+    studies.write(out, options.name, "lab.ode", options, title, _report(rows), rows=rows)
+    studies.mean_curves(
+        _panels(rows), out / f"{options.name}.png", "step size", "local error", True, True
+    )
+
+
+def _operators(options: argparse.Namespace) -> Iterator[tuple[str, str, Block, np.ndarray]]:
+    """A block's origin, its number, itself and states that it is given, `(B, L, D)`."""
+    if options.runs and options.seeds:
+        raise UserError("--seeds draw random operators: leave them out beside --runs")
+    if not options.runs:
+        for seed in options.seeds or (1, 2, 3):
+            keras.utils.set_random_seed(seed)
+            rng = np.random.default_rng(seed)
+            x = rng.normal(size=(2, 16, 32))
+            block = TransformerBlock(num_heads=4, feed_forward_dim=64, activation="tanh")
+            block.build(x.shape)
+            yield "random", f"seed {seed}", block, x
+    for place in options.runs:
+        encoder = getattr(load(place).network, "encoder", None)
+        blocks = encoder.stack.blocks if isinstance(encoder, Encoder) else []
+        if {name for block in blocks for name, _ in block.sublayers} != {"tokens", "channels"}:
+            raise UserError(f"{place} has no blocks of tokens and channels to split: give another")
+        if encoder.config.norm != "pre":
+            raise UserError(
+                f"{place}: its norms follow the sub-layers, which is no solver's step: give a run "
+                "with model.norm=pre"
+            )
+        rng = np.random.default_rng(0)
+        ids = rng.integers(10, encoder.config.vocab_size, (2, 16))
+        x = np.asarray(encoder.embed({"token_ids": ids}), "float64")
+        for number, block in enumerate(encoder.stack.blocks):
+            yield place, f"layer {number}", block, x
+            x = np.asarray(block(x.astype("float32")), "float64")
+
+
+def stepped(
+    block: Block, x: np.ndarray, steps: tuple[tuple[str, float], ...], solver: str
+) -> Block:
+    """A block in float64 of the first token and channel mixers of another one, by a new scheme.
+
+    Args:
+        steps: operators and the sizes of their steps, in order.
+    """
+    first = {operator: residual for operator, residual in reversed(block.sublayers)}
+    width = next(mix.width for mix in block.scheme if mix.operator == "channels")
+    seen, terms = set(), []
+    for operator, step in steps:
+        own = f" width {width}" if operator == "channels" else ""
+        terms.append(
+            f"{operator} step {step!r}{'' if operator in seen else own} by {solver}"
+            f"{' again' if operator in seen else ''}"
+        )
+        seen.add(operator)
+    config = dataclasses.replace(block.config, scheme=", ".join(terms))
+    made = type(block)(config, causal=block.causal, dtype="float64")
+    made.build(x.shape)
+    for operator, residual in made.sublayers:
+        residual.set_weights(first[operator].get_weights())
+    return made
+
+
+def _operator(residual: Residual) -> Flow:
+    return lambda x: np.asarray(residual.sublayer(residual.layer_norm(x)))
+
+
+def flow(operator: Flow, x: np.ndarray, time: float) -> np.ndarray:
+    """x' = operator(x), solved for a time by at least 8 Runge-Kutta steps."""
+    count = max(8, round(abs(time) / _FINE))
+    h = time / count
+    for _ in range(count):
+        k1 = operator(x)
+        k2 = operator(x + h / 2 * k1)
+        k3 = operator(x + h / 2 * k2)
+        k4 = operator(x + h * k3)
+        x = x + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+    return x
+
+
+def _operators_of(block: Block, x: np.ndarray) -> dict[str, Flow]:
+    whole = stepped(block, x, SPLITTINGS["Lie-Trotter"], "euler")
+    return {name: _operator(residual) for name, residual in whole.sublayers}
+
+
+def solutions(block: Block, x: np.ndarray) -> list[np.ndarray]:
+    """The solution after each step of `STEPS`."""
+    operators = _operators_of(block, x).values()
+    return [flow(lambda y: sum(f(y) for f in operators), x, step) for step in STEPS]
+
+
+def local_errors(
+    block: Block, x: np.ndarray, splitting: str, sub_step: str, exact: list[np.ndarray]
+) -> list[float]:
+    """The distance from the exact solution after one step of each size, in the norm of all x."""
+    operators = _operators_of(block, x)
+    errors = []
+    for step, solution in zip(STEPS, exact, strict=True):
+        parts = tuple((name, share * step) for name, share in SPLITTINGS[splitting])
+        if sub_step == EXACT:
+            found = x
+            for name, time in parts:
+                found = flow(operators[name], found, time)
+        else:
+            found = np.asarray(stepped(block, x, parts, sub_step)(x))
+        errors.append(float(np.linalg.norm(found - solution)))
+    return errors
+
+
+def order(errors: list[float]) -> float:
+    """p of an error that falls as step^p, by the two smallest steps."""
+    return float(np.log2(errors[-2] / errors[-1]))
+
+
+def _report(rows: list[dict]) -> list[str]:
+    """The orders, and the errors relative to a Transformer layer's, by operators."""
+    lines = [
+        f"Order of the local error, by steps {STEPS[-2]} and {STEPS[-1]}; in parentheses the "
+        f"errors at steps {STEPS[-2]} and {STEPS[0]:g} over a Transformer layer's, Lie-Trotter "
+        "with Euler's sub-steps. Means over the pairs of operators ± the sample's deviation.",
+        "",
+    ]
+    for name, mine in studies.grouped(rows, "operators").items():
+        plain = [r for r in mine if (r["splitting"], r["sub_step"]) == ("Lie-Trotter", "euler")]
+        cells = []
+        for splitting, some in studies.grouped(mine, "splitting").items():
+            cells.append([splitting])
+            for those in studies.grouped(some, "sub_step").values():
+                ratios = [
+                    statistics.mean(
+                        row["errors"][step] / one["errors"][step]
+                        for row, one in zip(those, plain, strict=True)
+                    )
+                    for step in (str(STEPS[-2]), str(STEPS[0]))
+                ]
+                shown = " and ".join(f"{ratio:.2g}" for ratio in ratios)
+                cells[-1].append(f"{studies.mean_of(those, 'order', 2)} ({shown})")
+        lines += [f"{name}:", "", *studies.table(("splitting", *SUB_STEPS), cells), ""]
+    return lines
+
+
+def _panels(rows: list[dict]) -> dict:
+    """A panel for operators and sub-steps, a line for each splitting."""
+    shown = [row for row in rows if row["sub_step"] in (EXACT, "euler", "heun")]
+    panels = {}
+    for name, mine in studies.grouped(shown, "operators").items():
+        for sub_step, some in studies.grouped(mine, "sub_step").items():
+            panels[f"{name}, sub-steps: {sub_step}"] = {
+                splitting: {step: [row["errors"][str(step)] for row in of_one] for step in STEPS}
+                for splitting, of_one in studies.grouped(some, "splitting").items()
+            }
+    return panels
+
+
+main = cli.single_program(
+    "experiments.lab.ode",
+    __doc__,
+    "experiments.lab.ode:run",
+    cli.place("--runs PLACE", "trained models, as `load` takes them", nargs="+", default=[]),
+    cli.count("--seeds N", "of random operators (default 1 2 3)", least=0, nargs="+"),
+    cli.place("--results DIR", "of the table (%(default)s)", default="experiments/results"),
+    cli.argument("--name", "the table's file name (%(default)s)", default="ode"),
+)
+
+if __name__ == "__main__":
+    raise SystemExit(main())

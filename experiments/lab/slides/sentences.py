@@ -1,0 +1,81 @@
+"""`slides sentences`: Sentence-BERT's pooling and concatenation, its table 6."""
+
+import argparse
+import functools
+import pathlib
+
+from experiments import studies
+from macaron_tf.models.tasks import FEATURES
+
+POOLINGS = ("mean", "max", "cls")
+_BEST = "u,v,|u-v|"
+CONCATENATIONS = ("u,v", "|u-v|", "u*v", "|u-v|,u*v", "u,v,u*v", _BEST, "u,v,|u-v|,u*v")
+_LETTERS = dict(zip(FEATURES, "uvdp", strict=True))  # in names of folders: difference, product
+
+
+def run(options: argparse.Namespace) -> None:
+    """Trains and scores missing runs by `embed`, then writes the table."""
+    out, classes = pathlib.Path(options.out), options.task
+    # Of each row of the table, pooling and concatenation; they are the same run in "mean".
+    arms = {pooling: (pooling, _BEST) for pooling in POOLINGS}
+    arms |= {concatenation: ("mean", concatenation) for concatenation in CONCATENATIONS}
+    wanted = [(classes, *arm) for arm in arms.values()]
+    wanted += [(task, pooling, _BEST) for task in ("", "stsb") for pooling in POOLINGS]
+    tasks = {}
+    for seed in options.seeds:
+        for task, pooling, concatenation in dict.fromkeys(wanted):
+            letters = "".join(_LETTERS[part] for part in concatenation.split(","))
+            name = f"{task or 'untrained'}-{pooling}-{letters}-{seed}"
+            given = (options, out, name, task, pooling, concatenation, seed)
+            tasks[name] = functools.partial(_scored, *given)
+    rows = studies.at_once(options.jobs, tasks)
+
+    def cells(pooling: str, concatenation: str, *trained: str) -> list[str]:
+        mine = [row for row in rows if row["arm"] == [pooling, concatenation]]
+        found = (studies.grouped(mine, "task").get(task, []) for task in trained)
+        scores = [studies.mean_of(each, "spearman", 2, 100) for each in found]
+        learnt = [row for row in mine if row["task"] == classes]
+        return [*scores, studies.mean_of(learnt, "accuracy", 1, 100)]
+
+    trained = (classes, "stsb", "")
+    lines = [(name, *cells(*arm, *trained)) for name, arm in arms.items()]
+    lines = [tuple(cell.replace("|", "\\|") for cell in line) for line in lines]
+    head = ("", f"{classes}, then STS-B", "trained on STS-B", "untrained", f"{classes} accuracy")
+    title = "Sentence-BERT's pooling and concatenation"
+    text = "Spearman's correlation (times 100) of cosines with STS-B's scores, development set"
+    lines = [f"{text}, {len(options.seeds)} seeds.", "", *studies.table(head, lines)]
+    studies.write(out, "sentences", "lab.slides", options, title, lines, figure=False, rows=rows)
+
+
+def _scored(
+    options: argparse.Namespace,
+    out: pathlib.Path,
+    name: str,
+    task: str,
+    pooling: str,
+    concatenation: str,
+    seed: int,
+) -> dict:
+    """The row of a training of `embed`, or of the encoder untrained; STS-B by the cosine.
+
+    Its vectors are not scaled to unit length where the classifier sees them, as in the paper.
+    """
+    run, scores, log = out / "runs" / name, out / "scores" / name, out / "logs" / f"{name}.log"
+    data = studies.flags("--data-dir", options.data_dir)
+
+    def scored() -> dict:
+        if task:
+            settings = ("normalize=False", f"concatenation={concatenation}", *options.set)
+            words = [task, str(run), "--init", options.init, "--pooling", pooling, *data]
+            words += studies.flags("--set", *settings, f"training.seed={seed}")
+            studies.command("embed", "train", *words, log=log)
+        words = [str(run) if task else options.init, "--task", "stsb", "--pooling", pooling]
+        studies.command("embed", "evaluate", *words, "--output", str(scores), *data, log=log)
+        file = max(scores.glob("*.json"), key=lambda path: path.stat().st_mtime)
+        row = {"arm": [pooling, concatenation], "task": task, "seed": seed}
+        row["spearman"] = studies.read_json(file, metrics=dict)["metrics"]["spearman"]
+        accuracies = studies.values(studies.validations(run), "accuracy") if task else []
+        return row | ({"accuracy": max(accuracies)} if accuracies else {})
+
+    given = {"--init": options.init, "--set": options.set if task else []}
+    return studies.kept(out / "rows" / f"{name}.json", given, scored)

@@ -1,0 +1,346 @@
+"""A recipe's train step as `fit` runs it, its HLO as TensorFlow hands it to a compiler, and the
+lines of our Python that are to blame: of a graph's ops, of exceptions, of XLA's refusals.
+"""
+
+import dataclasses
+import linecache
+import pathlib
+import re
+import sysconfig
+import traceback
+import types
+from typing import NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from experiments import registry
+from experiments.elmo.run import ElmoRecipe, ElmoRun
+from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
+from experiments.recipe import Recipe, override
+from experiments.run import Run
+from experiments.tcn.run import SequenceRecipe, SequenceRun
+from experiments.tcn.tasks import TASKS
+from experiments.translate.run import TranslationRecipe, TranslationRun
+from macaron_tf.data.batches import Buckets
+from macaron_tf.data.corpus.packing import RecordFormat
+from macaron_tf.errors import UserError
+from macaron_tf.training import build_fit_model
+from macaron_tf.training.trained_model import TrainedModel
+
+Specs = dict[str, tf.TensorSpec]
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+_LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
+
+
+class Sources:
+    """Finds a `tf.Graph`'s ops by name, with those of its loops, conditions and inner functions."""
+
+    def __init__(self, graph=None):
+        self._ops, found = {}, [graph] if graph else []
+        for one in found:
+            for op in one.get_operations():
+                self._ops.setdefault(op.name, op)
+            inner = [function.graph for function in one._functions.values()]
+            found += [each for each in inner if each not in found]
+
+    def of(self, name: str) -> str | None:
+        """`file:line in function: code` of the op with that name, or None.
+
+        Args:
+            name: as TensorFlow and the compiler write it: outer functions may stand before it.
+        """
+        parts = name.split("/")
+        for first in range(len(parts)):
+            if op := self._ops.get("/".join(parts[first:])):
+                return _innermost((f.filename, f.lineno, f.name) for f in op.traceback or [])
+        return None
+
+
+class Traced(NamedTuple):
+    """A step's program, or the problems that stand in its way.
+
+    Attributes:
+        hlo: a serialized HLO module, of JAX StableHLO as bytecode; None with problems.
+        sources: finds ops of the step's graph.
+    """
+
+    hlo: bytes | None
+    problems: tuple[dict, ...] = ()
+    sources: Sources | None = None
+
+
+def problem(what: str, op: str | None = None, source: str | None = None) -> dict:
+    """A reason that a step is not fit for a TPU: a sentence, the op to blame, and our line."""
+    return {"what": what, "op": op, "source": source}
+
+
+def of_exception(error: BaseException) -> str | None:
+    """The line of ours that an exception came through last."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return _innermost((frame.filename, frame.lineno, frame.name) for frame in frames)
+
+
+def _innermost(frames) -> str | None:
+    """The code of the last frame (file, line, function) outside of libraries and Python."""
+    ours = [
+        frame
+        for frame in frames
+        if "site-packages" not in frame[0] and not frame[0].startswith(("<", *_LIBRARIES))
+    ]
+    if not ours:
+        return None
+    file, line, function = ours[-1]
+    path = pathlib.Path(file)
+    shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
+    return f"{shown}:{line} in {function}: {linecache.getline(file, line).strip()}"
+
+
+def refused(message: str) -> list[tuple[str, str | None]]:
+    """The refusals of TensorFlow's bridge to XLA in a message: a sentence and an op's name each."""
+    lacking = re.findall(r"(\w+) \(No registered '\w+' OpKernel[^{]*\{\{node ([^}]+)\}\}", message)
+    if lacking:
+        return [(f"{kind} cannot be compiled by XLA", op) for kind, op in dict.fromkeys(lacking)]
+    said = message.removeprefix("Failed getting HLO text: '").strip().partition("\n")[0]
+    op = re.search(r"\{\{node ([^}]+)\}\}", message)
+    return [(said, op[1] if op else None)]
+
+
+class Shape(NamedTuple):
+    """One core's micro-batch: B rows of L tokens (translation: on each side)."""
+
+    rows: int
+    length: int
+
+
+class Step:
+    """The train step of a recipe; a subclass a kind of recipe.
+
+    Attributes:
+        settings: of every such recipe on a TPU, before those that a person gives.
+        run_class: its runs build the network.
+        length: tokens L of a row.
+        vocab_size: of the network, if its inputs are ids.
+    """
+
+    settings: tuple[str, ...] = ("training.dtype_policy=mixed_bfloat16",)
+    run_class: type[Run]
+
+    def __init__(self, recipe: Recipe):
+        self.recipe = recipe
+        self.length, self.vocab_size = self.sizes(recipe)
+
+    @staticmethod
+    def sizes(recipe: Recipe) -> tuple[int, int | None]:
+        """`length` and `vocab_size`."""
+        raise NotImplementedError
+
+    def shape(self, batch: int | None = None) -> Shape:
+        """The shape of a core's micro-batch.
+
+        Args:
+            batch: rows, of translation tokens on one side; None = the recipe's own.
+        """
+        return Shape(batch or self.recipe.batch_size, self.length)
+
+    def specs(self, shape: Shape) -> Specs:
+        """The tensors of a batch of the recipe's data, all shapes static."""
+        raise NotImplementedError
+
+    def build(self) -> TrainedModel:
+        """The recipe's model, objective and optimizer, as its `train` builds them."""
+        training = self.recipe.training
+        keras.utils.set_random_seed(training.seed)
+        vocabulary = self.vocab_size and types.SimpleNamespace(size=self.vocab_size)
+        run = self.run_class(None, self.recipe, vocabulary)
+        network = run.make_network()  # `trace` makes the memory of a shape's rows, for one turn
+        if not network.built:
+            network.build()
+        stage = run.first_stage(network)
+        objective = self.recipe.make_objective(static_shapes=True)
+        if keras.backend.backend() == "jax":
+            from macaron_tf.training.jax_model import build_jax_model  # it needs JAX
+
+            model = build_jax_model(network, objective, training, stage)
+        else:
+            model = build_fit_model(network, objective, training, first_stage=stage)
+        model.prepare()
+        return model
+
+    def trace(self, model: TrainedModel, shape: Shape) -> Traced:
+        """A whole update from one micro-batch; `model` is of `build`."""
+        if keras.backend.backend() == "jax":
+            return self._lower(model, shape)
+        specs = self.specs(shape)
+        names = list(specs)
+        step = tf.function(
+            lambda *tensors: model.train_step(dict(zip(names, tensors, strict=True))),
+            autograph=False,
+            jit_compile=True,
+        )
+        try:
+            graph = step.get_concrete_function(*specs.values()).graph
+        except Exception as error:  # whatever the model's code raises while it is traced
+            return _failed(error)
+        sources = Sources(graph)
+        try:
+            # The CPU's kernels of tf2xla: a plain TensorFlow has no TPU's, and the HLO is the same.
+            hlo = step.experimental_get_compiler_ir(*specs.values())(stage="hlo_serialized")
+        except (ValueError, tf.errors.OpError) as error:
+            found = refused(str(error))
+            return Traced(
+                None, tuple(problem(said, op, op and sources.of(op)) for said, op in found)
+            )
+        return Traced(hlo, sources=sources)
+
+    def _lower(self, model: TrainedModel, shape: Shape) -> Traced:
+        """`trace` of the JAX engine: each of the mesh's `data` parts has a micro-batch."""
+        import jax
+        from jax._src.interpreters import mlir
+
+        mesh = keras.distribution.distribution()
+        parts = mesh.num_model_replicas if mesh else 1
+        batch = {
+            name: jax.ShapeDtypeStruct(
+                spec.shape,
+                spec.dtype.as_numpy_dtype,
+                sharding=mesh and mesh.get_data_layout(spec.shape).backend_layout,
+            )
+            for name, spec in self.specs(shape._replace(rows=shape.rows * parts)).items()
+        }
+        try:
+            lowered = model.lower(batch)
+        except Exception as error:  # whatever the model's code raises while it is traced
+            return _failed(error)
+        return Traced(mlir.module_to_bytecode(lowered.compiler_ir()), sources=Sources())
+
+
+def _failed(error: Exception) -> Traced:
+    text = str(error).strip().partition("\n")[0]
+    return Traced(None, (problem(f"tracing failed: {text}", None, of_exception(error)),))
+
+
+class Pretraining(Step):
+    """Encoders, language models and encoder-decoders on a corpus of packed rows."""
+
+    run_class = PretrainingRun
+
+    @staticmethod
+    def sizes(recipe: PretrainingRecipe) -> tuple[int, int]:
+        return recipe.corpus.sequence_length, _rounded(recipe.vocabulary.size, 8)
+
+    def specs(self, shape: Shape) -> Specs:
+        recipe, size = self.recipe, self.vocab_size
+        corpus = dataclasses.replace(recipe.corpus, sequence_length=shape.length)
+        record = RecordFormat.of(corpus, size)
+        table = np.zeros((shape.rows, record.numbers), np.int32)
+        vocabulary = types.SimpleNamespace(
+            pieces=recipe.vocabulary.size,
+            size=size,
+            cls_id=2,
+            sep_id=3,
+            mask_id=4,
+            special_ids=(0, 1, 2, 3, 4),
+            word_starts=lambda: np.ones(size, bool),
+            encode_lines=lambda lines: [[5]] * len(lines),
+        )
+
+        def features(numbers: tf.Tensor) -> dict[str, tf.Tensor]:
+            batch = record.features(numbers)
+            if recipe.learnt.has_memory:  # as `stream_dataset` gives them
+                starts = tf.zeros([shape.rows], tf.bool)
+                batch |= {"previous_ids": batch["token_ids"], "starts": starts}
+            if recipe.bidirectional:
+                batch["backward"] = starts
+            return batch
+
+        # Static masks look the same, but want the rows' numbers.
+        masking = dataclasses.replace(recipe.masking, duplicates=None)
+        batches = tf.data.Dataset.from_tensors(table).map(features)
+        objective = recipe.make_objective(static_shapes=True)
+        return dict(objective.dataset(batches, masking, vocabulary, seed=0).element_spec)
+
+    def trace(self, model: TrainedModel, shape: Shape) -> Traced:
+        if self.recipe.learnt.has_memory:
+            model.network.keep_memory(shape.rows)
+        return super().trace(model, shape)
+
+
+class Translation(Step):
+    """Pairs of sentences in the longest of the shapes that batching can choose: the most memory."""
+
+    settings = (*Step.settings, "data.batching.length_multiple=8")
+    run_class = TranslationRun
+
+    @staticmethod
+    def sizes(recipe: TranslationRecipe) -> tuple[int, int]:
+        length = _rounded(recipe.data.cleaning.max_tokens, recipe.data.batching.length_multiple)
+        return length, _rounded(recipe.data.vocabulary_size, 8)
+
+    def shape(self, batch: int | None = None) -> Shape:
+        batching = self.recipe.data.batching
+        tokens = batch or batching.max_tokens
+        return Shape(*Buckets([self.length], tokens, batching.row_multiple).shapes[0])
+
+    def specs(self, shape: Shape) -> Specs:
+        return dict.fromkeys(("source", "target"), tf.TensorSpec(shape, tf.int32))
+
+
+class Words(Step):
+    """ELMo: rows of words, each with its characters."""
+
+    run_class = ElmoRun
+
+    @staticmethod
+    def sizes(recipe: ElmoRecipe) -> tuple[int, int]:
+        return recipe.row_length, recipe.vocabulary_size
+
+    def specs(self, shape: Shape) -> Specs:
+        characters = self.recipe.model_config(self.vocab_size).max_characters
+        return {
+            "characters": tf.TensorSpec((*shape, characters), tf.int32),
+            "words": tf.TensorSpec(shape, tf.int32),
+        }
+
+
+class Sequences(Step):
+    """The TCN's tasks, at the length of their longest sequence."""
+
+    run_class = SequenceRun
+
+    @staticmethod
+    def sizes(recipe: SequenceRecipe) -> tuple[int, None]:
+        return TASKS[recipe.task].length, None
+
+    def specs(self, shape: Shape) -> Specs:
+        config, loss = self.recipe.model_config(), TASKS[self.recipe.task].loss
+        vectors = tf.TensorSpec((*shape, config.input_dim), tf.float32)
+        answers = shape[:1] if config.last_only else shape
+        numbers = tf.TensorSpec((*answers, config.output_dim), tf.float32)
+        return {
+            "inputs": vectors if config.input_dim else tf.TensorSpec(shape, tf.int32),
+            "targets": tf.TensorSpec(answers, tf.int32) if loss == "classes" else numbers,
+            "weight": tf.TensorSpec(answers, tf.float32),
+        }
+
+
+_STEPS: dict[type[Recipe], type[Step]] = {
+    PretrainingRecipe: Pretraining,
+    TranslationRecipe: Translation,
+    ElmoRecipe: Words,
+    SequenceRecipe: Sequences,
+}
+
+
+def step_of(name: str, settings: list[str] = ()) -> Step:
+    """The step of a catalog recipe with the settings that a TPU wants, and then a person's."""
+    recipe = registry.load(name)
+    if type(recipe) not in _STEPS:
+        raise UserError(f"{name} is a recipe of kind {recipe.kind!r}: tpu_check knows none")
+    kind = _STEPS[type(recipe)]
+    return kind(override(recipe, [*kind.settings, *settings]))
+
+
+def _rounded(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple

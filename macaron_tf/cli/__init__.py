@@ -1,0 +1,1 @@
+"""Commands: their names, their process, their arguments."""

@@ -1,0 +1,63 @@
+"""`python -m macaron_tf COMMAND` and its short form `macaron COMMAND`: the way to all commands.
+
+A checkout has the commands' packages, `experiments` and `export`, beside this one; an installed
+wheel has them in `macaron_tf/commands`, so that it brings one top-level name. The launcher puts the
+folder that holds them on the path: modules keep their names, and so do runs that record them and
+processes that a command starts.
+"""
+
+import argparse
+import os
+import pathlib
+import runpy
+import sys
+
+from macaron_tf import __version__
+from macaron_tf.cli.command_names import COMMANDS, FORM, SCRIPT
+from macaron_tf.cli.program import begin_command, exit_on_user_error
+from macaron_tf.errors import nearest
+
+_HERE = pathlib.Path(__file__).parents[1]  # the package
+_TEXT = """\
+Macaron Net, SwishRNN and the models around them: from text to a served model.
+
+    {me} translate train demo runs/demo
+    echo "Turn on the light." | {me} translate translate runs/demo
+    {me} export runs/demo served/demo
+    {me} serve served/demo
+
+`{me} COMMAND --help` has the examples and flags of one.
+
+commands:
+"""
+
+
+@exit_on_user_error
+def main(arguments: list[str] | None = None) -> None:
+    """Runs a command as its module's `python -m` does."""
+    begin_command()
+    short = pathlib.PurePath(sys.argv[0]).name == SCRIPT
+    me = SCRIPT if short else "python -m macaron_tf"
+    width = max(map(len, COMMANDS))
+    lines = (f"  {name:{width}}  {text}\n" for name, (_, text) in COMMANDS.items())
+    parser = argparse.ArgumentParser(
+        prog=me,
+        usage=f"{me} COMMAND ...",
+        description=_TEXT.format(me=me) + "".join(lines),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    parser.add_argument("command", help=argparse.SUPPRESS)
+    parser.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    folder = str(_HERE / "commands" if (_HERE / "commands").is_dir() else _HERE.parent)
+    # First, so that a folder of the user's called `experiments` does not stand before ours.
+    sys.path.insert(0, folder)
+    if options.command not in COMMANDS:
+        near = nearest(options.command, COMMANDS)
+        parser.error(f"no command is called {options.command!r}: {me} --help lists them{near}")
+    module, _ = COMMANDS[options.command]
+    paths = [folder, *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ |= {"PYTHONPATH": os.pathsep.join(paths), FORM: me}
+    sys.argv = [f"{me} {options.command}", *options.words]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)

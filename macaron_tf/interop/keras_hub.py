@@ -1,0 +1,561 @@
+"""This library's networks and vocabularies as KerasHub's backbones, tokenizers and tasks.
+
+    import macaron_tf
+    from macaron_tf.interop.keras_hub import EncoderBackbone, task_of
+
+    backbone = EncoderBackbone(macaron_tf.models.catalog.config("macaron_bert_base"))
+    masked_lm = task_of(macaron_tf.load("runs/macaron"))
+    masked_lm.save_to_preset("preset")
+    classifier = keras_hub.models.TextClassifier.from_preset("preset", num_classes=2)
+
+A process that reads a preset of these classes imports this module first: KerasHub finds them in
+Keras's registry.
+"""
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras import ops
+
+from macaron_tf.errors import UserError, needed
+from macaron_tf.interop.arrays import read_json
+from macaron_tf.layers.dense import activation as activation_named
+from macaron_tf.layers.dense import policy_of
+from macaron_tf.layers.embeddings import TiedEmbedding
+from macaron_tf.layers.heads import Pooler, Pooling
+from macaron_tf.layers.recording import part_flags, set_part_flags
+from macaron_tf.models.base import Model
+from macaron_tf.models.config import EncoderConfig
+from macaron_tf.models.encoder import Encoder
+from macaron_tf.models.language_model import LanguageModel
+from macaron_tf.models.pretrained import Pretrained
+from macaron_tf.models.pretraining import PretrainingEncoder
+from macaron_tf.models.tasks import EncoderClassifier
+from macaron_tf.settings import hints_of
+from macaron_tf.special_ids import PAD
+from macaron_tf.text.base import RECORD, PieceVocabulary, Vocabulary
+
+with needed("macaron_tf.interop.keras_hub"):
+    import keras_hub
+
+_CHUNK = 16  # tokens of a prompt that are read at once
+_registered = keras.saving.register_keras_serializable(package="macaron_tf")
+
+
+class _Backbone(keras_hub.models.Backbone):
+    """Base of the backbones: a configuration, recorded as one value.
+
+    `from_preset` takes fields of the configuration that are no shapes, such as `dropout=0.0`.
+    """
+
+    def __init__(
+        self, config: EncoderConfig, tokens: TiedEmbedding, inputs, outputs, dtype, **kwargs
+    ):
+        self.token_embedding = tokens
+        super().__init__(inputs=inputs, outputs=outputs, dtype=dtype, **kwargs)
+        self.config = config
+        self.vocabulary_size = config.vocab_size
+        self.hidden_dim = config.hidden_dim
+        self.num_layers = config.num_layers
+        self.num_heads = config.num_heads
+        self.max_sequence_length = config.max_length
+
+    def get_config(self) -> dict[str, Any]:
+        own = {"config": keras.saving.serialize_keras_object(self.config)}
+        config = super().get_config()
+        if config["dtype"]["class_name"] == "DTypePolicyMap":
+            own["quantized"] = config["dtype"]  # again: a backbone's loader writes None over it
+        if flags := part_flags(self):
+            own["trainable_parts"] = flags
+        return {**config, **own}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]):
+        fields = hints_of(EncoderConfig)
+        changes = {name: value for name, value in config.items() if name in fields}
+        options = {name: value for name, value in config.items() if name not in fields}
+        own = keras.saving.deserialize_keras_object(options["config"])
+        quantized = options.pop("quantized", None)
+        options["dtype"] = options.get("dtype") or quantized
+        flags = options.pop("trainable_parts", {})
+        made = super().from_config({**options, "config": dataclasses.replace(own, **changes)})
+        set_part_flags(made, flags)
+        return made
+
+    def default_lora_layer_names(self) -> list[str]:
+        return ["query_key_value", "query", "key_value"]
+
+
+def _inputs(*names: str) -> dict[str, keras.KerasTensor]:
+    return {name: keras.Input((None,), dtype="int32", name=name) for name in names}
+
+
+@_registered
+class EncoderBackbone(_Backbone):
+    """An encoder with any block, and BERT's pooler, as KerasHub's `BertBackbone`.
+
+    Args:
+        config: of the encoder; its `summary` says which position the pooler reads.
+        dtype: a dtype policy or its name.
+
+    Call arguments: a dict of `token_ids`, `segment_ids` and `padding_mask`, `(B, L)` int each.
+    Returns a dict of `sequence_output (B, L, D)` and `pooled_output (B, D)`.
+
+    Example:
+        config = macaron_tf.models.catalog.config("macaron_bert_base", vocab_size=30_522)
+        backbone = EncoderBackbone(config)
+        classifier = EncoderTextClassifier(backbone, num_classes=2)
+    """
+
+    def __init__(self, config: EncoderConfig, dtype=None, **kwargs):
+        self.encoder = Encoder(config, dtype=dtype, name="encoder")
+        self.encoder.build()
+        self.pooler = Pooler(config.initializer_range, dtype=dtype, name="pooler")
+        pool = Pooling("last" if config.summary == "last" else "cls", dtype=dtype, name="pool")
+        inputs = _inputs("token_ids", "segment_ids", "padding_mask")
+        # A copy has no Keras mask: KerasHub's preprocessors give weights, which say the same.
+        hidden = ops.copy(self.encoder(inputs))  # (B, L, D)
+        vectors = pool(hidden, mask=inputs["padding_mask"])  # (B, D)
+        outputs = {"sequence_output": hidden, "pooled_output": self.pooler(vectors[:, None])}
+        super().__init__(config, self.encoder.embeddings.tokens, inputs, outputs, dtype, **kwargs)
+
+
+@_registered
+class LanguageModelBackbone(_Backbone):
+    """A causal language model with any block, without its scores, as KerasHub's `GPT2Backbone`.
+
+    Args:
+        config: with `causal=True`.
+        dtype: a dtype policy or its name.
+
+    Call arguments: a dict of `token_ids` and `padding_mask`, `(B, L)` int each. Returns
+    `(B, L, D)`.
+    """
+
+    def __init__(self, config: EncoderConfig, dtype=None, **kwargs):
+        self.language_model = LanguageModel(config, dtype=dtype, name="language_model")
+        self.language_model.build()
+        encoder = self.language_model.encoder
+        inputs = _inputs("token_ids", "padding_mask")
+        tokens = encoder.embeddings.tokens
+        super().__init__(config, tokens, inputs, ops.copy(encoder(inputs)), dtype, **kwargs)
+
+
+class _Tokenizer(keras_hub.tokenizers.Tokenizer):
+    """Base of the tokenizers: a vocabulary, whose files are a preset's assets.
+
+    Text becomes ids within TensorFlow's graph, as the vocabulary's `encode` does it; a "[MASK]" in
+    a text is text. Its [CLS] and [SEP] are the start and end tokens.
+
+    Args:
+        vocabulary: None = from the assets that `load_assets` reads.
+        kind: of the vocabulary, where that is read.
+
+    Call arguments: lines, a string or `(B,)` strings; returns ids, `(None,)` or `(B, None)`.
+    """
+
+    def __init__(
+        self, vocabulary: PieceVocabulary | None = None, kind: str | None = None, **kwargs
+    ):
+        super().__init__(**kwargs)
+        self.built = True  # a task is quantized when all of its layers are built
+        self.kind = vocabulary.kind if vocabulary else kind
+        if self.kind not in Vocabulary.kinds:
+            raise UserError(
+                f"kind={self.kind!r} must be one of {', '.join(Vocabulary.kinds)}, or give the "
+                "vocabulary itself"
+            )
+        self.file_assets = [Vocabulary.kinds[self.kind].contents_name, RECORD]
+        self.vocabulary = None
+        if vocabulary:
+            self._take(vocabulary)
+
+    def _take(self, vocabulary: PieceVocabulary) -> None:
+        if vocabulary.cls_last:
+            raise UserError(
+                "the vocabulary puts [CLS] behind a text (XLNet's), which KerasHub's packers "
+                "cannot: take another kind of model"
+            )
+        self.vocabulary = vocabulary
+        self.start_token_id, self.end_token_id = vocabulary.cls_id, vocabulary.sep_id
+        self.pad_token_id, self.mask_token_id = PAD, vocabulary.mask_id
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "kind": self.kind}
+
+    def save_assets(self, dir_path: str) -> None:
+        self.vocabulary.save(dir_path)
+
+    def load_assets(self, dir_path: str) -> None:
+        self._take(PieceVocabulary.load(dir_path))
+
+    def tokenize(self, inputs):
+        lines = tf.convert_to_tensor(inputs)
+        if lines.shape.rank == 0:
+            return self.vocabulary.encode(lines[None])[0]
+        return self.vocabulary.encode(lines)
+
+    def detokenize(self, inputs):
+        """Ids `(L,)` or `(B, L)`, tensors or lists, to a line or `(B,)` lines."""
+        if not isinstance(inputs, tf.Tensor | tf.RaggedTensor):
+            inputs = tf.ragged.constant(inputs, tf.int32)
+        single = inputs.shape.rank == 1
+        lines = self.vocabulary.decode(inputs[None] if single else inputs)
+        if tf.executing_eagerly():
+            lines = [line.decode() for line in lines.numpy()]
+        return lines[0] if single else lines
+
+    def vocabulary_size(self) -> int:
+        """Number of pieces; an embedding table has `vocabulary.size` rows, a few more."""
+        return self.vocabulary.pieces
+
+    def get_vocabulary(self) -> list[str]:
+        """Pieces by id, with the space that each carries."""
+        return [self.vocabulary.piece_name(number) for number in range(self.vocabulary.pieces)]
+
+    def id_to_token(self, id: int) -> str:
+        return self.get_vocabulary()[id]
+
+    def token_to_id(self, token: str) -> int:
+        return self.get_vocabulary().index(token)
+
+    @property
+    def special_token_ids(self) -> list[int]:
+        return list(self.vocabulary.special_ids)
+
+
+@_registered
+class EncoderTokenizer(_Tokenizer):
+    __doc__ = _Tokenizer.__doc__.replace("Base of the tokenizers", "Tokenizer of encoders")
+    backbone_cls = EncoderBackbone
+
+
+@_registered
+class LanguageModelTokenizer(_Tokenizer):
+    __doc__ = _Tokenizer.__doc__.replace("Base of the tokenizers", "Tokenizer of language models")
+    backbone_cls = LanguageModelBackbone
+
+
+class _Sized:
+    """Gives a preprocessor that is made for a preset the backbone's greatest length."""
+
+    @classmethod
+    def _add_missing_kwargs(cls, loader, kwargs):
+        kwargs = super()._add_missing_kwargs(loader, kwargs)
+        longest = keras.saving.deserialize_keras_object(loader.config["config"]["config"]).longest
+        return {"sequence_length": longest, **kwargs} if longest else kwargs
+
+
+class _Packing(_Sized):
+    """Puts as many separators between two texts as the vocabulary asks for."""
+
+    backbone_cls = EncoderBackbone
+    tokenizer_cls = EncoderTokenizer
+
+    def build(self, input_shape):
+        super().build(input_shape)
+        end = self.tokenizer.end_token_id
+        self.packer = keras_hub.layers.MultiSegmentPacker(
+            start_value=self.tokenizer.start_token_id,
+            end_value=end,
+            sep_value=[end] * self.tokenizer.vocabulary.pair_separators,
+            pad_value=PAD,
+            truncate=self.truncate,
+            sequence_length=self.sequence_length,
+        )
+
+
+@_registered
+class EncoderTextClassifierPreprocessor(_Packing, keras_hub.models.TextClassifierPreprocessor):
+    """Texts, or pairs of texts, to the inputs of an `EncoderTextClassifier`.
+
+    Arguments are those of `keras_hub.models.TextClassifierPreprocessor`.
+    """
+
+
+@_registered
+class EncoderMaskedLMPreprocessor(_Packing, keras_hub.models.MaskedLMPreprocessor):
+    """Texts to inputs with masked tokens, and these tokens, for an `EncoderMaskedLM`.
+
+    Arguments are those of `keras_hub.models.MaskedLMPreprocessor`.
+    """
+
+
+@_registered
+class LanguageModelCausalLMPreprocessor(_Sized, keras_hub.models.CausalLMPreprocessor):
+    """Texts to the inputs and next tokens of a `LanguageModelCausalLM`, and ids to texts.
+
+    Arguments are those of `keras_hub.models.CausalLMPreprocessor`. Without `add_start_token`,
+    prompts of `generate` begin with no [CLS] either.
+    """
+
+    backbone_cls = LanguageModelBackbone
+    tokenizer_cls = LanguageModelTokenizer
+
+    def build(self, input_shape):
+        super().build(input_shape)
+        if not self.add_start_token:
+            self.packer.start_value = None
+
+
+@_registered
+class EncoderTextClassifier(keras_hub.models.BertTextClassifier):
+    """Classes of a text or two from an `EncoderBackbone`.
+
+    Arguments are those of `keras_hub.models.BertTextClassifier`.
+    """
+
+    backbone_cls = EncoderBackbone
+    preprocessor_cls = EncoderTextClassifierPreprocessor
+
+
+@_registered
+class EncoderMaskedLM(keras_hub.models.MaskedLM):
+    """Masked tokens predicted from an `EncoderBackbone`, scored by its embedding table.
+
+    Inputs are those of `keras_hub.models.BertMaskedLM`.
+
+    Args:
+        backbone: whose table scores the tokens.
+        preprocessor: None = inputs are ids.
+        activation, epsilon: of the head; None = the encoder's.
+    """
+
+    backbone_cls = EncoderBackbone
+    preprocessor_cls = EncoderMaskedLMPreprocessor
+
+    def __init__(
+        self,
+        backbone: EncoderBackbone,
+        preprocessor=None,
+        activation: str | None = None,
+        epsilon: float | None = None,
+        **kwargs,
+    ):
+        config = backbone.config
+        self.backbone = backbone
+        self.preprocessor = preprocessor
+        self.activation, self.epsilon = activation, epsilon
+        self.masked_lm_head = keras_hub.layers.MaskedLMHead(
+            token_embedding=backbone.token_embedding,
+            intermediate_activation=activation_named(activation or config.activation),
+            layer_norm_epsilon=epsilon or config.epsilon,
+            kernel_initializer=keras.initializers.TruncatedNormal(stddev=config.initializer_range),
+            dtype=backbone.dtype_policy,
+            name="masked_lm_head",
+        )
+        inputs = {**backbone.input, **_inputs("mask_positions")}
+        hidden = backbone(backbone.input)["sequence_output"]
+        outputs = self.masked_lm_head(hidden, inputs["mask_positions"])
+        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
+
+    def get_config(self) -> dict[str, Any]:
+        own = {"activation": self.activation, "epsilon": self.epsilon}
+        return {**super().get_config(), **own}
+
+
+@_registered
+class LanguageModelCausalLM(keras_hub.models.CausalLM):
+    """Next tokens predicted by a `LanguageModelBackbone`; `generate` takes KerasHub's samplers.
+
+    Generation keeps the state of each block's mixers, keys and values or a recurrence's.
+
+    Args:
+        backbone: gives the scores too.
+        preprocessor: None = inputs are ids.
+    """
+
+    backbone_cls = LanguageModelBackbone
+    preprocessor_cls = LanguageModelCausalLMPreprocessor
+
+    def __init__(self, backbone: LanguageModelBackbone, preprocessor=None, **kwargs):
+        self.backbone = backbone
+        self.preprocessor = preprocessor
+        inputs = backbone.input
+        outputs = ops.copy(backbone.language_model(inputs))
+        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
+
+    @tf.autograph.experimental.do_not_convert
+    def generate_step(self, inputs, stop_token_ids: Sequence[int] | None = None):
+        """Continues a batch of rows to their full length, or until each has a stop token.
+
+        Args:
+            inputs: a dict of `token_ids (B, L)` and `padding_mask (B, L)`, False where a token is
+                to be generated.
+        """
+        token_ids = ops.convert_to_tensor(inputs["token_ids"])
+        given = ops.cast(inputs["padding_mask"], "bool")
+        model = self.backbone.language_model
+        context, cache = model.init_decode(token_ids.shape[0], 1, token_ids.shape[1])
+        first = ops.min(ops.sum(ops.cast(given, "int32"), axis=-1))  # to be generated
+
+        def tokens_of(rows, index, count=1):
+            return ops.slice(rows, (0, index), (ops.shape(rows)[0], count))  # (B, count)
+
+        def next_token(prompt, cache, index):
+            # The sampler's index is that of the next token.
+            tokens = tokens_of(prompt, index - 1)
+            options = {"with_hidden": True}
+            logits, cache, hidden = model.decode_step(tokens, index - 1, context, cache, **options)
+            return logits[:, 0], hidden, cache  # (B, 1, V) -> (B, V)
+
+        def read_chunk(index, cache):
+            tokens = tokens_of(token_ids, index, _CHUNK)
+            return index + _CHUNK, model.prefill(tokens, index, context, cache)
+
+        def read_token(index, cache):
+            tokens = tokens_of(token_ids, index)
+            return index + 1, model.decode_step(tokens, index, context, cache)[1]
+
+        # Prefill all but the last token of the shortest prompt, in chunks, since XLA cannot slice
+        # prompts of unknown length.
+        read = ops.zeros((), "int32"), cache
+        if model.can_prefill and token_ids.shape[1] > _CHUNK:
+            read = ops.while_loop(lambda index, _: index + _CHUNK < first, read_chunk, read)
+        _, cache = ops.while_loop(lambda index, _: index + 1 < first, read_token, read)
+        token_ids = self.sampler(
+            next=next_token,
+            prompt=token_ids,
+            cache=cache,
+            index=first,
+            mask=given,
+            stop_token_ids=stop_token_ids,
+            # For a contrastive sampler; others leave it out of the graph.
+            hidden_states=model.hidden_states({"token_ids": token_ids, "padding_mask": given}),
+            model=self,
+        )
+        mask = ops.ones_like(given)
+        if stop_token_ids is not None:
+            stops = ops.convert_to_tensor(list(stop_token_ids), token_ids.dtype)
+            ends = ops.any(ops.equal(token_ids[..., None], stops), axis=-1)
+            ends = ops.cast(ops.logical_and(ends, ops.logical_not(given)), "int32")
+            mask = ops.equal(ops.cumsum(ends, axis=-1) - ends, 0)  # up to the first one
+        return {"token_ids": token_ids, "padding_mask": mask}
+
+
+def task_of(
+    found: Pretrained | keras.Model, sequence_length: int | None = None, **kwargs
+) -> keras_hub.models.Task:
+    """A network with its weights, its vocabulary and its head, as KerasHub's task.
+
+    Args:
+        found: of `macaron_tf.load`, or a network alone, whose task then reads ids: a classifier, a
+            language model, or an encoder pre-trained on masked tokens.
+        sequence_length: of the preprocessor's rows; None = the network's greatest, or 512.
+        kwargs: of the task.
+
+    Raises:
+        UserError: KerasHub has no task for the network.
+
+    Example:
+        lm = task_of(macaron_tf.load("runs/gpt2"))
+        lm.compile(sampler="top_p")
+        print(lm.generate("The story of", max_length=64))
+    """
+    if isinstance(found, keras.Model):
+        found = Pretrained(found)
+    elif not isinstance(found, Pretrained):
+        raise UserError(f"task_of({found!r}): give a network, or macaron_tf.load(PLACE)")
+    network, settings, encodes = found.network, {}, PretrainingEncoder | EncoderClassifier
+    if isinstance(network, Model) and not network.built:
+        network.build()
+    if isinstance(network, LanguageModel):
+        kind, backbone = LanguageModelCausalLM, LanguageModelBackbone(network.config)
+        backbone.language_model.set_weights(network.get_weights())
+        settings["add_start_token"] = found.starts
+    elif isinstance(network, encodes) and isinstance(network.config, EncoderConfig):
+        backbone = EncoderBackbone(network.config)
+        backbone.encoder.set_weights(network.encoder.get_weights())
+        pooler = found.pooler or network.pooler
+        if pooler:
+            backbone.pooler.set_weights(pooler.get_weights())
+        if isinstance(network, EncoderClassifier):
+            kind = EncoderTextClassifier
+            options = {"num_classes": network.num_classes, "dropout": network.head_dropout}
+        else:
+            kind, options = EncoderMaskedLM, dict(network.head_options)
+            if not options.pop("transform", True):
+                raise UserError("KerasHub has no head over masked tokens without a matrix (XLM's)")
+        kwargs = {**options, **kwargs}
+    else:
+        raise UserError(
+            f"KerasHub has no task for a {type(network).__name__}: give a classifier, a language "
+            "model or an encoder pre-trained on masked tokens"
+        )
+    preprocessor = None
+    if found.vocabulary:
+        length = sequence_length or network.config.longest or 512
+        tokenizer = kind.preprocessor_cls.tokenizer_cls(found.vocabulary)
+        preprocessor = kind.preprocessor_cls(tokenizer, sequence_length=length, **settings)
+    task = kind(backbone=backbone, preprocessor=preprocessor, **kwargs)
+    if kind is EncoderTextClassifier:
+        task.output_dense.set_weights(network.head.get_weights())
+    elif kind is EncoderMaskedLM:
+        values = network.masked_language.get_weights()
+        for variable, value in zip(_own_weights(task), values, strict=True):
+            variable.assign(value)
+    return task
+
+
+def _own_weights(task: EncoderMaskedLM) -> list[keras.Variable]:
+    """The weights of the head, in the order of `MaskedLanguageHead`'s, without the table's."""
+    table = {id(weight) for weight in task.backbone.token_embedding.weights}
+    return [weight for weight in task.masked_lm_head.weights if id(weight) not in table]
+
+
+def read_preset(directory: str | os.PathLike) -> Pretrained:
+    """Reads a preset of one of these backbones or tasks: `task_of` undone.
+
+    Raises:
+        UserError: a file is missing or damaged.
+    """
+    folder, preset = pathlib.Path(directory), str(directory)
+    task, kind, vocabulary = folder / "task.json", keras_hub.models.Backbone, None
+    if task.is_file():
+        kind = keras.saving.get_registered_object(read_json(task).get("registered_name"))
+    try:
+        model = kind.from_preset(preset)
+        if (folder / "tokenizer.json").is_file():
+            vocabulary = keras_hub.models.Tokenizer.from_preset(preset).vocabulary
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(f"{directory} cannot be read: {str(error).splitlines()[0]}") from error
+    backbone = model if isinstance(model, _Backbone) else model.backbone
+    if isinstance(backbone, LanguageModelBackbone):
+        preprocessor = None if model is backbone else model.preprocessor
+        starts = preprocessor is None or preprocessor.add_start_token
+        network = backbone.language_model
+        return Pretrained(network, "gpt2_base", "causal_language", vocabulary, starts=starts)
+    config, masked = backbone.config, isinstance(model, EncoderMaskedLM)
+    if isinstance(model, keras_hub.models.BertTextClassifier):
+        network = EncoderClassifier(
+            config, model.num_classes, model.dropout, dtype=_under("encoder_classifier", backbone)
+        )
+        network.build()
+        network.pooler.set_weights(backbone.pooler.get_weights())
+        network.head.set_weights(model.output_dense.get_weights())
+        learnt = {}
+    else:
+        options = {"activation": model.activation, "epsilon": model.epsilon} if masked else {}
+        options = {name: value for name, value in options.items() if value is not None}
+        network = PretrainingEncoder(
+            config, head_options=options, dtype=_under("pretraining_encoder", backbone)
+        )
+        network.build()
+        if masked:
+            network.masked_language.set_weights([w.numpy() for w in _own_weights(model)])
+        learnt = {"objective": "masked_language", "has_masked_language": masked}
+        learnt["pooler"] = backbone.pooler
+    network.encoder.set_weights(backbone.encoder.get_weights())
+    return Pretrained(network, "bert_base", vocabulary=vocabulary, **learnt)
+
+
+def _under(name: str, backbone: EncoderBackbone) -> keras.dtype_policies.DTypePolicyMap:
+    """The policies of a backbone's layers, quantized ones too, for a network of that name."""
+    quantized = (layer for layer in backbone._flatten_layers() if layer.quantization_mode)
+    own = {f"{name}/{layer.path}": policy_of(layer) for layer in quantized}
+    return keras.dtype_policies.DTypePolicyMap(policy_of(backbone.encoder), own)

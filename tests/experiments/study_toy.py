@@ -1,0 +1,199 @@
+"""Commands that only write their files, in the place of a study's, and toy languages."""
+
+import importlib
+import itertools
+import json
+import pathlib
+import pkgutil
+
+import pytest
+
+from experiments import registry, studies
+from experiments.finetune.run import preset
+from macaron_tf.cli import arguments
+from macaron_tf.data.corpus.reading import PretrainingCorpus
+from macaron_tf.data.tasks.definitions import get_task
+from macaron_tf.errors import UserError
+from macaron_tf.text import SentencePieceVocabulary
+from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
+from tests.experiments.pretraining_toy import prepare, toy_settings, write_documents
+from tests.experiments.task_toys import write_toy
+
+TUNE = ("training.max_steps=10", "training.validate_every=10", "max_length=16")
+TUNE += ("training.schedule=constant",)
+
+
+def write(path, *lines: dict) -> None:
+    """A JSON file, or one with a JSON a line."""
+    path = pathlib.Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(map(json.dumps, lines)) + "\n")
+
+
+def pretrain(options) -> None:
+    recipe, run = registry.load(options.recipe, settings=options.set), pathlib.Path(options.run)
+    last = recipe.training.max_steps
+    lines = []
+    for step in range(last // 2, last + 1, last // 2):
+        loss = 5 - step / last - recipe.training.seed * (1.5 if "strang" in run.name else 1)
+        line = {"step": step, "kind": "validation", "loss": loss}
+        metrics = ("nll", "perplexity", "accuracy", "pair_accuracy", "replaced_recall")
+        lines.append(line | dict.fromkeys(metrics, 0.5))
+    write(run / "metrics.jsonl", *lines)
+    write(
+        run / "timing.jsonl",
+        {
+            "step": last,
+            "kind": "train",
+            "seconds": 60.0,
+            "tokens_per_second": 100.0,
+            "memory_mib": 9.0,
+        },
+    )
+    vocabulary = WordPieceVocabulary((*SPECIAL_PIECES, "a"))
+    vocabulary.save(run / "vocabulary")
+    (run / "recipe.json").write_text(recipe.to_json())
+    if (pathlib.Path(options.corpus) / "corpus.json").exists():
+        text = PretrainingCorpus.open(options.corpus).fingerprint
+        write(run / "data.json", {"sha256": text, "vocabulary": vocabulary.hash})
+
+
+def evaluate(options) -> None:
+    record = {"pair_accuracy": 0.5, "nll": 1.0, "accuracy": 0.5}
+    memories = [{"memory": length, "perplexity": 9.0} for length in options.memory or ()]
+    write(options.output, memories or record)
+
+
+def tuned_run(options, task: str) -> str:
+    recipe = preset("macaron", get_task(task, own=True)).changed(model="bert_tiny")
+    run = pathlib.Path(options.out) / task
+    write(run / "timing.jsonl", {"step": 10, "kind": "train", "seconds": 60.0})
+    write(run / "metrics.jsonl", {"step": 10, "kind": "validation", "score": 0.5})
+    WordPieceVocabulary((*SPECIAL_PIECES, "a")).save(run / "vocabulary")
+    (run / "recipe.json").write_text(recipe.to_json())
+    return str(run)
+
+
+def grid(options) -> None:
+    cells = [
+        {
+            "model": init.partition("=")[0],
+            "task": task,
+            "learning_rate": rate,
+            "mean": 0.5,
+            "runs": [
+                {"score": 0.5, "metrics": {}, "run": tuned_run(options, task)}
+                for _ in options.seeds or [1]
+            ],
+        }
+        for init, task in itertools.product(options.init, options.tasks)
+        for rate in options.learning_rates or [1e-3]
+    ]
+    write(pathlib.Path(options.out) / "grid.json", {"combinations": cells})
+
+
+def ask(options) -> None:
+    out = pathlib.Path(options.out)
+    write(out / "few_shot.json", {})
+    (out / "few_shot.md").write_text("# Scores\n| t.tsv | f1 |\n")
+    (out / "few_shot.png").write_bytes(bytes(2000))
+
+
+def train_translator(options) -> None:
+    recipe, run = registry.load(options.recipe, settings=options.set), pathlib.Path(options.run)
+    (run / "checkpoints" / f"step-{recipe.training.max_steps:08d}").mkdir(parents=True)
+    (run / "recipe.json").write_text(recipe.to_json())
+    write(run / "timing.jsonl", {"step": 1, "kind": "train", "seconds": 60.0})
+    write(run / "metrics.jsonl", {"step": 1, "kind": "validation", "loss": 1.0, "bleu": 9.0})
+    SentencePieceVocabulary.train(["ein hund rennt schnell"], 30).save(run / "vocabulary")
+
+
+def evaluate_translator(options) -> None:
+    [saved] = (pathlib.Path(options.run) / "checkpoints").iterdir()
+    write_scores(pathlib.Path(options.output) / "a.json", "average", [int(saved.name[5:])])
+
+
+def write_scores(path, checkpoint: str, steps: list[int], bleu: float = 30.0) -> None:
+    lines = ["ein hund rennt schnell"]
+    record = {"checkpoint": checkpoint, "steps": steps, "split": "validation"}
+    record |= {"run": str(path.parents[1]), "tokenized_bleu": bleu, "bleu": bleu, "chrf": bleu}
+    record |= {"tokenized_signature": "t", "bleu_signature": "b", "metric": {"language": "de"}}
+    write(path, {**record, "hypotheses": lines, "references": lines})
+
+
+def score_sentences(options) -> None:
+    score = 0.3 if "trained" in pathlib.Path(options.output).parts else 0.1
+    write(f"{options.output}/stsb.json", {"metrics": {"spearman": score, "pearson": 0.0}})
+
+
+def train_elmo(options) -> None:
+    line = {"step": 4, "kind": "validation", "perplexity": 40.0}
+    write(f"{options.run}/metrics.jsonl", line)
+
+
+def tag(options) -> None:
+    rows = [{"name": name, "f1": 0.5} for name in ("without ELMo", "with ELMo")]
+    write(f"{options.out}/tagging.json", {"rows": rows})
+
+
+PRETENDED = {
+    "experiments.pretrain.corpus:run_prepare": lambda options: None,
+    "experiments.pretrain.train:run": pretrain,
+    "experiments.pretrain.evaluate:run": evaluate,
+    "experiments.finetune.grid:run": grid,
+    "experiments.few_shot.evaluate:run": ask,
+    "experiments.translate.train:run": train_translator,
+    "experiments.translate.evaluate:run_average": lambda options: None,
+    "experiments.translate.evaluate:run": evaluate_translator,
+}
+# Commands with tests of their own, too long for these.
+ALWAYS = {
+    "experiments.embed.train:run": lambda options: None,
+    "experiments.embed.evaluate:run": score_sentences,
+    "experiments.elmo.run:run": train_elmo,
+    "experiments.elmo.tag:run": tag,
+}
+
+
+@pytest.fixture(params=["pretended", pytest.param("real", marks=pytest.mark.slow)])
+def calls(request, monkeypatch):
+    """The studies' commands in this process, each word read by its own parser; those given."""
+    found, real = [], pkgutil.resolve_name
+    stands_in = ALWAYS | (PRETENDED if request.param == "pretended" else {})
+
+    def command(script, *words, log=None):
+        found.append((script, *words))
+        if importlib.import_module(f"experiments.{script}.__main__").main(list(words)):
+            raise UserError("failed")
+
+    class Names:
+        resolve_name = staticmethod(lambda name: stands_in.get(name) or real(name))
+
+    monkeypatch.setattr(arguments, "pkgutil", Names)
+    monkeypatch.setattr(studies, "command", command)
+    return found
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    """A folder with documents and a task; the settings of both."""
+    folder = tmp_path_factory.mktemp("toy")
+    (folder / "documents").mkdir()
+    settings = toy_settings(write_documents(folder / "documents"), steps=4)
+    settings += ["training.warmup_steps=2", "training.validate_every=2"]
+    tuning = [word for setting in TUNE for word in ("--finetune-set", setting)]
+    return settings, ["--tasks", "sst2", "--source", write_toy(folder), *tuning]
+
+
+def rows_of(path, *keys: str) -> list[tuple]:
+    return [tuple(row[key] for key in keys) for row in json.loads(path.read_text())["rows"]]
+
+
+def is_figure(*paths) -> bool:
+    return all(path.stat().st_size > 1000 for path in paths)
+
+
+@pytest.fixture(scope="module")
+def study_corpus(study, tmp_path_factory) -> str:
+    """A prepared corpus of the documents."""
+    return prepare("bert_tiny", str(tmp_path_factory.mktemp("corpus") / "letters"), study[0])

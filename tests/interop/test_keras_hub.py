@@ -1,0 +1,384 @@
+"""KerasHub's tasks, tokenizers and presets with this library's networks inside."""
+
+import importlib
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import macaron_tf
+from macaron_tf.models import (
+    EncoderClassifier,
+    EncoderConfig,
+    EncoderTagger,
+    LanguageModel,
+    PretrainingEncoder,
+)
+from macaron_tf.models.elmo import WordEncoderConfig
+from macaron_tf.models.pretrained import Pretrained
+from macaron_tf.text import BytePairVocabulary, WordPieceVocabulary
+from macaron_tf.text.byte_pairs import byte_alphabet
+from tests.harness import built, ids, numpy_of, refuses
+from tests.test_front_door import in_new_process
+
+keras_hub = pytest.importorskip("keras_hub")
+
+from macaron_tf.interop.keras_hub import (  # noqa: E402
+    EncoderBackbone,
+    EncoderMaskedLMPreprocessor,
+    EncoderTextClassifierPreprocessor,
+    EncoderTokenizer,
+    LanguageModelTokenizer,
+    task_of,
+)
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdef", *(f"##{c}" for c in "abcdef")]
+WORD_PIECES = WordPieceVocabulary([*WORDS, "good", "bad"])
+BYTES = BytePairVocabulary([*byte_alphabet(), "oo"], ["o o"], pair_separators=2)
+TEXTS, LABELS = ["good a", "bad b", "a good", "b bad c"], np.array([1, 0, 1, 0])
+
+
+def config(vocabulary=WORD_PIECES, **changes) -> EncoderConfig:
+    options = {"block": "swish_rnn", "max_length": 12, "dropout": 0.0, **changes}
+    return EncoderConfig(vocabulary.size, 16, 32, 2, 2, **options)
+
+
+def pairs() -> dict[str, np.ndarray]:
+    """Rows of two segments, the last two positions padding."""
+    padding = np.ones((3, 9), "int32")
+    padding[1:, 7:] = 0
+    rows = ids(3, 9, vocab_size=WORD_PIECES.pieces) * padding
+    segments = (np.arange(9) > 4).astype("int32") * padding
+    return {"token_ids": rows, "segment_ids": segments, "padding_mask": padding}
+
+
+def classifier(**changes) -> EncoderClassifier:
+    return built(EncoderClassifier, config(**changes), 2, head_dropout=0.0, noise=0.2)
+
+
+def language_model(**changes) -> LanguageModel:
+    changes = {"causal": True, "norm": "pre", "num_segments": 0, **changes}
+    return built(LanguageModel, config(**{"rnn_step_sizes": (1, 2), **changes}), noise=0.3)
+
+
+@pytest.mark.parametrize("changes", [{"block": "macaron"}, {}, {"summary": "last"}])
+def test_a_classifier_has_our_logits(changes):
+    network = classifier(**changes)
+    task = task_of(Pretrained(network, vocabulary=WORD_PIECES))
+    found = task(pairs())
+    np.testing.assert_allclose(found, network(pairs()), atol=1e-5)
+    plain = keras_hub.models.BertTextClassifier(task.backbone, num_classes=2)
+    plain.output_dense.set_weights(network.head.get_weights())
+    np.testing.assert_allclose(plain(pairs()), found, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "head"),
+    [
+        ({"block": "macaron"}, None),
+        ({"embedding_dim": 8}, {"activation": "gelu_tanh", "epsilon": 1e-5}),
+    ],
+)
+def test_a_masked_language_model_has_our_logits(changes, head, tmp_path):
+    network = built(PretrainingEncoder, config(**changes), True, head, noise=0.2)
+    task = task_of(Pretrained(network, vocabulary=WORD_PIECES))
+    positions = np.array([[1, 3], [2, 6], [4, 5]], "int32")
+    found = task({**pairs(), "mask_positions": positions})
+    expected = network({**pairs(), "masked_positions": positions})
+    np.testing.assert_allclose(found, expected["masked_language"], atol=1e-5)
+    pooled = task.backbone(pairs())["pooled_output"]
+    hidden = network.encoder(pairs())
+    np.testing.assert_allclose(pooled, network.pooler(hidden), atol=1e-5)
+    task.save_to_preset(str(tmp_path))
+    again = keras_hub.models.MaskedLM.from_preset(str(tmp_path))
+    np.testing.assert_array_equal(again({**pairs(), "mask_positions": positions}), found)
+
+
+@pytest.mark.slow  # `test_a_classifier_learns_from_text...` is the quicker neighbour
+def test_masked_tokens_are_learnt_from_text():
+    network = built(PretrainingEncoder, config(block="macaron"))
+    task = task_of(Pretrained(network, vocabulary=WORD_PIECES))
+    task.compile(optimizer=keras.optimizers.Adam(0.01), jit_compile=False)
+    data = tf.data.Dataset.from_tensor_slices(TEXTS * 4).batch(4)
+    losses = task.fit(data, epochs=6, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+
+
+def test_a_classifier_learns_from_text_and_lives_in_a_preset(tmp_path):
+    keras.utils.set_random_seed(0)
+    tokenizer = EncoderTokenizer(WORD_PIECES)
+    task = keras_hub.models.TextClassifier  # the preset knows the class
+    start = task_of(Pretrained(classifier(block=("macaron", "swish_rnn")), vocabulary=WORD_PIECES))
+    start.save_to_preset(str(tmp_path / "start"))
+    task = task.from_preset(str(tmp_path / "start"), num_classes=2)
+    assert task.preprocessor.sequence_length == 12
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    task.compile(keras.optimizers.Adam(0.01), loss, jit_compile=False)
+    losses = task.fit(np.array(TEXTS), LABELS, epochs=20, verbose=0).history["loss"]
+    assert losses[-1] < 0.5 * losses[0]
+    answers = task.predict(TEXTS, verbose=0)
+    assert (answers.argmax(-1) == LABELS).all()
+    folder = tmp_path / "preset"
+    task.save_to_preset(str(folder))
+    task.save(tmp_path / "task.keras")
+    task.export(tmp_path / "export", verbose=False)
+    inputs = {name: numpy_of(x).astype("int32") for name, x in task.preprocessor(TEXTS).items()}
+    np.savez(tmp_path / "inputs.npz", **inputs)
+    np.save(tmp_path / "answers.npy", answers)
+    in_new_process(
+        "import tensorflow as tf",
+        """
+folder, texts = sys.argv[1], sys.argv[2].split(",")
+inputs = {name: tf.constant(x) for name, x in np.load(folder + "/inputs.npz").items()}
+exported = tf.saved_model.load(folder + "/export")
+answers = exported.serve(inputs)
+np.testing.assert_allclose(answers, np.load(folder + "/answers.npy"), atol=1e-5)
+assert not {"keras_hub", "macaron_tf"} & sys.modules.keys()  # TensorFlow alone
+
+import keras, keras_hub
+import macaron_tf.interop.keras_hub
+
+for task in (
+    keras_hub.models.TextClassifier.from_preset(folder + "/preset"),
+    keras.saving.load_model(folder + "/task.keras"),
+):
+    answers = task.predict(texts, verbose=0)
+    np.testing.assert_allclose(answers, np.load(folder + "/answers.npy"), atol=1e-6)
+backbone = keras_hub.models.Backbone.from_preset(folder + "/preset", dropout=0.25)
+assert backbone.config.dropout == 0.25
+tokenizer = keras_hub.models.Tokenizer.from_preset(folder + "/preset")
+assert tokenizer.detokenize(tokenizer(texts)) == texts
+""",
+        tmp_path,
+        ",".join(TEXTS),
+    )
+    assert tokenizer.get_vocabulary()[:5] == WORDS[:5]
+
+
+def greedy(model: LanguageModel, rows: list[list[int]], length: int) -> list[list[int]]:
+    """Each row's most probable continuation, by whole passes over it."""
+    done = []
+    for row in rows:
+        while len(row) < length:
+            row = [*row, int(numpy_of(model(np.array([row])))[0, -1].argmax())]
+        done.append(row)
+    return done
+
+
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"block": "macaron"},
+        {"output_bias": True, "embedding_dim": 8},
+        {"block": ("swish_rnn", "macaron"), "positions": "transformer_xl"},
+    ],
+)
+def test_a_language_model_has_our_logits_and_continues_prompts(changes, compiled):
+    network = language_model(**changes)
+    task = task_of(Pretrained(network))
+    rows = [[2, 6, 8, 5], [2, 7]]
+    token_ids = np.array([row + [0] * (12 - len(row)) for row in rows], "int32")
+    inputs = {"token_ids": token_ids, "padding_mask": token_ids != 0}
+    np.testing.assert_allclose(task(inputs), network(inputs), atol=1e-5)
+    task.compile(sampler="greedy", jit_compile=compiled)
+    found = task.generate(inputs, stop_token_ids=None)
+    assert found["token_ids"].tolist() == greedy(network, rows, 12)
+    assert found["padding_mask"].all()
+    stop = int(found["token_ids"][0, 6])
+    found = task.generate(inputs, stop_token_ids=[stop])
+    new = found["token_ids"][0, 4:].tolist()
+    assert found["padding_mask"][0].sum() == 4 + new.index(stop) + 1
+
+
+def test_a_long_prompt_is_read_in_chunks_as_token_by_token():
+    network = language_model(max_length=48)
+    task = task_of(Pretrained(network))
+    task.compile(sampler="greedy", jit_compile=False)
+    rows = ids(2, 41, vocab_size=WORD_PIECES.pieces).tolist()
+    rows[1] = rows[1][:36]  # two chunks of 16, and 3 tokens
+    token_ids = np.array([row + [0] * (48 - len(row)) for row in rows], "int32")
+    inputs = {"token_ids": token_ids, "padding_mask": token_ids != 0}
+    found = task.generate(inputs, stop_token_ids=None)["token_ids"].tolist()
+    assert found == greedy(network, rows, 48)
+
+
+@pytest.mark.parametrize(
+    ("kind", "quantized"),
+    [
+        ("classifier", False),
+        pytest.param("masked", True, marks=pytest.mark.slow),
+        ("language_model", False),
+        pytest.param("classifier", True, marks=pytest.mark.slow),
+        pytest.param("masked", False, marks=pytest.mark.slow),
+        pytest.param("language_model", True, marks=pytest.mark.slow),
+    ],
+)
+def test_a_preset_is_loaded_as_the_network_that_it_was_made_of(kind, quantized, tmp_path):
+    if kind == "classifier":
+        network, inputs = classifier(block="macaron"), pairs()
+    elif kind == "masked":
+        network = built(PretrainingEncoder, config(), head_options={"epsilon": 1e-5}, noise=0.2)
+        inputs = pairs()
+    else:
+        network = language_model(output_bias=True)
+        inputs = {name: pairs()[name] for name in ("token_ids", "padding_mask")}
+    task = task_of(Pretrained(network, vocabulary=WORD_PIECES, starts=False))
+    if quantized:
+        task.backbone.quantize("int8")
+    hidden = task.backbone(inputs)
+    task.save_to_preset(str(tmp_path / "task"))
+    task.backbone.save_to_preset(str(tmp_path / "backbone"))
+    for name in ("task", "backbone"):
+        found = macaron_tf.load(f"keras-hub:{tmp_path / name}")
+        ours = found.network.hidden_states(found.network._named(inputs))
+        theirs = hidden if kind == "language_model" else hidden["sequence_output"]
+        np.testing.assert_array_equal(ours, theirs)
+        again = keras_hub.models.Backbone.from_preset(str(tmp_path / name))
+        assert {w.dtype for w in again.weights} == {w.dtype for w in task.backbone.weights}
+        # Written and read once more, in either form.
+        found.save_pretrained(tmp_path / f"{name}-saved")
+        saved = macaron_tf.load(tmp_path / f"{name}-saved")
+        np.testing.assert_array_equal(
+            saved.network.hidden_states(saved.network._named(inputs)), ours
+        )
+    found = macaron_tf.load(f"keras-hub:{tmp_path / 'task'}")
+    assert found.vocabulary.hash == WORD_PIECES.hash and found.config == network.config
+    assert found.model_options and found.starts == (kind != "language_model")
+    if not quantized:
+        answers, expected = found.network(inputs), network(inputs)
+        for one, other in zip(
+            keras.tree.flatten(answers), keras.tree.flatten(expected), strict=True
+        ):
+            np.testing.assert_allclose(one, other, atol=1e-6)
+    (tmp_path / "task/model.weights.h5").unlink()
+    refuses("task cannot be read", macaron_tf.load, f"keras-hub:{tmp_path / 'task'}")
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        "top_p",
+        keras_hub.samplers.BeamSampler(num_beams=2),
+        keras_hub.samplers.ContrastiveSampler(k=2, alpha=0.3),
+    ],
+)
+def test_samplers(sampler):
+    task = task_of(Pretrained(language_model(), vocabulary=WORD_PIECES))
+    task.compile(sampler=sampler, jit_compile=False)
+    texts = task.generate(["a good", "b"], max_length=8)
+    assert [text[:1] for text in texts] == ["a", "b"]
+
+
+@pytest.mark.slow
+def test_beams_find_a_row_no_less_probable_than_greedy_choice():
+    network = language_model()
+    task, scores = task_of(Pretrained(network)), []
+    token_ids = np.array([[2, 6, 0, 0, 0, 0]], "int32")
+    inputs = {"token_ids": token_ids, "padding_mask": token_ids != 0}
+    for sampler in ("greedy", keras_hub.samplers.BeamSampler(num_beams=4)):
+        task.compile(sampler=sampler, jit_compile=False)
+        row = task.generate(dict(inputs), stop_token_ids=None)["token_ids"]
+        logs = numpy_of(keras.ops.log_softmax(network(row)))[0]
+        scores.append(sum(logs[t - 1, row[0, t]] for t in range(2, 6)))
+    assert scores[1] >= scores[0]
+
+
+@pytest.mark.slow  # as above
+def test_a_language_model_learns_from_text_and_lives_in_a_preset(tmp_path):
+    task = task_of(Pretrained(language_model(), vocabulary=WORD_PIECES, starts=False))
+    task.compile(optimizer=keras.optimizers.Adam(0.01), sampler="greedy", jit_compile=False)
+    losses = task.fit(np.array(["a b c d e f"] * 4), epochs=30, verbose=0).history["loss"]
+    assert losses[-1] < 0.2 * losses[0]
+    assert task.generate("a b", max_length=6) == "a b c d e f"
+    task.save_to_preset(str(tmp_path))
+    again = keras_hub.models.CausalLM.from_preset(str(tmp_path))
+    again.compile(sampler="greedy", jit_compile=False)
+    assert again.generate(["a b", "a b c d"], max_length=6) == ["a b c d e f"] * 2
+    assert again.generate("a b", max_length=6, strip_prompt=True) == "c d e f"
+
+
+def test_lora_trains_attention_alone():
+    backbone = EncoderBackbone(config(block="macaron"))
+    backbone.enable_lora(2)
+    assert len(backbone.trainable_variables) == 2 * 2 + 2  # two layers' factors, and their biases
+
+
+def test_a_backbone_computes_in_bfloat16():
+    backbone = EncoderBackbone(config(), dtype="mixed_bfloat16")
+    outputs = backbone(pairs())
+    assert {x.dtype for x in outputs.values()} == {tf.bfloat16}
+    assert {weight.dtype for weight in backbone.weights} == {"float32"}
+
+
+@pytest.mark.parametrize("vocabulary", [WORD_PIECES, BYTES])
+def test_a_tokenizer_gives_the_vocabulary_s_ids(vocabulary):
+    tokenizer = EncoderTokenizer(vocabulary)
+    expected = vocabulary.encode_lines(TEXTS)
+    assert tokenizer(TEXTS) == expected
+    assert tokenizer(TEXTS[0]).numpy().tolist() == expected[0]
+    data = tf.data.Dataset.from_tensor_slices(TEXTS).batch(4).map(tokenizer)
+    assert next(iter(data)).to_list() == expected
+    assert tokenizer.detokenize(expected) == TEXTS == tokenizer.detokenize(tokenizer(TEXTS))
+    assert tokenizer.detokenize(expected[0]) == TEXTS[0]
+    assert tokenizer.vocabulary_size() == len(tokenizer.get_vocabulary()) == vocabulary.pieces
+    assert tokenizer.token_to_id(tokenizer.id_to_token(7)) == 7
+
+
+def test_two_texts_are_put_together_with_the_vocabulary_s_separators():
+    for kind in (EncoderTextClassifierPreprocessor, EncoderMaskedLMPreprocessor):
+        options = {"mask_selection_rate": 1e-9} if kind is EncoderMaskedLMPreprocessor else {}
+        preprocessor = kind(EncoderTokenizer(BYTES), sequence_length=9, **options)
+        row = preprocessor((["a"], ["bc"]), y=None)
+        row = (row[0] if options else row)["token_ids"]
+        [a], [b, c] = BYTES.encode_lines(["a", "bc"])
+        end = BYTES.sep_id
+        assert np.asarray(row).tolist() == [[BYTES.cls_id, a, end, end, b, c, end, 0, 0]]
+
+
+@pytest.mark.parametrize("kind", ["task", "part"])
+def test_what_is_frozen_is_so_in_a_preset(kind, tmp_path):
+    task = task_of(Pretrained(classifier(), vocabulary=WORD_PIECES))
+    layer = task.backbone if kind == "task" else task.backbone.encoder.stack.blocks[0]
+    layer.trainable = False
+    task.save_to_preset(str(tmp_path))
+    again = keras_hub.models.TextClassifier.from_preset(str(tmp_path))
+    flags = [weight.trainable for weight in task.weights]
+    assert [weight.trainable for weight in again.weights] == flags and not all(flags)
+
+
+def test_a_network_alone_becomes_a_task():
+    for network in (classifier(), language_model()):
+        task = task_of(network)
+        inputs = {name: pairs()[name] for name in task.input}
+        np.testing.assert_allclose(task(inputs), network(inputs), atol=1e-5)
+        assert task.preprocessor is None
+    assert task_of(PretrainingEncoder(config())).built  # one that was not built
+    refuses(r"task_of\('runs/bert'\): give a network", task_of, "runs/bert")
+    words = WordEncoderConfig(lstm_dim=4, word_dim=4, filters=((2, 4),))
+    refuses("no task for a EncoderClassifier", task_of, EncoderClassifier(words, 2))
+
+
+def test_other_vocabularies_and_networks_are_refused():
+    refuses("kind='none' must be one of", LanguageModelTokenizer, kind="none")
+    last = WordPieceVocabulary(WORD_PIECES.words)
+    last.cls_last = True
+    refuses(r"\[CLS\] behind a text", EncoderTokenizer, last)
+    tagger = built(EncoderTagger, config(), 3)
+    refuses("no task for a EncoderTagger", task_of, Pretrained(tagger))
+    head = {"transform": False}
+    xlm = built(PretrainingEncoder, config(), head_options=head)
+    refuses("without a matrix", task_of, Pretrained(xlm))
+
+
+def test_the_package_is_optional(monkeypatch):
+    """tests/test_front_door.py has that `import macaron_tf` does without it."""
+    monkeypatch.setitem(sys.modules, "keras_hub", None)
+    monkeypatch.delitem(sys.modules, "macaron_tf.interop.keras_hub")
+    refuses(
+        r"pip install 'macaron_tf\[keras-hub\]'",
+        importlib.import_module,
+        "macaron_tf.interop.keras_hub",
+    )

@@ -1,0 +1,251 @@
+import importlib
+import itertools
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from experiments.lab.benchmarks import __main__ as benchmarks
+from experiments.lab.benchmarks import (
+    decoding,
+    generation,
+    peers,
+    prompts,
+    recurrence,
+    translation_training,
+)
+from experiments.lab.benchmarks.harness import compare, interleave, machine, publish
+from macaron_tf.decoding import GenerationConfig, TextGenerator, translate_ids
+from macaron_tf.models import catalog
+from macaron_tf.text.byte_pairs import SPECIAL
+from tests.harness import refuses
+
+
+def test_contenders_take_turns_after_their_warm_up():
+    turns = []
+    contenders = {name: lambda name=name: turns.append(name) or 5 for name in "abc"}
+    rows = interleave(contenders, rounds=3, warm_up=2)
+    assert "".join(turns) == "aabbcc" + "abc" + "bca" + "cab"
+    assert all(len(row["seconds"]) == len(row["cpu_seconds"]) == 3 for row in rows)
+
+
+def test_ratios_are_for_a_unit_and_paired_by_round():
+    times = {key: [1.0, 10.0, 100.0] for key in ("seconds", "cpu_seconds")}
+    rows = [{"name": "a", "units": 10, **times}, {"name": "b", "units": 20, **times}]
+    a, b = compare(rows)
+    assert a["ratio"] == [1.0, 1.0, 1.0]
+    assert b["ratio"] == b["cpu_ratio"] == [0.5, 0.5, 0.5]
+    assert b["rate"][1] == 2.0
+    assert compare(rows, "b")[0]["ratio"] == [2.0, 2.0, 2.0]
+
+
+def test_unequal_work_is_refused():
+    units = itertools.count(1)
+    refuses("cannot be compared", interleave, {"a": lambda: next(units)}, rounds=2, warm_up=1)
+
+
+def test_the_report_holds_the_facts_and_every_row(tmp_path, capsys):
+    rows = compare(interleave({"one": lambda: 1, "two": lambda: 1}, rounds=2, warm_up=1))
+    facts = machine(2, ("numpy", "no-such-package"))
+    publish(tmp_path, "Title", facts, [("batch 1", rows)], "tokens")
+    assert "batch 1: one: " in (printed := capsys.readouterr().out)
+    assert "1.00 times one's rate" in printed
+    written = json.loads((tmp_path / "results.json").read_text())
+    assert written["machine"]["threads"] == 2
+    assert set(written["machine"]["versions"]) == {"python", "numpy"}
+    assert [row["name"] for row in written["settings"]["batch 1"]] == ["one", "two"]
+    text = (tmp_path / "README.md").read_text()
+    assert "| one |" in text and "## batch 1" in text and "2 threads each" in text
+    assert (tmp_path / "results.png").read_bytes().startswith(b"\x89PNG")
+    assert not list(tmp_path.glob(".tmp-*"))
+
+
+def test_missing_peers_are_one_sentence(monkeypatch, capsys):
+    for name in ("OMP_NUM_THREADS", "HF_HUB_OFFLINE"):
+        monkeypatch.setenv(name, "2")  # what is set is set back
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert decoding.main([]) == 2
+    assert capsys.readouterr().err.startswith("error: the peers are not installed")
+
+
+def test_a_recurrence_that_errs_is_not_timed():
+    arrays = recurrence._inputs((2, 6, 5), "float32", seed=1)
+    runs = {
+        name: recurrence.contender(implementation, jit, arrays, 1, "gelu")
+        for name, (implementation, jit) in recurrence.CONTENDERS.items()
+        if implementation != "native"
+    }
+    recurrence._check_agreement(runs, "float32")
+    runs["xla"] = lambda: [1.01 * array for array in runs["loop"]()]
+    refuses("xla differs from scan by 1.0e-02", recurrence._check_agreement, runs, "float32")
+
+
+def test_windows_of_a_text_are_as_long_and_the_recurrences_state_does_not_grow(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(generation.harness, "set_threads", lambda *threads: None)
+    sizes = [
+        "--ends",
+        "4",
+        "12",
+        "16",
+        "--window",
+        "4",
+        "--width",
+        "64",
+        "--layers",
+        "1",
+        "--vocab-size",
+        "50",
+        "--rounds",
+        "1",
+    ]
+    assert generation.main([*sizes, "--out", str(tmp_path)]) == 0
+    [rows] = json.loads((tmp_path / "results.json").read_text())["settings"].values()
+    kept = {row["name"]: row["kept_bytes"] for row in rows}
+    attention = [4 * 2 * 64 * end for end in (4, 12, 16)]
+    assert list(kept.values()) == [*attention, *(4 * 128 + size for size in attention), *[512] * 3]
+    assert "recurrence alone, tokens 9 to 12" in kept
+    assert rows[-3]["over_first_window"] == [1.0, 1.0, 1.0]
+
+
+def test_a_marian_says_other_tokens_for_other_texts_and_ours_says_the_same():
+    for name in ("torch", "transformers"):
+        pytest.importorskip(name)
+    peer = peers.MarianPeer(catalog.config("transformer_tiny", vocab_size=2000))
+    source = np.random.default_rng(0).integers(SPECIAL, 2000, (4, 9), dtype=np.int32)
+    found = peer.generate(source, 8, suppress_tokens=[0, 2])
+    assert len({row.tobytes() for row in found}) > 2
+    assert np.mean([len(set(row)) for row in found]) > 4
+    # Greedy: in a beam, the end that Hugging Face forces has a probability of 1, ours its own.
+    config = peers.exact_search(8, beam_size=1)
+    ours = translate_ids(peer.ours(), tf.constant(source), config)["ids"][:, 0]
+    np.testing.assert_array_equal(ours, found)
+
+
+def test_a_gpt2_says_the_same_in_ctranslate2_and_in_xla(tmp_path):
+    for name in ("torch", "transformers", "ctranslate2"):
+        pytest.importorskip(name)
+    peer = peers.GPT2Peer(catalog.config("gpt2_tiny", num_layers=1, vocab_size=400))
+    read = peer.ours(tmp_path)
+    rows = np.random.default_rng(0).integers(SPECIAL, 300, (2, 5))
+    theirs, greedy = read.ids[rows], GenerationConfig(temperature=0.0, max_tokens=4, min_tokens=4)
+    expected = peer.generate(theirs, 4, pad_token_id=399)
+    for kind in peers.COMPUTE_TYPES:
+        found = peers.CTranslate2GPT2(peer, 1, kind).generate(theirs, 4)
+        assert found.shape == (2, 4) and (kind == "int8" or (found == expected).all())
+    generator = TextGenerator(read.network, read.vocabulary, 64)
+    for found in (
+        prompts.completed(generator, rows.tolist(), greedy),
+        prompts.compiled(generator, rows, greedy)(),
+    ):
+        np.testing.assert_array_equal(read.ids[found], expected)
+
+
+def row(name: str, *ratio: float) -> dict:
+    return {"name": name, "ratio": list(ratio)}
+
+
+def test_the_fastest_of_ours_is_set_beside_the_peer():
+    rows = [
+        row("peer", 1.0, 1.0, 1.0),
+        row("ours", 0.8, 0.9, 1.0),
+        row("ours, XLA", 0.4, 0.5, 0.6),
+        row("another", 0.1, 0.1, 0.1),
+    ]
+    others = [row("peer", 1.0, 1.0, 1.0), row("another", 0.1, 0.1, 0.1)]
+    lines = benchmarks.ratios({"settings": {"batch 1": rows, "no ours": others}}, "ours")
+    assert lines == [("batch 1", "ours, XLA", "peer", "0.50 of its time (0.40 to 0.60)")]
+
+
+def test_exponents_are_of_time_and_of_memory_where_measured():
+    laws = {
+        mixer: {"milliseconds": {"upper half": {"exponent": exponent}}}
+        for mixer, exponent in (("attention alone", 1.9), ("recurrence alone", 1.0))
+    }
+    (line,) = benchmarks.exponents({"exponents": {"L": laws}})
+    assert line == ("time against L", "recurrence alone", "attention alone", "L^1.00 and L^1.90")
+
+
+def test_blocks_are_set_beside_the_transformer():
+    beside = {"L": "128", "time": "1.10", "parameters": "5"}
+    found = [{"block": block, **beside} for block in ("transformer", "macaron")]
+    [line] = benchmarks.blocks_cost({"blocks": found})
+    assert line == ("L 128", "macaron", "transformer", "time 1.10, parameters 5")
+
+
+def test_every_subject_takes_its_options():
+    for _, words in benchmarks.SUBJECTS.values():
+        name, *given = words.split()
+        importlib.import_module(f"experiments.lab.benchmarks.{name}").command.parse_args(given)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "sentence"),
+    [
+        ("recurrence", "--rounds 0", "--rounds 0: give a whole number of 1 or more"),
+        ("recurrence", "--warm-up 0", "--warm-up 0: give a whole number of 1 or more"),
+        ("decoding", "--new-tokens 1", "--new-tokens 1: give a whole number of 2 or more"),
+        ("prompts", "--batch-sizes 1 64", "--batch-sizes 64: give a whole number of 1 to 32"),
+        ("prompts", "--prompt-tokens 993", "--prompt-tokens and --new-tokens come to 1025"),
+        ("generation", "--ends 64 100", "give a --width that 64 divides, and --ends"),
+        ("train_step", "--steps 0", "--steps 0: give a whole number"),
+        ("train_step", "--dropout 1", "--dropout 1: give a number of 0 to below 1"),
+        ("input_pipeline", "--megabytes 0.5", "--megabytes 0.5: give a number of 1 or more"),
+        ("input_pipeline", "--batch-size 0", "--batch-size 0: give a whole number of 1 or more"),
+        ("input_pipeline", "--lengths 128 4", "--lengths 4: give a whole number of 8 or more"),
+        ("serving", "--rows 0", "--rows 0"),
+        ("serving", "--batch-sizes 4 0", "--batch-sizes 0"),
+        ("serving", "--layers 0", "--layers 0"),
+        ("scaling", "--widths 64 100", "a width of 100"),
+        ("scaling", "--lengths 64", "--lengths: give two or more"),
+        ("scaling", "--depths 0 1", "--depths 0"),
+        ("scaling", "--tokens 512", "--tokens 512"),
+        ("scaling", "--dropout nan", "--dropout nan"),
+        ("__main__", "--only speed", "--only speed: there are recurrence,"),
+        ("translation_training", "--updates 0", "--updates 0: give a whole number of 1 or more"),
+        ("translation_training", "--our-tokens -1", "--our-tokens -1: give"),
+        (
+            "translation_training",
+            "--validate-every 501",
+            "--validate-every 501: give a multiple of --updates 5",
+        ),
+        ("translation_training", "--joey no/python", "--joey no/python: no Python that can import"),
+    ],
+)
+def test_bad_options_are_one_sentence(name, arguments, sentence, capsys):
+    module = importlib.import_module(f"experiments.lab.benchmarks.{name}")
+    data = ["--data-dir", "none"] if module is translation_training else []
+    assert module.main([*data, *arguments.split()]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {sentence}")
+
+
+@pytest.fixture
+def children(monkeypatch):
+    """Children that do nothing but end; by module, their exit status and last line."""
+    ends = {"decoding": (2, "error: the peers are not installed"), "scaling": (1, "Boom")}
+
+    def run(command, stdout, stderr, check):
+        status, words = ends.get(command[2].rpartition(".")[2], (0, "done"))
+        stdout.write(f"a line\n{words}\n")
+        if status == 0:
+            rows = [row("peer", 1.0, 1.0, 1.0), row("SavedModel", 0.5, 0.5, 0.5)]
+            with open(f"{command[-1]}/results.json", "w", encoding="utf-8") as file:
+                json.dump({"settings": {"batch 1": rows}}, file)
+        return subprocess.CompletedProcess(command, status)
+
+    monkeypatch.setattr(benchmarks.subprocess, "run", run)
+
+
+def test_a_missing_peer_is_a_line_and_a_failure_a_status(children, tmp_path, capsys):
+    out = str(tmp_path)
+    assert benchmarks.main(["--only", "serving", "decoding", "--out", out]) == 0
+    printed = capsys.readouterr().out
+    assert "| serving | batch 1 | SavedModel | peer | 0.50 of its time (0.50 to 0.50) |" in printed
+    assert "| decoding | not run | - | - | the peers are not installed |" in printed
+    assert "| serving |" in (tmp_path / "README.md").read_text()
+    assert benchmarks.main(["--only", "scaling", "--out", out]) == 1
+    assert f"failed: see {tmp_path / 'scaling' / 'log.txt'}" in capsys.readouterr().out

@@ -1,0 +1,138 @@
+import contextlib
+import io
+import json
+import subprocess
+import threading
+
+import keras
+import numpy as np
+import pytest
+
+from experiments.lab.benchmarks import serving
+from experiments.lab.benchmarks.harness import machine, markdown
+from experiments.lab.benchmarks.serving import made_up_lines, translators
+from export import keras_model, saved_model
+from macaron_tf.models.config import EncoderConfig
+from macaron_tf.models.tasks import EncoderClassifier
+from macaron_tf.text.wordpiece import WordPieceVocabulary
+from tests.experiments.task_toys import train_toy, write_toy
+from tests.harness import refuses
+
+
+@pytest.mark.parametrize("clients", [1, 3])
+def test_a_turn_times_every_request_once(clients):
+    asked, at_once = [], threading.Barrier(clients)
+
+    def answer(lines):
+        at_once.wait(timeout=30)  # passes only where so many ask at once
+        asked.append(tuple(lines))
+
+    requests, seconds = [[str(i)] * 2 for i in range(6)], []
+    assert serving.turn(answer, requests, clients, seconds) == 12
+    assert sorted(asked) == sorted(map(tuple, requests))
+    assert len(seconds) == 6 and all(second > 0 for second in seconds)
+
+
+def test_latencies_are_percentiles_of_the_timed_rounds_in_milliseconds(monkeypatch):
+    calls = []
+    options = serving.command.parse_args(["--rounds", "3", "--warm-up", "2"])
+
+    def turn(answer, requests, clients, latencies):
+        calls.append(answer)
+        # The warm-up's are longer: 100 requests each, from 1 to 100 ms in the rounds.
+        latencies += [(9.0 if len(calls) <= 2 else (i + 1) / 1000) for i in range(100)]
+        return 100
+
+    monkeypatch.setattr(serving, "turn", turn)
+    (row,) = rows = serving.with_latencies({"one": "answer"}, [["a"]] * 100, options)
+    assert len(calls) == 5
+    assert row["latency_ms"] == pytest.approx({"p50": 50.5, "p95": 95.1, "p99": 100}, abs=1)
+    assert "| p50 / p95 / p99, ms |" in markdown("T", machine(1, ()), {"s": rows}, "rows")
+
+
+def test_answers_that_differ_are_not_timed():
+    answers = {"peer": lambda lines: np.zeros(2), "ours": lambda lines: np.full(2, 1e-3)}
+    refuses("ours differs from peer by 1.0e-03", serving.check_agreement, answers, [["a"]])
+    answers["ours, bfloat16"] = answers.pop("ours")
+    serving.check_agreement(answers, [["a"]])
+    texts = {name: lambda lines, name=name: np.array([name], object) for name in ("a", "b")}
+    refuses("b says other things than a", serving.check_agreement, texts, [["a"]])
+
+
+def test_lines_are_of_all_lengths_and_the_same_each_time():
+
+    lines = made_up_lines(400, 60, seed=3)
+    assert lines == made_up_lines(400, 60, seed=3) != made_up_lines(400, 60, seed=4)
+    counts = [len(line.split()) for line in lines]
+    assert min(counts) == 2 and 55 <= max(counts) <= 60
+    assert 5 < np.median(counts) < 20  # the middle between 2 and 60 by the logarithm is 11
+    options = serving.command.parse_args(["--rows", "10"])
+    assert [len(lines) for lines in serving.requests_of(4, options)] == [4, 4, 4]
+
+
+@pytest.fixture
+def exported_here(monkeypatch):
+    """Commands of `export` run in this process, not in a child."""
+    mains = {"export.keras_model": keras_model.main, "export.saved_model": saved_model.main}
+    elsewhere = subprocess.run
+
+    def run(command, **options):
+        if command[1] != "-m":
+            return elsewhere(command, **options)
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            status = mains[command[2]](command[3:])
+        return subprocess.CompletedProcess(command, status, said.getvalue())
+
+    monkeypatch.setattr(serving.subprocess, "run", run)
+
+
+def test_the_saved_model_answers_as_the_model_in_memory(tmp_path, monkeypatch, exported_here):
+    keras.utils.set_random_seed(1)
+    vocabulary = WordPieceVocabulary.train(made_up_lines(50, 8, seed=1), 100)
+    config = EncoderConfig(vocabulary.size, 16, 48, 2, 1, initializer_range=0.3)
+    network = EncoderClassifier(config, 2)
+    network.build()
+    monkeypatch.setattr(serving, "MAX_LENGTH", 12)
+    answers = serving.our_answers(network, vocabulary, tmp_path)
+    assert len(answers) == 3
+    lines = made_up_lines(6, 20, seed=2)
+    serving.check_agreement(answers, [lines[:1], lines])
+    assert np.ptp(answers["SavedModel"](lines)[:, 0]) > 1e-2
+
+
+def test_a_runs_exports_have_its_accuracy(tmp_path, exported_here):
+    write_toy(tmp_path)
+    run = tmp_path / "run"
+    train_toy(tmp_path, run)
+    words = ["--batch-sizes", "2", "--rows", "4", "--rounds", "1", "--warm-up", "1", "--run"]
+    options = serving.command.parse_args([*words, str(run)])
+    [(setting, rows)] = serving.of_run(options, tmp_path)
+    assert setting.endswith("lines of validation, batch 2")
+    assert [row["name"] for row in rows] == ["SavedModel", "SavedModel, bfloat16"]
+    best = json.loads((run / "result.json").read_text())["metrics"]["accuracy"]
+    assert rows[0]["accuracy"] == pytest.approx(best)
+    assert rows[1]["accuracy"] == pytest.approx(best, abs=0.05)
+    assert rows[1]["more"].keys() >= {"accuracy", "same class"}
+
+
+@pytest.mark.slow
+def test_the_saved_translator_says_what_its_graph_says(tmp_path):
+
+    answers = translators("tiny", made_up_lines(2000, 60, seed=1), 6, tmp_path)
+    lines = made_up_lines(3, 10, seed=2)
+    serving.check_agreement(answers, [lines])
+    assert all(text for (text,) in answers["SavedModel"](lines))
+
+
+def test_hugging_faces_classifier_answers_as_ours(tmp_path):
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    options = serving.command.parse_args(["--size", "tiny", "--layers", "1", "--bfloat16"])
+    answers = serving.classifiers(options, tmp_path)
+    engines = ["ONNX Runtime", "OpenVINO", "ONNX Runtime, int8", "OpenVINO, int8"]
+    assert list(answers)[:6] == [serving.REFERENCE, *engines, serving.SAVED_MODEL]
+    assert len(answers) == 10
+    requests = serving.requests_of(16, options)[:2]
+    serving.check_agreement(answers, requests)
+    assert np.ptp(answers[serving.REFERENCE](requests[0])[:, 0]) > 0.02

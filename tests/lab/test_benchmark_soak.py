@@ -1,0 +1,32 @@
+"""The soak: lost, wrong and right answers are told apart, and a short run ends well."""
+
+import json
+import random
+
+import pytest
+
+from experiments.lab.benchmarks import soak
+
+
+def test_an_answer_is_right_only_if_one_version_gave_all_of_it(tmp_path):
+    made = soak.Soak(tmp_path, [], seed=1)
+    texts = ["a", "größe"]
+    made.judge(texts, ["even:A", "even:GRÖSSE"])
+    for said in (["even:A", "odd:GRÖSSE"], ["even:A"], ["x:A", "x:GRÖSSE"], ["odd:A", "odd:B"], []):
+        made.judge(texts, said)
+    assert dict(made.counts) == {"right, even version": 1, "wrong": 5}
+
+
+def test_malformed_requests_are_the_same_for_a_seed():
+    for make in (soak._malformed_request, soak._malformed_message):
+        first, again = ([make(rng) for _ in range(50)] for rng in map(random.Random, (3, 3)))
+        assert first == again and len(set(first)) > 5
+
+
+@pytest.mark.slow
+def test_a_short_run(tmp_path):
+    words = ["--minutes", "0.1", "--clients", "4", "--malformed", "100", "--out", str(tmp_path)]
+    assert soak.main(words) == 0
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["lost"] == results["wrong"] == 0 < results["right"]
+    assert results["malformed"] == 100

@@ -1,0 +1,241 @@
+import dataclasses
+import importlib
+import importlib.util
+import json
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tf_keras
+
+from experiments.lab.benchmarks import encoder_step, tensorflow_encoders, train_step, workers
+from experiments.lab.benchmarks.workers import Worker
+from macaron_tf.errors import UserError
+from macaron_tf.interop.arrays import Raw, TorchArrays, assign_weights
+from macaron_tf.models import PretrainingEncoder
+from tests.harness import refuses
+
+TINY = encoder_step.StepSetting(2, 32, 96, 4, 3, 16, vocab_size=50, dropout=0.0)
+
+
+TOY = "tests.lab.step_toy:contenders"
+OTHERS = "tests.lab.step_toy:others"
+
+
+def test_a_worker_runs_its_contenders_and_counts_their_cpu_time():
+    with Worker(TOY, {"hidden_dim": 7}, {}) as worker:
+        assert worker.parameters == {"toy": 7}
+        assert worker.run("toy", 3) == 1.5
+        assert 0 < worker.cpu_seconds < 60
+
+
+def test_a_worker_that_fails_is_one_sentence(capfd):
+    worker = Worker(OTHERS, {"hidden_dim": 7}, {})
+    assert worker.run("other", 3) == 0.0
+    refuses("step_toy:others ended with status 1", worker.run, "other", 4)
+    assert "RuntimeError: it fails" in capfd.readouterr().err
+    refuses("no_such_module.* ended with status 1", Worker, "no_such_module:contenders", {}, {})
+
+
+def test_the_batch_is_the_same_for_all_and_15_percent_masked():
+    setting = encoder_step.SETTINGS["small"]
+    batch = encoder_step.random_batch(setting)
+    assert batch["masked_positions"].shape == batch["masked_labels"].shape == (32, 19)
+    assert (np.diff(batch["masked_positions"], axis=1) > 0).all()
+    assert batch["token_ids"].min() >= 5
+    again = encoder_step.random_batch(
+        dataclasses.replace(setting, dtype_policy="mixed_bfloat16", dropout=0.0)
+    )
+    for name, array in batch.items():
+        np.testing.assert_array_equal(array, again[name])
+    picked = batch["token_ids"].reshape(-1)[encoder_step.flat_positions(batch)].reshape(32, 19)
+    expected = np.take_along_axis(batch["token_ids"], batch["masked_positions"], axis=1)
+    np.testing.assert_array_equal(picked, expected)
+
+
+@pytest.mark.parametrize("name", encoder_step.SETTINGS)
+def test_blocks_have_equal_matrices(name):
+    for config in tensorflow_encoders.block_configs(encoder_step.SETTINGS[name]).values():
+        assert 2 * config.feed_forward_dim % (3 * 64) == 0  # SwishRNN's width is not rounded up
+        assert config.num_layers == encoder_step.SETTINGS[name].num_layers
+        assert config.dropout == config.attention_dropout == 0.1
+        assert config.feed_forward_dim == {"small": 960}.get(name, 3072)
+
+
+def test_sizes_that_differ_are_refused():
+    train_step.check_sizes({"ours": 1000, "a": 1010, "b": 990})
+    with pytest.raises(UserError, match="b has 1011 parameters and ours 1000"):
+        train_step.check_sizes({"ours": 1000, "a": 1000, "b": 1011})
+
+
+def test_the_reference_is_the_fastest_peer():
+    times = {"ours": [1, 1, 1], "a": [3, 9, 3], "b": [2, 4, 4]}
+    rows = [{"name": name, "seconds": seconds} for name, seconds in times.items()]
+    assert train_step.fastest(rows, {"ours"}) == "a"
+
+
+def test_our_step_learns_and_keras_peers_have_as_many_parameters():
+    setting = dataclasses.replace(TINY, num_layers=1)
+
+    def check_learns(contender) -> None:
+        first, later = contender.run(1), [contender.run(5) for _ in range(4)][-1]
+        assert first == pytest.approx(np.log(TINY.vocab_size), abs=0.1)
+        assert later < first - 0.01
+
+    config = tensorflow_encoders.bert_config(setting)
+    check_learns(ours := tensorflow_encoders.training_step(setting, config, jit=False))
+    models = tensorflow_encoders.keras_hub_model, tensorflow_encoders.model_garden_model
+    for library, make in zip((keras, tf_keras), models, strict=True):
+        plain, xla = tensorflow_encoders.peer_contenders(setting, "peer", library, make).values()
+        check_learns(plain)
+        # No segments.
+        assert plain.parameters == xla.parameters == ours.parameters - 2 * TINY.hidden_dim
+
+
+def test_blocks_are_compared_in_the_named_implementation(monkeypatch):
+    swish = importlib.import_module("macaron_tf.kernels.swish")
+    configs = tensorflow_encoders.block_configs(TINY)
+    configs = {name: configs[name] for name in ("BERT-rab", "SwishRNN k=1")}
+    monkeypatch.setattr(tensorflow_encoders, "block_configs", lambda setting: configs)
+    asked, chosen = set(), swish.chosen
+    monkeypatch.setattr(swish, "chosen", lambda *given: asked.add(chosen(*given)) or chosen(*given))
+    options = dataclasses.asdict(TINY)
+    contenders = tensorflow_encoders.block_contenders(**options | {"implementation": "scan"})
+    assert list(contenders) == list(configs)
+    contenders["SwishRNN k=1"].run(1)
+    assert asked == {"scan"}
+    names = [*configs, "BERT-rab, no native ops"]
+    assert list(tensorflow_encoders.block_contenders(**options)) == names
+
+
+# The names of an `SdpaEncoder`'s parts.
+SDPA_ENCODER = {
+    "encoder/embeddings/tokens": "tokens",
+    "encoder/embeddings/positions": "positions",
+    "encoder/embeddings/segments": Raw("segments.weight"),
+    "encoder/embeddings/norm": "norm",
+    "block_{}/attention_0/attention/query_key_value": "layers.{}.query_key_value",
+    "block_{}/attention_0/attention/output": "layers.{}.output",
+    "block_{}/attention_0/norm": "layers.{}.attention_norm",
+    "block_{}/feed_forward_1/feed_forward/inner": "layers.{}.inner",
+    "block_{}/feed_forward_1/feed_forward/outer": "layers.{}.outer",
+    "block_{}/feed_forward_1/norm": "layers.{}.feed_forward_norm",
+    "masked_language/dense": "dense",
+    "masked_language/norm": "head_norm",
+    "masked_language/bias": Raw("bias"),
+}
+
+
+def test_losses_equal_pytorchs_on_the_same_weights():
+    torch = pytest.importorskip("torch")
+
+    from experiments.lab.benchmarks import torch_encoders
+
+    torch.manual_seed(0)
+    model = torch_encoders.SdpaEncoder(TINY)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.1 * torch.randn(weight.shape))  # no bias 0, no LayerNorm the identity
+    network = PretrainingEncoder(tensorflow_encoders.bert_config(TINY))
+    network.build()
+    state = {name: value.detach().numpy() for name, value in model.state_dict().items()}
+    assign_weights(network, TorchArrays(state), SDPA_ENCODER)
+    ours = tensorflow_encoders.training_step(TINY, network.config, jit=False, network=network)
+    theirs = torch_encoders.training_step(TINY, model, model)
+    assert ours.parameters == theirs.parameters
+    for _ in range(3):  # before the first update, and after AdamW's
+        assert ours.run(1) == pytest.approx(theirs.run(1), abs=1e-4)
+
+
+def test_hugging_faces_step_does_the_same_work():
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from experiments.lab.benchmarks import torch_encoders
+
+    by_hand = torch_encoders.SdpaEncoder(TINY)
+    model = torch_encoders.hugging_face(TINY)
+    places = torch.tensor([2, 17, 40])
+    ids = torch.from_numpy(encoder_step.random_batch(TINY)["token_ids"]).long()
+    step = torch_encoders.training_step(TINY, model, by_hand)
+    assert step.parameters == sum(weight.numel() for weight in by_hand.parameters())
+    logits = torch_encoders.hugging_face_logits(model, ids, places)
+    expected = model(ids).logits.flatten(0, 1)[places]
+    torch.testing.assert_close(logits, expected)
+
+
+def test_a_whole_run_writes_its_report(monkeypatch, tmp_path):
+    monkeypatch.setitem(encoder_step.SETTINGS, "small", TINY)
+    monkeypatch.setitem(train_step.AGAINST, "peers", TOY)
+    monkeypatch.setitem(train_step.PEERS, "torch", OTHERS)
+    rounds = ["--rounds", "2", "--steps", "2", "--out", str(tmp_path)]
+    assert train_step.main(["--against", "peers", "--peers", "torch", *rounds]) == 0
+    written = json.loads((tmp_path / "results.json").read_text())
+    (rows,) = written["settings"].values()
+    assert [row["name"] for row in rows] == ["toy", "other"]
+    assert rows[0]["units"] == 2 * 3 * 16
+    assert rows[1]["ratio"] == [1.0, 1.0, 1.0]
+
+
+def test_the_products_of_a_step_are_counted():
+    setting = encoder_step.StepSetting(1, 4, 8, 1, batch=2, length=5, vocab_size=3)
+    weights = 4 * 4 * 4 + 2 * 4 * 8  # four projections, and the feed-forward's two matrices
+    layer = 2 * 5 * weights + 2 * 2 * 5 * 5 * 4  # with scores and weighted sums
+    head = 2 * setting.masked * (4 * 4 + 4 * 3)
+    assert setting.flops == 3 * 2 * (layer + head)
+
+
+def test_a_gemm_is_each_librarys_own():
+    options = dataclasses.asdict(TINY)
+    modules = [tensorflow_encoders]
+    if importlib.util.find_spec("torch"):
+        modules.append(importlib.import_module(train_step.TORCH))
+    matrix = encoder_step.square_matrix()
+    for module in modules:
+        [product] = module.gemm_contenders(**options).values()
+        assert product.run(1) == pytest.approx(matrix[0] @ matrix[:, 0], rel=1e-4)
+
+
+def test_peaks_are_shown_beside_the_ratios(monkeypatch, tmp_path):
+    if not workers.CLEAR.exists():
+        pytest.skip("no /proc/self/clear_refs")
+    monkeypatch.setitem(encoder_step.SETTINGS, "small", TINY)
+    monkeypatch.setitem(train_step.AGAINST, "peers", TOY)
+    monkeypatch.setitem(train_step.PEERS, "torch", OTHERS)
+    rounds = ["--rounds", "2", "--steps", "1", "--peaks", "--out", str(tmp_path)]
+    assert train_step.main(["--against", "peers", "--peers", "torch", *rounds]) == 0
+    [rows] = json.loads((tmp_path / "results.json").read_text())["settings"].values()
+    assert [row["name"] for row in rows] == ["toy", "other"]
+    for row in rows:
+        assert row["gemm_share"][1] > 0 and row["peak_bytes"] >= 0
+        assert list(row["more"]) == ["share of gemm", "peak MiB", "of other's"]
+
+
+def test_our_step_learns_on_jax():
+    pytest.importorskip("jax")
+    setting = dataclasses.replace(TINY, num_layers=1)
+    options, on_jax = dataclasses.asdict(setting), train_step.JAX_VARIABLES
+    on_jax = on_jax | {"JAX_PLATFORMS": "cpu"}
+    with Worker(train_step.ON_JAX["peers"], options, on_jax) as worker:
+        [(name, parameters)] = worker.parameters.items()
+        first, later = worker.run(name, 1), worker.run(name, 20)
+    network = PretrainingEncoder(tensorflow_encoders.bert_config(setting))
+    network.build()
+    assert parameters == network.count_params()
+    assert first == pytest.approx(np.log(TINY.vocab_size), abs=0.1)
+    assert later < first - 0.1
+
+
+@pytest.mark.parametrize("flags", [["--jit"], ["--against", "replicas"]])
+def test_what_jax_does_not_time_is_refused(flags, capsys):
+    assert train_step.main(["--engine", "jax", *flags]) == 2
+    assert "are of --engine tensorflow; leave them out" in capsys.readouterr().err
+
+
+def test_pytorch_children_do_without_tensorflow():
+    code = (
+        "import sys; from experiments.lab.benchmarks import encoder_step, workers\n"
+        "sys.exit('tensorflow' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
