@@ -356,7 +356,7 @@ def test_an_op_that_xla_has_not_is_named_with_its_line(
     plant(monkeypatch, kind)
     assert main(SMALL) == 1
     out = capsys.readouterr().out
-    assert problem in out and line in out and "tests/experiments/test_tpu_check.py:" in out
+    assert problem in out and line in out and "tests/lab/test_tpu_check.py:" in out
     assert "| bert_tiny | v4:2x2x1 | NO |" in out
 
 
