@@ -193,10 +193,10 @@ def settings_by(run: str, start: Part, *parts: Part) -> Command:
 
 
 def finetuning(*tasks: str) -> Part:
-    """`--tasks` of a study, their data, and `--finetune-set`."""
+    """`--tasks` that runs are fine-tuned on, their examples, and `--finetune-set`."""
+    text = f"tasks of fine-tuning (default: {' '.join(tasks) or 'none'})"
     return together(
-        argument("--tasks", f"default {' '.join(tasks)}", nargs="+", default=list(tasks)),
-        DATA_DIR,
+        argument("--tasks", text, nargs="+", default=list(tasks)),
         place("--source", "examples of the one task, such as tsv:FILE"),
         settings("epochs=1, of every fine-tuning", "--finetune-set"),
     )

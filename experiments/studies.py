@@ -158,7 +158,7 @@ def grid(
 
 
 def tuning(options: argparse.Namespace) -> list[str]:
-    """The words for `finetune grid` of the arguments of `cli.finetuning`, but for the tasks."""
+    """The words for `finetune grid` of the data and of `cli.finetuning`, but for the tasks."""
     words = [*flags("--data-dir", options.data_dir), *flags("--source", options.source)]
     return [*words, *flags("--set", *options.finetune_set)]
 
@@ -197,13 +197,6 @@ def flags(name: str, *values: str | None) -> list[str]:
 def read_json(path: pathlib.Path, kind: type = dict, /, **fields: type) -> Any:
     """The content of a JSON file that a study keeps, with fields of some types."""
     return storage.read_json(path, kind, mend="remove it and give the same command again", **fields)
-
-
-def written(path: pathlib.Path, script: str, *words: str, log: pathlib.Path | None = None) -> Any:
-    """The content of a JSON file that a `command` writes, unless the file is there."""
-    if not path.exists():
-        command(script, *words, log=log)
-    return read_json(path, object)
 
 
 def kept(file: pathlib.Path, settings: dict[str, Any], make: Callable[[], dict]) -> dict:
@@ -382,24 +375,6 @@ def mean_curves(
     for axis in axes[::columns]:
         axis.set_ylabel(y_label)
     max(axes, key=lambda axis: len(axis.containers)).legend()
-    write_figure(figure, path)
-
-
-def mean_bars(panels: dict[str, dict[str, list[float]]], path: pathlib.Path, label: str) -> None:
-    """Draws a panel a title, a bar a name.
-
-    Args:
-        panels: title -> name -> the values of several seeds.
-    """
-    names = max(map(len, panels.values()))
-    size = (3.0 * len(panels) + 1.5, 0.3 * names + 1.2)
-    figure = Figure(figsize=size, layout="constrained")
-    axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
-    for axis, (title, bars) in zip(axes, panels.items(), strict=True):
-        means, deviations = _means(bars.values())
-        axis.barh(list(bars), means, xerr=deviations, capsize=3)
-        axis.set(title=title, xlabel=label)
-    axes[0].invert_yaxis()  # the first name on top
     write_figure(figure, path)
 
 

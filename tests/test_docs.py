@@ -40,7 +40,6 @@ TESTED = {
     "experiments.lab.slides encoders": "lab/test_studies.py",
     "experiments.lab.slides decoders": "lab/test_studies.py",
     "experiments.lab.slides sentences": "lab/test_studies.py",
-    "experiments.lab.swish_rnn step-sizes": "lab/test_studies.py",
     "experiments.tcn train": "experiments/tcn/test_commands.py",
     "experiments.lab.tpu_check": "lab/test_tpu_check.py",
     "export.client": "export/test_serve_client.py",

@@ -11,7 +11,8 @@
 
 An arm is [NAME=]RECIPE[:PATH=VALUE,...], a recipe with settings as of --set. All are of one kind:
 
-  pre-training   the loss on validation text after the last update
+  pre-training   the loss on validation text after the last update; with --tasks also the
+                 development scores of each run fine-tuned on them
   translation    BLEU of the averaged checkpoints by the recipe's beam search, on the validation
                  split, with a paired bootstrap for each seed
   fine-tuning    the development score of a task, the arm's recipe; init=FROM as of `finetune`,
@@ -40,6 +41,13 @@ main = cli.single_program(
         "--corpus DIR", "of `pretrain prepare`, for pre-trainings (default: made in OUT/corpus)"
     ),
     cli.TFDS,
+    cli.finetuning(),
+    cli.count(
+        "--learning-rates R",
+        "of --tasks, each of which takes the best (default: the preset's)",
+        least=0.0,
+        nargs="+",
+    ),
     cli.count(
         "--jobs N",
         "trainings at once, each on its share of the CPUs (default: 2; with a GPU 1)",

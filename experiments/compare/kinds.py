@@ -4,15 +4,17 @@ import abc
 import argparse
 import dataclasses
 import pathlib
-from collections.abc import Collection
+import statistics
+from collections.abc import Collection, Sequence
 from typing import Any, ClassVar
 
 import keras
 import numpy as np
 
 from experiments import registry, studies
+from experiments.finetune.grid import metric_values
 from experiments.finetune.init import read_init
-from experiments.finetune.run import FinetuningRecipe, FinetuningRun, preset
+from experiments.finetune.run import TABLE_METRICS, FinetuningRecipe, FinetuningRun, preset
 from experiments.pretrain.corpus import prepare_corpus
 from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
 from experiments.pretrain.train import check_corpus
@@ -40,7 +42,8 @@ class Kind(abc.ABC):
         data: settings in which arms that read equal text agree, or beginnings of their paths.
         may_change: settings that may differ in a run that is there, as in `studies.planned`.
         score: key of the score that decides; `sign` is 1 where more of it is better, else -1.
-        columns: head, digits and factor of a column of the table, by the score's key.
+        columns: head, digits and factor of a column of the table, by the score's key; one that no
+            arm has, or that repeats the score, is left out.
         curves: title of a panel of the figure, by the metric of a validation.
     """
 
@@ -75,6 +78,9 @@ class Kind(abc.ABC):
         """Prepares what the arms read, where trainings do not do so themselves."""
         if self.options.corpus:
             raise UserError(f"--corpus {self.options.corpus}: only pre-trainings read one")
+        if self.options.tasks:
+            tasks = " ".join(self.options.tasks)
+            raise UserError(f"--tasks {tasks}: only pre-trainings are fine-tuned on them")
 
     def network(self, name: str, recipe: Recipe) -> keras.Model:
         """The network of an arm, not built."""
@@ -111,6 +117,13 @@ class Kind(abc.ABC):
         return []
 
 
+def tuned_columns(tasks: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """A task and its metric by the head of a column: scores, then those of `TABLE_METRICS`."""
+    other = TABLE_METRICS["swish_rnn"]
+    columns = {task: (task, "score") for task in tasks}
+    return columns | {f"{x} {other[x]}": (x, other[x]) for x in tasks if x in other}
+
+
 class Pretraining(Kind):
     run_class = PretrainingRun
     # The settings of the text follow from the corpus.
@@ -119,10 +132,20 @@ class Pretraining(Kind):
     score, sign = "loss", -1
     columns: ClassVar = {
         "loss": ("validation loss", 3, 1.0),
+        "nll": ("loss of tokens", 3, 1.0),
         "perplexity": ("perplexity", 1, 1.0),
         "accuracy": ("accuracy %", 1, 100.0),
+        "pair_accuracy": ("pairs right %", 1, 100.0),
+        "span_boundary_loss": ("boundary loss", 2, 1.0),
+        "replaced_recall": ("replaced found %", 1, 100.0),
+        "replaced_precision": ("of those said %", 1, 100.0),
     }
     curves: ClassVar = {"loss": "validation loss, nats a token"}
+
+    def __init__(self, options: argparse.Namespace):
+        super().__init__(options)
+        self.tuned = tuned_columns(options.tasks)
+        self.columns = self.columns | {name: (name, 1, 100.0) for name in self.tuned}
 
     def prepare(self, recipes: dict[str, Recipe], out: pathlib.Path) -> None:
         """Opens or makes the corpora: one, but for arms that differ in it."""
@@ -154,7 +177,23 @@ class Pretraining(Kind):
         folder = str(self.corpora[arm.name].folder)
         settings = self.settings(arm, seed)
         curve = studies.pretrained(arm.recipe, run, folder, settings, log)
-        return self.row(run, curve[-1])
+        return self.row(run, curve[-1] | (self._finetuned(run, log) if self.tuned else {}))
+
+    def _finetuned(self, run: pathlib.Path, log: pathlib.Path | None) -> dict[str, float]:
+        """The scores of `--tasks`, each fine-tuned from a run at its best learning rate."""
+        rates = self.options.learning_rates or ()
+        words = ["--init", f"model={run}", *studies.tuning(self.options)]
+        words += ["--learning-rates", *map(repr, rates)] if rates else []
+        cells = studies.grid(self.options.tasks, run / "tuned", *words, log=log)
+        best = {
+            task: max(mine, key=lambda cell: cell["mean"] or 0.0)["runs"]
+            for task, mine in studies.grouped(cells, "task").items()
+        }
+        # A run that diverged scores 0.
+        return {
+            column: statistics.mean(metric_values(best[task], metric) or [0.0])
+            for column, (task, metric) in self.tuned.items()
+        }
 
     def baseline(self) -> float | None:
         """The loss of giving every token its frequency in the training text."""

@@ -206,12 +206,19 @@ def _table(
     """An arm a row, and the baseline."""
     first = next(iter(by_arm))
     wanted, lines = by_arm[first][0]["parameters"], []
+    rows = [row for mine in by_arm.values() for row in mine]
+    scores = studies.values(rows, kind.score)
+    columns = {
+        key: form
+        for key, form in kind.columns.items()
+        if key == kind.score or studies.values(rows, key) not in ([], scores)
+    }
     _, digits, factor = kind.columns[kind.score]
     for name, mine in by_arm.items():
         parameters, test = mine[0]["parameters"], paired.get(name)
         more = f"{100 * (parameters / wanted - 1):+.1f}%"
         seconds, memory = (studies.values(mine, key) for key in ("seconds", "memory_mib"))
-        cells = [studies.mean_of(mine, key, *form[1:]) for key, form in kind.columns.items()]
+        cells = [studies.mean_of(mine, key, *form[1:]) for key, form in columns.items()]
         cells[0] = f"**{cells[0]}**"
         difference = f"{factor * test['difference']:+.{digits}f}" if test else ""
         lines.append(
@@ -226,10 +233,10 @@ def _table(
             )
         )
     if baseline is not None:
-        empty = [""] * (len(kind.columns) - 1)
+        empty = [""] * (len(columns) - 1)
         shown = _shown(kind, [baseline])[0]
         lines.append((BASELINE, "", "", "", shown, *empty, "", ""))
-    heads = [head for head, *_ in kind.columns.values()]
+    heads = [head for head, *_ in columns.values()]
     head = ("arm", "parameters", "seconds", "MiB", *heads, f"- {first}", "verdict")
     return studies.table(head, lines)
 

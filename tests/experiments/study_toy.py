@@ -134,6 +134,7 @@ def train_elmo(options) -> None:
 def tag(options) -> None:
     rows = [{"name": name, "f1": 0.5} for name in ("without ELMo", "with ELMo")]
     write(f"{options.out}/tagging.json", {"rows": rows})
+    pathlib.Path(options.out, "tagging.md").write_text("# Tagged\n")
 
 
 PRETENDED = {

@@ -283,6 +283,7 @@ def test_the_comparison_refuses_a_run_of_other_settings(calls, blocks, capsys):
         (["--set", "label_smoothing=0.2"], "was trained with label_smoothing=0.1, not 0.2"),
         (["--set", "training.seed=7"], "--set training.seed=7: give --seeds instead"),
         (["--corpus", "DIR"], "--corpus DIR: only pre-trainings read one"),
+        (["--tasks", "rte"], "--tasks rte: only pre-trainings are fine-tuned on them"),
     ):
         assert blocks(*arms, *words) == 2 and not calls
         error = capsys.readouterr().err

@@ -100,7 +100,7 @@ WORDS = [
     "signatures", "sizes", "source_language", "split", "systems", "target_language", "task",
     "tasks", "template", "text", "texts", "tokenize", "topology", "tpu", "url", "word", "words",
 ]  # fmt: skip
-ALSO = {"experiments.lab.swish_rnn": ["recipe"], "experiments.lab.tpu_check": ["recipe"]}
+ALSO = {"experiments.lab.tpu_check": ["recipe"]}
 ALSO["export.serve"] = [setting.name for setting in describe(ServerConfig)]
 BENCHMARKS = [
     f"experiments.lab.benchmarks.{name}"

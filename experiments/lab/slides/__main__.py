@@ -13,8 +13,9 @@ SwishRNN's blocks of as many weights; GPT and T5 with three seeds. Transformer-X
 and longer memories, GPT-2 asked tasks without training, ELMo and a tagger with and without it.
 sentences: Sentence-BERT's poolings and concatenations, trained on entailment or on STS-B.
 
-Writes OUT/NAME.md, .json and .png. Complete runs are not trained again: an interrupted command
-goes on when it is given again.
+Each comparison is a command `compare` in OUT; what follows is done by the commands that a person
+would type. Writes OUT/NAME.md and .json, tables OUT/sentences.md and .json. Complete runs are not
+trained again: an interrupted command goes on when it is given again.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from experiments import command_line as cli
 
 _PRETRAINING = cli.together(
     cli.STUDY,
-    cli.argument("--systems NAME", "rows of the table (default: all)", nargs="+"),
+    cli.argument("--systems NAME", "comparisons (default: all)", nargs="+"),
     cli.count("--jobs N", "trainings at once (default %(default)s)", 2),
     cli.settings("training.max_steps=500, of every pre-training"),
 )
@@ -34,8 +35,9 @@ main = cli.program(
     cli.command(
         "encoders",
         "the encoders: about three hours on two cores",
-        "experiments.lab.slides.encoders:run",
+        "experiments.lab.slides.systems:encoders",
         _PRETRAINING,
+        cli.DATA_DIR,
         cli.finetuning("sst2", "stsb", "conll2003"),
         cli.argument(
             "--sentences",
@@ -47,14 +49,11 @@ main = cli.program(
     cli.command(
         "decoders",
         "the others: about three hours on two cores",
-        "experiments.lab.slides.decoders:run",
+        "experiments.lab.slides.systems:decoders",
         _PRETRAINING,
         cli.DATA_DIR,
         cli.place("--source", "tagged sentences for ELMo, such as conll:FILE"),
         cli.settings("training.max_steps=500, of ELMo", "--elmo-set"),
-        cli.switch(
-            "--report", "only write the tables of complete runs: a look at a study going on"
-        ),
     ),
     cli.command(
         "sentences",

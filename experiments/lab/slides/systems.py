@@ -1,0 +1,259 @@
+"""`slides encoders` and `decoders`: comparisons, one after another, and figures of their runs."""
+
+import argparse
+import dataclasses
+import functools
+import pathlib
+import re
+from collections.abc import Callable
+from typing import Any
+
+from experiments import studies
+from experiments.studies import flags
+from macaron_tf.errors import UserError
+from macaron_tf.io.paths import read_json
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """A command `compare`, in the folder of its name.
+
+    Attributes:
+        arms: as on its command line.
+        differ: settings of the text that are compared.
+        settings: of all arms.
+        every_seed: trained with every seed, for a comparison that the slides make; else with one.
+    """
+
+    arms: tuple[str, ...]
+    differ: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
+    every_seed: bool = False
+
+
+# 5,000 updates on 2.6 million tokens, pre-norm: a post-norm model of this size may rest at guessing
+# by frequency. Without T5's bias an encoder does so too (BERT: a loss of 6.1; with both 5.4).
+_ALL = ("batch_size=8", "training.max_steps=5_000", "model.norm=pre")
+_ENCODERS = (*_ALL, "model.relative_bias=shared")
+# A 40th of the tokens that are read, so that ten masks a row are seen four times each, as in
+# BERT's released data (Liu et al. 2019, section 4.1).
+_FEW = 'corpus.sources=(("tfds:wikipedia/20230601.en", "train[:3%]"),)'
+_TEXT = ("objective", "masking.", "corpus.", "vocabulary.")
+
+ENCODERS = {
+    "tokens": Comparison(
+        ("BERT=bert_tiny:masking.mask=0.8,masking.random=0.1", "ELECTRA=electra_tiny"),
+        ("objective", "masking."),
+        _ENCODERS,
+        every_seed=True,
+    ),
+    "pairs": Comparison(
+        (
+            "order=albert_tiny",
+            "next=albert_tiny:corpus.pairs=next_sentence",
+            "neither=albert_tiny:corpus.pairs=none",
+        ),
+        ("corpus.pairs",),
+        _ENCODERS,
+        every_seed=True,
+    ),
+    "masks": Comparison(
+        ("dynamic=roberta_tiny", "static=roberta_tiny:masking.duplicates=10"),
+        ("masking.duplicates",),
+        (*_ENCODERS, _FEW),
+        every_seed=True,
+    ),
+    "others": Comparison(
+        (
+            "RoBERTa=roberta_tiny",
+            "SpanBERT=span_bert_tiny",
+            "XLM=xlm_tiny",
+            "gMLP=gmlp_tiny",
+            "aMLP=amlp_tiny",
+        ),
+        _TEXT,
+        _ENCODERS,
+    ),
+}
+_PAIRS = {"order": "corpus", "next": "corpus-next"}  # the arms of "pairs" that read them, and where
+
+
+def _blocks(recipe: str, *names: str) -> tuple[str, ...]:
+    return tuple(f"{name}={recipe}:model.block={name}" for name in names)
+
+
+_THREE = ("transformer", "macaron", "swish_rnn")
+# Examples and a question have to fit into a row of GPT-2: 4 times as long, a quarter as many.
+_LONG = ("corpus.sequence_length=256", "model.max_length=256", "batch_size=2")
+DECODERS = {
+    "GPT": Comparison(_blocks("gpt_tiny", *_THREE), (), _ALL, every_seed=True),
+    "GPT-2": Comparison(_blocks("gpt2_tiny", *_THREE), (), (*_ALL, *_LONG)),
+    "Transformer-XL": Comparison(_blocks("transformer_xl_tiny", *_THREE), (), _ALL),
+    # A recurrence would tell each token to itself.
+    "XLNet": Comparison(_blocks("xlnet_tiny", *_THREE[:2]), (), _ALL),
+    "T5": Comparison(_blocks("t5_tiny", *_THREE), (), _ALL, every_seed=True),
+    "BART": Comparison(_blocks("bart_tiny", *_THREE), (), _ALL),
+}
+ELMO = "ELMo"
+# The same number of words as the others: 2,500 updates of 32 rows of 32.
+_ELMO_SETTINGS = ("training.max_steps=2_500",)
+# Positions that a Transformer-XL looks back on; 64 in training.
+MEMORIES = (1, 64, 128, 256, 512)
+# The tasks that GPT-2 is asked without training, and the numbers of examples before a question.
+FEW_SHOT = ("--task", "sst2", "rte", "--shots", "0", "1", "2", "4", "--max-examples", "400")
+# Models of this size need a higher learning rate than their papers' for fine-tuning.
+TUNING = ("max_length=64", "training.max_steps=400", "training.validate_every=200")
+# Of Sentence-BERT; the paper's 2e-5 is for encoders of 12 layers and more.
+_RATE = "training.learning_rate=1e-4"
+
+
+class Study:
+    """The comparisons of a command's options, made or read, and what is measured besides."""
+
+    def __init__(self, options: argparse.Namespace, known: dict[str, Comparison], *more: str):
+        self.options, self.out = options, pathlib.Path(options.out)
+        self.chosen = options.systems or [*known, *more]
+        for name in self.chosen:
+            if name not in (*known, *more):
+                raise UserError(f"--systems {name!r}: there are {'; '.join((*known, *more))}")
+        self.comparisons = {name: one for name, one in known.items() if name in self.chosen}
+        self.data = flags("--data-dir", options.data_dir)
+        self.rows: dict[str, list[dict]] = {}
+        self.lines: list[str] = []
+
+    def compare(self, *words: str) -> None:
+        """Makes the comparisons, each in its folder, and adds their reports."""
+        seeds = self.options.seeds
+        for name, one in self.comparisons.items():
+            given = flags("--set", *one.settings, *self.options.set)
+            given += ["--seeds", *map(str, seeds if one.every_seed else seeds[:1])]
+            given += ["--jobs", str(self.options.jobs), *self.data, *words]
+            given += ["--differ", *one.differ] if one.differ else []
+            studies.command("compare", str(self.out / name), *one.arms, *given)
+            self.rows[name] = read_json(self.out / name / "compare.json", rows=list)["rows"]
+            self.add(self.out / name / "compare.md")
+
+    def add(self, report: pathlib.Path) -> None:
+        """Adds a report of a part, its heading one level lower."""
+        text = report.read_text(encoding="utf-8").rstrip()
+        self.lines += ["", "#" + re.sub(r"\]\((\w+\.png)\)", rf"]({report.parent.name}/\1)", text)]
+
+    def measure(
+        self, title: str, rows: list[dict], figures: Callable[[dict], dict], scale: float = 100
+    ) -> None:
+        """Adds a table of more figures of runs, a line an arm.
+
+        Args:
+            figures: a row of `compare` to figures by their columns' heads, which it then has too.
+        """
+        tasks = {f"{row['run']}: scored": functools.partial(figures, row) for row in rows}
+        found = studies.at_once(self.options.jobs, tasks)
+        for row, more in zip(rows, found, strict=True):
+            row |= more
+        heads = list(dict.fromkeys(head for more in found for head in more))
+        cells = (
+            (arm, str(len(mine)), *(studies.mean_of(mine, head, 1, scale) for head in heads))
+            for arm, mine in studies.grouped(rows, "arm").items()
+        )
+        table = studies.table(("arm", "seeds", *heads), cells)
+        self.lines += ["", f"## {title}", "", *table]
+
+    def write(self, name: str, title: str) -> None:
+        """Writes OUT/NAME.md and .json."""
+        rows = {"comparisons": self.rows}
+        studies.write(
+            self.out, name, "lab.slides", self.options, title, self.lines[1:], figure=False, **rows
+        )
+
+
+def _written(path: pathlib.Path, script: str, *words: str) -> Any:
+    """The content of a JSON file that a `command` writes, unless the file is there."""
+    if not path.exists():
+        studies.command(script, *words)
+    return studies.read_json(path, object)
+
+
+def encoders(options: argparse.Namespace) -> None:
+    """Compares the encoders, pre-trained and fine-tuned, then their sentences' vectors."""
+    options.finetune_set = [*TUNING, *options.finetune_set]
+    study = Study(options, ENCODERS)
+    source = [*flags("--source", options.source), *flags("--finetune-set", *options.finetune_set)]
+    tasks = ["--tasks", *options.tasks, "--learning-rates", "1e-3"] if options.tasks else []
+    study.compare(*tasks, *source)
+
+    def told(row: dict) -> dict[str, float]:
+        """Pairs told right, of the corpora of both kinds."""
+        found = {}
+        for kind, folder in _PAIRS.items():
+            file = pathlib.Path(row["run"]) / f"{folder}.json"
+            where = ["--corpus", str(study.out / "pairs" / folder), "--output", str(file)]
+            record = _written(file, "pretrain", "evaluate", row["run"], *where)
+            found[kind] = record["pair_accuracy"]
+        return found
+
+    if pairs := [row for row in study.rows.get("pairs", ()) if row["arm"] in _PAIRS]:
+        study.measure(
+            "Pairs told right, %, by models that learnt the one kind or the other", pairs, told
+        )
+    if options.sentences:
+        rows = [row for mine in study.rows.values() for row in mine]
+        title = "Vectors of sentences: Spearman's correlation with STS-B's scores, times 100"
+        study.measure(title, rows, functools.partial(sentence_scores, study.data))
+    study.write("encoders", "The slides' encoders")
+
+
+def sentence_scores(data: list[str], row: dict) -> dict[str, float]:
+    """Correlations on STS-B's development set, of cosines of a run's mean pooling with the scores.
+
+    BERT's also after training on STS-B.
+    """
+    run = pathlib.Path(row["run"])
+
+    def correlation(encoder: pathlib.Path, scores: pathlib.Path) -> float:
+        if not list(scores.glob("*.json")):
+            words = [str(encoder), "--task", "stsb", "--output", str(scores), *data]
+            studies.command("embed", "evaluate", *words)
+        [file] = scores.glob("*.json")
+        return studies.read_json(file, metrics=dict)["metrics"]["spearman"]
+
+    found = {"mean pooling": correlation(run, run / "untrained")}
+    if row["arm"] == "BERT":
+        words = ["stsb", str(run / "sentences"), "--init", str(run), "--set", _RATE, *data]
+        studies.command("embed", "train", *words)
+        found["Sentence-BERT"] = correlation(run / "sentences", run / "trained")
+    return found
+
+
+def decoders(options: argparse.Namespace) -> None:
+    """Compares the decoders' blocks; scores memories, asks GPT-2, trains ELMo and its taggers."""
+    study = Study(options, DECODERS, ELMO)
+    study.compare()
+
+    def perplexities(row: dict) -> dict[str, float]:
+        file = pathlib.Path(row["run"]) / "memories.json"
+        words = ["--corpus", str(study.out / "Transformer-XL" / "corpus"), "--output", str(file)]
+        words += ["--memory", *map(str, MEMORIES)]
+        found = _written(file, "pretrain", "evaluate", row["run"], *words)
+        return {str(line["memory"]): line["perplexity"] for line in found}
+
+    if rows := study.rows.get("Transformer-XL", []):
+        title = "Transformer-XL's perplexity by the positions that it remembers (64 in training)"
+        study.measure(title, rows, perplexities, scale=1)
+        curves = {row["arm"]: {length: [row[str(length)]] for length in MEMORIES} for row in rows}
+        figure, axes = study.out / "memory.png", ("positions remembered", "validation perplexity")
+        studies.mean_curves({"Transformer-XL": curves}, figure, *axes)
+        study.lines += ["", "![Perplexity against memory](memory.png)"]
+    if models := [row["run"] for row in study.rows.get("GPT-2", ())]:
+        asked = study.out / "few_shot"
+        words = [*models, *FEW_SHOT, "--out", str(asked), *study.data]
+        _written(asked / "few_shot.json", "few_shot", *words)
+        study.add(asked / "few_shot.md")
+        study.lines += ["", "![Score against K](few_shot/few_shot.png)"]
+    if ELMO in study.chosen:
+        run, tagged = str(study.out / ELMO), study.out / "tagged"
+        settings = flags("--set", *_ELMO_SETTINGS, *options.elmo_set)
+        studies.command("elmo", "train", "elmo_tiny", run, *settings, *study.data)
+        tags = [run, str(tagged), "--seeds", *map(str, options.seeds)]
+        studies.command("elmo", "tag", *tags, *flags("--source", options.source), *study.data)
+        study.add(tagged / "tagging.md")
+    study.write("decoders", "The slides' decoders")

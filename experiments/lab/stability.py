@@ -1,0 +1,81 @@
+"""Figure 3 of the SwishRNN paper (Lei et al. 2022): the fine-tuned score by the learning rate.
+
+    python -m experiments.lab.stability study/stability --data-dir DIR \\
+        --init study/curves/bert_rab_tiny-1 study/curves/swish_rnn_tiny-1
+
+Figure 4 and table 2 are comparisons:
+
+    python -m experiments.pretrain prepare bert_tiny corpora/mini --data-dir DIR
+    python -m experiments.compare study/curves --corpus corpora/mini \\
+        bert_tiny bert_rab_tiny swish_rnn_tiny macaron_bert_tiny
+    python -m experiments.compare study/steps --corpus corpora/mini --data-dir DIR \\
+        --tasks cola rte stsb bert_rab_tiny \\
+        'k1=swish_rnn_tiny:model.rnn_step_sizes=(1,)' \\
+        'k2=swish_rnn_tiny:model.rnn_step_sizes=(2,)' \\
+        'k1-2-4=swish_rnn_tiny:model.rnn_step_sizes=(1, 2, 4)'
+
+Writes OUT/stability.md, .json and .png, means over seeds with their deviation. An interrupted
+command goes on when it is given again.
+"""
+
+import argparse
+import collections
+import itertools
+import pathlib
+import statistics
+
+from experiments import command_line as cli
+from experiments import studies
+from experiments.compare.kinds import tuned_columns
+from experiments.finetune.grid import metric_values
+
+
+def run(options: argparse.Namespace) -> None:
+    """Fine-tunes by `finetune grid`, then writes the table and the figure."""
+    out, columns = pathlib.Path(options.out), tuned_columns(options.tasks)
+    rates = {rate: repr(rate) for rate in options.learning_rates}
+    choices = ["--learning-rates", *rates.values(), "--seeds", *map(str, options.seeds)]
+    choices += studies.tuning(options)
+    cells = studies.grid(options.tasks, out / "grid", "--init", *options.init, *choices)
+    panels = {name: collections.defaultdict(dict) for name in [*columns, "mean"]}
+    for cell, (name, (task, metric)) in itertools.product(cells, columns.items()):
+        if task == cell["task"]:
+            # A run that diverged scores 0.
+            scores = [(metric_values([run], metric) or [0.0])[0] for run in cell["runs"]]
+            panels[name][cell["model"]][cell["learning_rate"]] = scores
+    for model, rate in itertools.product(panels[options.tasks[0]], rates):
+        seeds = zip(*(panels[task][model][rate] for task in options.tasks), strict=True)
+        panels["mean"][model][rate] = list(map(statistics.mean, seeds))
+    lines = []
+    for task, by_model in panels.items():
+        for model, by_rate in by_model.items():
+            means = [statistics.mean(by_rate[rate]) for rate in rates]
+            shown = [studies.cell(by_rate[rate], 1, 100) for rate in rates]
+            lines.append((task, model, *shown, f"{100 * (max(means) - min(means)):.1f}"))
+    figure = out / "stability.png"
+    studies.mean_curves(panels, figure, "learning rate", "development score", log_x=True)
+    text = "Scores times 100, mean over seeds ± deviation; range = best minus worst rate's."
+    report = [text, "", *studies.table(("task", "model", *rates.values(), "range"), lines)]
+    title = "Score against learning rate"
+    studies.write(out, "stability", "lab.stability", options, title, report, combinations=cells)
+
+
+main = cli.single_program(
+    "experiments.lab.stability",
+    __doc__,
+    "experiments.lab.stability:run",
+    cli.STUDY,
+    cli.place("--init [NAME=]FROM", "models, as for finetune", nargs="+", required=True),
+    cli.count(
+        "--learning-rates R",
+        "default: 1e-5 to 1e-3",
+        [1e-5, 3e-5, 1e-4, 3e-4, 1e-3],
+        least=0.0,
+        nargs="+",
+    ),
+    cli.DATA_DIR,
+    cli.finetuning("cola", "rte", "stsb"),
+)
+
+if __name__ == "__main__":
+    raise SystemExit(main())
