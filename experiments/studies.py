@@ -1,19 +1,16 @@
-"""The frame of a study: trainings by seed, each made once by the command that a person would type,
-their means and spread as Markdown, a JSON of every number, and a figure.
+"""What studies share: the commands that they run, means and spread over seeds as Markdown, a JSON of
+every number, and figures.
 """
 
 import argparse
 import concurrent.futures
 import contextlib
-import dataclasses
-import functools
 import io
 import itertools
 import json
 import os
 import pathlib
 import queue
-import re
 import shlex
 import statistics
 import subprocess
@@ -24,9 +21,6 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from experiments import registry
-from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
-from experiments.recipe import Recipe, recipe_from_json
 from experiments.run import write_json
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
@@ -36,111 +30,6 @@ from macaron_tf.plug_ins import trusts_code
 from macaron_tf.training.progress import VALIDATION, read_lines
 
 _COLUMNS = 3  # panels of a figure beside each other
-
-
-@dataclasses.dataclass(frozen=True)
-class Arm:
-    """One side of a comparison: `[NAME=]RECIPE[:PATH=VALUE,...]` on a command line.
-
-    A value may hold commas, as a scheme does: a setting ends before `,PATH=`. A recipe may be a
-    place, `FILE.py[:NAME]` or `package.module:NAME`.
-
-    Attributes:
-        name: in tables and folders; the recipe's name where none is given.
-        settings: as for `--set`.
-    """
-
-    name: str
-    recipe: str
-    settings: tuple[str, ...]
-
-    @classmethod
-    def parse(cls, text: str) -> "Arm":
-        form = r"(?:([^=:]+)=)?([^:]*(?::[A-Za-z_]\w*(?=:|$))?):?(.*)"
-        name, recipe, settings = re.fullmatch(form, text, re.S).groups()
-        parts = re.split(r",\s*(?=[a-z_]+(?:\.\w+)*=)", settings) if settings else []
-        name = name or recipe
-        if not re.fullmatch(r"[\w.+-]+", name):
-            raise UserError(f"{text!r}: name it by letters, digits and _ . + -, as in NAME=RECIPE")
-        return cls(name, recipe, tuple(parts))
-
-
-def planned(
-    name: str, run: pathlib.Path, settings: Sequence[str], kind: type[Recipe], *may_change: str
-) -> Recipe:
-    """The recipe that a run is to have; a run of other settings in its folder is refused.
-
-    Args:
-        may_change: beginnings of settings that may differ in a run that is there.
-    """
-    recipe, file = registry.load(name, kind, settings), run / "recipe.json"
-    if file.is_file():
-        earlier = recipe_from_json(kind, file.read_text(encoding="utf-8"), str(file))
-        recipe.check_continues(earlier, run, may_change)
-    return recipe
-
-
-def by_seed(
-    arms: Sequence[Arm],
-    seeds: Sequence[int],
-    jobs: int,
-    out: pathlib.Path,
-    train: Callable[[Arm, int, pathlib.Path, pathlib.Path | None], Any],
-) -> dict[tuple[str, int], Any]:
-    """The result of `train` for each arm and seed, by the arm's name and the seed.
-
-    Seed by seed: an interrupted study has every arm with the first seeds.
-
-    Args:
-        train: gets the arm, the seed, the run's folder, OUT/ARM-SEED, and a `log` for `command`,
-            where several trainings at once would mix their output.
-    """
-    work = {}
-    for seed, arm in itertools.product(seeds, arms):
-        run, log = out / f"{arm.name}-{seed}", out / "logs" / f"{arm.name}-{seed}.log"
-        task = functools.partial(train, arm, seed, run, log if jobs > 1 else None)
-        work[arm.name, seed] = task
-    named = {f"{name}, seed {seed}": task for (name, seed), task in work.items()}
-    return dict(zip(work, at_once(jobs, named), strict=True))
-
-
-def pretrained(
-    name: str,
-    run: pathlib.Path,
-    corpus: str,
-    settings: Sequence[str],
-    log: pathlib.Path | None = None,
-) -> list[dict]:
-    """Trains a recipe's run, see `planned`, unless it is complete; its `validations`.
-
-    A training that failed, diverged or stopped early is a UserError.
-
-    Args:
-        corpus: folder of `pretrain prepare`.
-    """
-    # The settings of the text follow from the corpus.
-    recipe = planned(name, run, settings, PretrainingRecipe, "corpus.", "vocabulary.")
-    recipe.model_config()
-    if not is_complete(run):
-        command(
-            *("pretrain", "train", name, str(run), "--corpus", corpus, *flags("--set", *settings)),
-            log=log,
-        )
-    if not is_complete(run):
-        raise UserError(f"{run} stopped before step {recipe.training.max_steps:,}: see its output")
-    for line in (lines := validations(run)):
-        if line["loss"] is None:
-            raise UserError(
-                f"{run} diverged: its validation loss at step {line['step']:,} is no number; lower "
-                "training.learning_rate, or leave the run out"
-            )
-    return lines
-
-
-def is_complete(run: pathlib.Path) -> bool:
-    """Whether a folder holds a pre-training that has come to its end."""
-    begun = PretrainingRun.begun(run)
-    return bool(begun) and begun.max_steps in values(validations(run), "step")
 
 
 def validations(run: pathlib.Path | str) -> list[dict]:

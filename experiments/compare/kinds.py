@@ -4,6 +4,7 @@ import abc
 import argparse
 import dataclasses
 import pathlib
+import re
 import statistics
 from collections.abc import Collection, Sequence
 from typing import Any, ClassVar
@@ -18,9 +19,8 @@ from experiments.finetune.run import TABLE_METRICS, FinetuningRecipe, Finetuning
 from experiments.pretrain.corpus import prepare_corpus
 from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
 from experiments.pretrain.train import check_corpus
-from experiments.recipe import Recipe, override
+from experiments.recipe import Recipe, override, recipe_from_json
 from experiments.run import Run
-from experiments.studies import Arm
 from experiments.translate.run import TranslationRecipe, TranslationRun
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.data.tasks.definitions import OWN_TASKS, TASKS, get_task
@@ -34,13 +34,40 @@ from macaron_tf.training.progress import read_lines
 _ROWS = 16_384  # of a corpus, in which pieces are counted
 
 
+@dataclasses.dataclass(frozen=True)
+class Arm:
+    """One side of a comparison: `[NAME=]RECIPE[:PATH=VALUE,...]` on a command line.
+
+    A value may hold commas, as a scheme does: a setting ends before `,PATH=`. A recipe may be a
+    place, `FILE.py[:NAME]` or `package.module:NAME`.
+
+    Attributes:
+        name: in tables and folders; the recipe's name where none is given.
+        settings: as for `--set`.
+    """
+
+    name: str
+    recipe: str
+    settings: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> "Arm":
+        form = r"(?:([^=:]+)=)?([^:]*(?::[A-Za-z_]\w*(?=:|$))?):?(.*)"
+        name, recipe, settings = re.fullmatch(form, text, re.S).groups()
+        parts = re.split(r",\s*(?=[a-z_]+(?:\.\w+)*=)", settings) if settings else []
+        name = name or recipe
+        if not re.fullmatch(r"[\w.+-]+", name):
+            raise UserError(f"{text!r}: name it by letters, digits and _ . + -, as in NAME=RECIPE")
+        return cls(name, recipe, tuple(parts))
+
+
 class Kind(abc.ABC):
     """A kind of training.
 
     Attributes:
         run_class: of its runs.
         data: settings in which arms that read equal text agree, or beginnings of their paths.
-        may_change: settings that may differ in a run that is there, as in `studies.planned`.
+        may_change: beginnings of settings that may differ in a run that is there.
         score: key of the score that decides; `sign` is 1 where more of it is better, else -1.
         columns: head, digits and factor of a column of the table, by the score's key; one that no
             arm has, or that repeats the score, is left out.
@@ -88,8 +115,11 @@ class Kind(abc.ABC):
 
     def check(self, arm: Arm, seed: int, run: pathlib.Path) -> None:
         """Refuses the run in a folder if it is of other settings or another text."""
-        kind = self.run_class.recipe_class
-        studies.planned(arm.recipe, run, self.settings(arm, seed), kind, *self.may_change)
+        kind, file = self.run_class.recipe_class, run / "recipe.json"
+        recipe = registry.load(arm.recipe, kind, self.settings(arm, seed))
+        if file.is_file():
+            earlier = recipe_from_json(kind, file.read_text(encoding="utf-8"), str(file))
+            recipe.check_continues(earlier, run, self.may_change)
 
     @abc.abstractmethod
     def train(self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None) -> dict:
@@ -174,9 +204,19 @@ class Pretraining(Kind):
             PretrainingRun.open(run).check_data(self.corpora[arm.name].fingerprint)
 
     def train(self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None) -> dict:
-        folder = str(self.corpora[arm.name].folder)
-        settings = self.settings(arm, seed)
-        curve = studies.pretrained(arm.recipe, run, folder, settings, log)
+        if not _is_complete(run):
+            words = [arm.recipe, str(run), "--corpus", str(self.corpora[arm.name].folder)]
+            words += studies.flags("--set", *self.settings(arm, seed))
+            studies.command("pretrain", "train", *words, log=log)
+        if not _is_complete(run):
+            steps = self.recipe(arm).training.max_steps
+            raise UserError(f"{run} stopped before step {steps:,}: see its output")
+        for line in (curve := studies.validations(run)):
+            if line["loss"] is None:
+                raise UserError(
+                    f"{run} diverged: its validation loss at step {line['step']:,} is no number; "
+                    "lower training.learning_rate, or leave the run out"
+                )
         return self.row(run, curve[-1] | (self._finetuned(run, log) if self.tuned else {}))
 
     def _finetuned(self, run: pathlib.Path, log: pathlib.Path | None) -> dict[str, float]:
@@ -214,6 +254,12 @@ class Pretraining(Kind):
 
         seen, asked = counts("train") + 1, counts("validation")
         return float(-(asked @ np.log(seen / seen.sum())) / asked.sum())
+
+
+def _is_complete(run: pathlib.Path) -> bool:
+    """Whether a folder holds a pre-training that has come to its end."""
+    begun = PretrainingRun.begun(run)
+    return bool(begun) and begun.max_steps in studies.values(studies.validations(run), "step")
 
 
 class Translation(Kind):

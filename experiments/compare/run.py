@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import functools
 import itertools
 import pathlib
 import statistics
@@ -12,9 +13,8 @@ import scipy.stats
 import tensorflow as tf
 
 from experiments import studies
-from experiments.compare.kinds import Kind, kind_of
+from experiments.compare.kinds import Arm, Kind, kind_of
 from experiments.recipe import Recipe, is_among, refuse_given, settings_of
-from experiments.studies import Arm
 from macaron_tf.distribution.memory import refuse_oversize
 from macaron_tf.errors import UserError, nearest
 
@@ -48,8 +48,14 @@ def run(options: argparse.Namespace) -> None:
         for seed in options.seeds:
             kind.check(arm, seed, out / f"{arm.name}-{seed}")
     options.jobs = options.jobs or (1 if tf.config.list_physical_devices("GPU") else 2)
-    trained = studies.by_seed(arms, options.seeds, options.jobs, out, kind.train)
-    rows = []
+    # Seed by seed: an interrupted comparison has every arm with the first seeds.
+    work, rows = {}, []
+    for seed, arm in itertools.product(options.seeds, arms):
+        name = f"{arm.name}-{seed}"
+        log = out / "logs" / f"{name}.log" if options.jobs > 1 else None
+        work[arm.name, seed] = functools.partial(kind.train, arm, seed, out / name, log)
+    named = {f"{name}, seed {seed}": task for (name, seed), task in work.items()}
+    trained = dict(zip(work, studies.at_once(options.jobs, named), strict=True))
     for arm in arms:
         first = kind.run_class.open(trained[arm.name, options.seeds[0]]["run"])
         about = {"arm": arm.name, "settings": arm.settings}

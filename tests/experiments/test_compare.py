@@ -14,6 +14,7 @@ import pytest
 
 from experiments import registry, studies
 from experiments.compare.__main__ import main as compare
+from experiments.compare.kinds import Arm
 from experiments.compare.run import _arms, _paired
 from experiments.pretrain.corpus import prepare_corpus
 from macaron_tf.errors import UserError
@@ -154,10 +155,10 @@ def test_a_verdict_needs_every_seed_and_a_small_p():
 def test_arms_are_named_recipes_with_settings():
     scheme = "channels/2, tokens, channels/2"
     own, place = _arms([f"a-1=demo:model.scheme={scheme},training.max_steps=5", "demo"])
-    assert own == studies.Arm("a-1", "demo", (f"model.scheme={scheme}", "training.max_steps=5"))
-    assert place == studies.Arm("demo", "demo", ())
-    parse = studies.Arm.parse
-    assert parse("x=./mine.py:gpt:model.block=macaron") == studies.Arm(
+    assert own == Arm("a-1", "demo", (f"model.scheme={scheme}", "training.max_steps=5"))
+    assert place == Arm("demo", "demo", ())
+    parse = Arm.parse
+    assert parse("x=./mine.py:gpt:model.block=macaron") == Arm(
         "x", "./mine.py:gpt", ("model.block=macaron",)
     )
     assert parse("x=./mine.py").recipe == "./mine.py"

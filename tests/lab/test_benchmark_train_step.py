@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tf_keras
 
-from experiments.lab.benchmarks import encoder_step, tensorflow_encoders, train_step, workers
+from experiments.lab.benchmarks import encoder_step, keras_encoders, train_step, workers
 from experiments.lab.benchmarks.workers import Worker
 from macaron_tf.errors import UserError
 from macaron_tf.interop.arrays import Raw, TorchArrays, assign_weights
@@ -57,7 +57,7 @@ def test_the_batch_is_the_same_for_all_and_15_percent_masked():
 
 @pytest.mark.parametrize("name", encoder_step.SETTINGS)
 def test_blocks_have_equal_matrices(name):
-    for config in tensorflow_encoders.block_configs(encoder_step.SETTINGS[name]).values():
+    for config in keras_encoders.block_configs(encoder_step.SETTINGS[name]).values():
         assert 2 * config.feed_forward_dim % (3 * 64) == 0  # SwishRNN's width is not rounded up
         assert config.num_layers == encoder_step.SETTINGS[name].num_layers
         assert config.dropout == config.attention_dropout == 0.1
@@ -84,11 +84,11 @@ def test_our_step_learns_and_keras_peers_have_as_many_parameters():
         assert first == pytest.approx(np.log(TINY.vocab_size), abs=0.1)
         assert later < first - 0.01
 
-    config = tensorflow_encoders.bert_config(setting)
-    check_learns(ours := tensorflow_encoders.training_step(setting, config, jit=False))
-    models = tensorflow_encoders.keras_hub_model, tensorflow_encoders.model_garden_model
+    config = keras_encoders.bert_config(setting)
+    check_learns(ours := keras_encoders.training_step(setting, config, jit=False))
+    models = keras_encoders.keras_hub_model, keras_encoders.model_garden_model
     for library, make in zip((keras, tf_keras), models, strict=True):
-        plain, xla = tensorflow_encoders.peer_contenders(setting, "peer", library, make).values()
+        plain, xla = keras_encoders.peer_contenders(setting, "peer", library, make).values()
         check_learns(plain)
         # No segments.
         assert plain.parameters == xla.parameters == ours.parameters - 2 * TINY.hidden_dim
@@ -96,18 +96,18 @@ def test_our_step_learns_and_keras_peers_have_as_many_parameters():
 
 def test_blocks_are_compared_in_the_named_implementation(monkeypatch):
     swish = importlib.import_module("macaron_tf.kernels.swish")
-    configs = tensorflow_encoders.block_configs(TINY)
+    configs = keras_encoders.block_configs(TINY)
     configs = {name: configs[name] for name in ("BERT-rab", "SwishRNN k=1")}
-    monkeypatch.setattr(tensorflow_encoders, "block_configs", lambda setting: configs)
+    monkeypatch.setattr(keras_encoders, "block_configs", lambda setting: configs)
     asked, chosen = set(), swish.chosen
     monkeypatch.setattr(swish, "chosen", lambda *given: asked.add(chosen(*given)) or chosen(*given))
     options = dataclasses.asdict(TINY)
-    contenders = tensorflow_encoders.block_contenders(**options | {"implementation": "scan"})
+    contenders = keras_encoders.block_contenders(**options | {"implementation": "scan"})
     assert list(contenders) == list(configs)
     contenders["SwishRNN k=1"].run(1)
     assert asked == {"scan"}
     names = [*configs, "BERT-rab, no native ops"]
-    assert list(tensorflow_encoders.block_contenders(**options)) == names
+    assert list(keras_encoders.block_contenders(**options)) == names
 
 
 # The names of an `SdpaEncoder`'s parts.
@@ -138,11 +138,11 @@ def test_losses_equal_pytorchs_on_the_same_weights():
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(0.1 * torch.randn(weight.shape))  # no bias 0, no LayerNorm the identity
-    network = PretrainingEncoder(tensorflow_encoders.bert_config(TINY))
+    network = PretrainingEncoder(keras_encoders.bert_config(TINY))
     network.build()
     state = {name: value.detach().numpy() for name, value in model.state_dict().items()}
     assign_weights(network, TorchArrays(state), SDPA_ENCODER)
-    ours = tensorflow_encoders.training_step(TINY, network.config, jit=False, network=network)
+    ours = keras_encoders.training_step(TINY, network.config, jit=False, network=network)
     theirs = torch_encoders.training_step(TINY, model, model)
     assert ours.parameters == theirs.parameters
     for _ in range(3):  # before the first update, and after AdamW's
@@ -188,7 +188,7 @@ def test_the_products_of_a_step_are_counted():
 
 def test_a_gemm_is_each_librarys_own():
     options = dataclasses.asdict(TINY)
-    modules = [tensorflow_encoders]
+    modules = [keras_encoders]
     if importlib.util.find_spec("torch"):
         modules.append(importlib.import_module(train_step.TORCH))
     matrix = encoder_step.square_matrix()
@@ -217,10 +217,10 @@ def test_our_step_learns_on_jax():
     setting = dataclasses.replace(TINY, num_layers=1)
     options, on_jax = dataclasses.asdict(setting), train_step.JAX_VARIABLES
     on_jax = on_jax | {"JAX_PLATFORMS": "cpu"}
-    with Worker(train_step.ON_JAX["peers"], options, on_jax) as worker:
+    with Worker(train_step.AGAINST["peers"], options, on_jax) as worker:
         [(name, parameters)] = worker.parameters.items()
         first, later = worker.run(name, 1), worker.run(name, 20)
-    network = PretrainingEncoder(tensorflow_encoders.bert_config(setting))
+    network = PretrainingEncoder(keras_encoders.bert_config(setting))
     network.build()
     assert parameters == network.count_params()
     assert first == pytest.approx(np.log(TINY.vocab_size), abs=0.1)

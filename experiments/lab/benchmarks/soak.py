@@ -34,8 +34,7 @@ import time
 from experiments.lab.benchmarks.harness import save
 from experiments.lab.benchmarks.workers import memory_of
 from experiments.studies import commit
-from macaron_tf.cli.arguments import Parser, count, local_place
-from macaron_tf.cli.program import exit_on_user_error
+from macaron_tf.cli.arguments import count, local_place, single_program
 from macaron_tf.errors import UserError
 
 NAME, HOST = "toy", "127.0.0.1"
@@ -395,8 +394,9 @@ the last, {summary["MiB, greatest"]:.0f} MiB at most.
 {rows}"""
 
 
-def run(options: argparse.Namespace, command: str) -> int:
+def run(options: argparse.Namespace) -> int:
     """The run; its exit status."""
+    command = " ".join(["python -m experiments.lab.benchmarks.soak", *options.arguments])
     if not os.path.exists("/proc/self/status"):
         raise UserError("a server's memory is read from /proc, which is Linux's")
     with tempfile.TemporaryDirectory(prefix="soak-") as scratch:
@@ -446,22 +446,16 @@ def run(options: argparse.Namespace, command: str) -> int:
     return 1 if any(summary[name] for name in bad) or not summary["right"] else 0
 
 
-@exit_on_user_error
-def main(arguments: list[str] | None = None) -> int:
-    """The command; see the module's text."""
-    parser = Parser(prog="python -m experiments.lab.benchmarks.soak", description=__doc__)
-    for part in (
-        count("--minutes M", "how long (%(default)s)", 2.0, 0.01, 1500.0),
-        count("--clients N", "half ask over REST, half over gRPC (%(default)s)", 64, 2, 513),
-        count("--malformed N", "malformed requests (%(default)s)", 1000, 0, 10**7),
-        count("--seed N", "of texts, malformed requests and versions (%(default)s)", 1, 0),
-        local_place("--out DIR", "folder of the report; none: it is printed only"),
-    ):
-        part(parser)
-    given = sys.argv[1:] if arguments is None else arguments
-    options = parser.parse_args(arguments)
-    return run(options, " ".join(["python -m experiments.lab.benchmarks.soak", *given]))
-
+main = single_program(
+    "experiments.lab.benchmarks.soak",
+    __doc__,
+    "experiments.lab.benchmarks.soak:run",
+    count("--minutes M", "how long (%(default)s)", 2.0, 0.01, 1500.0),
+    count("--clients N", "half ask over REST, half over gRPC (%(default)s)", 64, 2, 513),
+    count("--malformed N", "malformed requests (%(default)s)", 1000, 0, 10**7),
+    count("--seed N", "of texts, malformed requests and versions (%(default)s)", 1, 0),
+    local_place("--out DIR", "folder of the report; none: it is printed only"),
+)
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -35,19 +35,17 @@ from macaron_tf.cli.arguments import argument, count, switch
 from macaron_tf.errors import UserError
 from macaron_tf.kernels.choice import NAMES
 
-TENSORFLOW = "experiments.lab.benchmarks.tensorflow_encoders"
+KERAS = "experiments.lab.benchmarks.keras_encoders"
 TORCH = "experiments.lab.benchmarks.torch_encoders"
-JAX = "experiments.lab.benchmarks.jax_encoders"
 AGAINST = {
-    "blocks": f"{TENSORFLOW}:block_contenders",
-    "peers": f"{TENSORFLOW}:contenders",
-    "replicas": f"{TENSORFLOW}:replica_contenders",
+    "blocks": f"{KERAS}:block_contenders",
+    "peers": f"{KERAS}:contenders",
+    "replicas": f"{KERAS}:replica_contenders",
 }
-ON_JAX = {"blocks": f"{JAX}:block_contenders", "peers": f"{JAX}:contenders"}
 PEERS = {
     "torch": f"{TORCH}:contenders",
-    "keras_hub": f"{TENSORFLOW}:keras_hub_contenders",
-    "model_garden": f"{TENSORFLOW}:model_garden_contenders",
+    "keras_hub": f"{KERAS}:keras_hub_contenders",
+    "model_garden": f"{KERAS}:model_garden_contenders",
 }
 # glibc gives large blocks back to the system, and the next step takes them anew: 60,000 page faults
 # in each of PyTorch's small ones, and next to none in TensorFlow's.
@@ -93,7 +91,7 @@ command = Benchmark(
 def measured(setting: StepSetting, options: argparse.Namespace) -> list[dict]:
     """The rows of all contenders; ratios are to the fastest peer, or else the first contender."""
     on_jax, against_peers = options.engine == "jax", options.against == "peers"
-    factories = [(ON_JAX if on_jax else AGAINST)[options.against]]
+    factories = [AGAINST[options.against]]
     if against_peers:
         factories += [PEERS[name] for name in options.peers]
     # Each framework's product of matrices, where it is asked for.
@@ -107,7 +105,7 @@ def measured(setting: StepSetting, options: argparse.Namespace) -> list[dict]:
                 Worker(
                     place,
                     dataclasses.asdict(setting),
-                    environment | (JAX_VARIABLES if place in ON_JAX.values() else {}),
+                    environment | (JAX_VARIABLES if on_jax and place == factories[0] else {}),
                 )
             )
             for place in places

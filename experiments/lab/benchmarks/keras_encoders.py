@@ -1,4 +1,4 @@
-"""An encoder's training step in TensorFlow: ours as `fit` makes it, KerasHub's, Model Garden's.
+"""An encoder's training step in Keras: ours as a training makes it, KerasHub's, Model Garden's.
 
 The peers' are written as others write them: post-norm, exact GELU, tied embeddings, the vocabulary
 product at masked positions only, AdamW, one `tf.function`, with and without XLA; bfloat16 by the
@@ -23,6 +23,7 @@ from experiments.lab.benchmarks.encoder_step import (
 )
 from experiments.lab.benchmarks.workers import Contender
 from macaron_tf.distribution import distributed, make_strategy
+from macaron_tf.distribution.mesh import spread
 from macaron_tf.kernels import implementation_scope
 from macaron_tf.models import EncoderConfig, PretrainingEncoder, catalog
 from macaron_tf.objectives import MaskedLanguageObjective
@@ -66,44 +67,49 @@ def block_configs(setting: StepSetting) -> dict[str, EncoderConfig]:
     }
 
 
-def training_config(setting: StepSetting) -> TrainingConfig:
-    """The settings of training of our steps."""
-    return TrainingConfig(
-        **ADAMW, schedule="constant", warmup_steps=0, dtype_policy=setting.dtype_policy
-    )
-
-
-def masked_batch(setting: StepSetting) -> dict[str, np.ndarray]:
-    """`random_batch` as our objective takes it."""
-    batch = random_batch(setting)
-    return batch | {"masked_weights": np.ones(batch["masked_labels"].shape, np.float32)}
-
-
 def training_step(
     setting: StepSetting,
     config: EncoderConfig,
-    jit: bool,
+    jit: bool = False,
     strategy: tf.distribute.Strategy | None = None,
     implementation: str = "auto",
     network: PretrainingEncoder | None = None,
 ) -> Contender:
-    """AdamW updates of a `FitModel` on the setting's batch, repeated without end.
+    """AdamW updates of a `FitModel`, on JAX a `JaxModel`, on the setting's batch over and over.
 
     Args:
-        strategy: whose devices share the batch; TensorFlow's default one is one device.
+        jit, strategy, implementation: of TensorFlow: compiled by XLA; whose devices share the
+            batch, by default one; of the kernels.
         network: of that config, with weights of its own; otherwise one is made.
     """
     keras.utils.set_random_seed(setting.seed)
-    training = training_config(setting)
+    policy = setting.dtype_policy
+    training = TrainingConfig(**ADAMW, schedule="constant", warmup_steps=0, dtype_policy=policy)
     strategy = strategy or tf.distribute.get_strategy()
     with strategy.scope():
         if network is None:
-            network = PretrainingEncoder(config, dtype=training.dtype_policy)
+            network = PretrainingEncoder(config, dtype=policy)
             network.build()
         objective = MaskedLanguageObjective(skip_padding=False)
-        model = build_fit_model(network, objective, training, jit)
+        if on_jax():
+            from macaron_tf.training.jax_model import build_jax_model  # it needs JAX
+
+            model = build_jax_model(network, objective, training)
+        else:
+            model = build_fit_model(network, objective, training, jit)
     model.prepare()
-    batch = masked_batch(setting)
+    batch = random_batch(setting)
+    batch["masked_weights"] = np.ones(batch["masked_labels"].shape, np.float32)
+    if on_jax():
+        held = {x: keras.ops.convert_to_tensor(array) for x, array in spread(batch).items()}
+
+        def run_on_jax(steps: int) -> float:
+            for _ in range(steps):
+                values = model.update(iter([held]))
+            sums = dict(zip(model.names["train"], np.asarray(values), strict=False))
+            return float(sums["loss_sum"] / sums["weight"])
+
+        return Contender(run_on_jax, network.count_params())
     iterator = iter(distributed(strategy, tf.data.Dataset.from_tensors(batch).repeat()))
     update = model.make_train_function()
 
@@ -119,10 +125,15 @@ def training_step(
     return Contender(run, network.count_params())
 
 
+def on_jax() -> bool:
+    """Whether this process computes with JAX."""
+    return keras.backend.backend() == "jax"
+
+
 def contenders(**options) -> dict[str, Contender]:
     """Our BERT's, of a `StepSetting(**options)`."""
     setting = StepSetting(**options)
-    names = {"ours": False, "ours, XLA": True}
+    names = {"ours, JAX": False} if on_jax() else {"ours": False, "ours, XLA": True}
     return {name: training_step(setting, bert_config(setting), jit) for name, jit in names.items()}
 
 
@@ -133,7 +144,7 @@ def block_contenders(**options) -> dict[str, Contender]:
         name: training_step(setting, config, setting.jit, implementation=setting.implementation)
         for name, config in block_configs(setting).items()
     }
-    if setting.implementation == "auto" and not setting.jit:
+    if setting.implementation == "auto" and not setting.jit and not on_jax():
         name, config = next(iter(block_configs(setting).items()))
         found[f"{name}, no native ops"] = training_step(
             setting, config, False, implementation="loop"
