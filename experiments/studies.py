@@ -1,5 +1,5 @@
-"""What studies share: the commands that they run, means and spread over seeds as Markdown, a JSON of
-every number, and figures.
+"""What studies share: the commands that they run, means and spread over seeds as Markdown, and the
+figures and the JSON of every number beside them.
 """
 
 import argparse
