@@ -8,49 +8,30 @@ import keras
 import numpy as np
 
 from macaron_tf.errors import UserError
+from macaron_tf.variables import spec_of
 
 Batch = dict[str, np.ndarray]
 
 AXES = ("data", "model")
-# Weights that are cut, by the ends of their paths, and the axis of the mesh along each dimension.
-# The product before a cut dimension needs no exchange, the one after it adds over the devices.
-LAYOUTS = {
-    # Attention: heads. The columns of the fused projection are queries, keys and values.
-    "(query|key_value|query_key_value)/kernel": (None, "model"),
-    "(query|key_value|query_key_value)/bias": ("model",),
-    "attention/output/kernel": ("model", None),
-    # Feed-forward and SwishRNN: inner channels.
-    "inner/kernel": (None, "model"),
-    "inner/bias": ("model",),
-    "outer/kernel": ("model", None),
-    "(swish_rnn[^/]*|feed_forward[^/]*)/(alpha|beta|state_bias|gate_bias)": ("model",),
-    # Vocabulary: embeddings, and the scores of tokens.
-    "(tokens|embedding)/table": ("model", None),
-    "(masked_language|language_head|adaptive_softmax)/bias": ("model",),
-    "logits_bias": ("model",),
-    "output_projection/kernel": (None, "model"),
-}
+# Named axes of weights that are cut, see `WeightSpec`. The product before a cut dimension needs no
+# exchange, the one after it adds over the devices. The columns of a fused projection to heads are
+# queries, keys and values.
+CUT = ("heads", "mlp", "vocab")
 
 
 class MeshParallel(keras.distribution.ModelParallel):
-    """Keras's `ModelParallel` by `LAYOUTS`; a dimension that its devices do not divide stays whole.
+    """Cuts weights by their named axes; a dimension that its devices do not divide stays whole.
 
     Optimizers lay their moments out as the weights.
     """
 
     def __init__(self, mesh: keras.distribution.DeviceMesh):
-        layouts = keras.distribution.LayoutMap(mesh)
-        for path, axes in LAYOUTS.items():
-            layouts[f"(.*/)?{path}"] = axes
-        super().__init__(layout_map=layouts, batch_dim_name="data")
+        super().__init__(layout_map=keras.distribution.LayoutMap(mesh), batch_dim_name="data")
 
     def get_variable_layout(self, variable) -> keras.distribution.TensorLayout:
-        layout = super().get_variable_layout(variable)
-        sizes = dict(zip(self.device_mesh.axis_names, self.device_mesh.shape, strict=True))
-        axes = [
-            axis if axis and size % sizes[axis] == 0 else None
-            for axis, size in zip(layout.axes, variable.shape, strict=True)
-        ]
+        count = dict(zip(self.device_mesh.axis_names, self.device_mesh.shape, strict=True))["model"]
+        named = zip(spec_of(variable).axes, variable.shape, strict=True)
+        axes = ["model" if name in CUT and size % count == 0 else None for name, size in named]
         return keras.distribution.TensorLayout(axes, self.device_mesh)
 
 

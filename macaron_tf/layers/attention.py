@@ -154,13 +154,13 @@ class MultiHeadAttention(Mixer):
     def _output(self, x_shape, width: int):
         *outer, hidden_dim = x_shape
         units = self.output_dim or hidden_dim
-        return self._projection("output", (*outer, width), units, self.output_initializer)
+        shape, axes = (*outer, width), ("heads", "embed")
+        return self._projection("output", shape, units, self.output_initializer, axes=axes)
 
     def _projection(self, name: str, shape, units: int, initializer=None, **options):
         initializer = (initializer or self.kernel_initializer).clone()
-        return self.dense_part(
-            name, shape, units, initializer, **{"use_bias": self.use_bias, **options}
-        )
+        options = {"use_bias": self.use_bias, "axes": ("embed", "heads"), **options}
+        return self.dense_part(name, shape, units, initializer, **options)
 
     def mix(self, x, context: Context, state=None):
         if self.cross:

@@ -22,7 +22,9 @@ class Highway(Recording, keras.layers.Layer):
 
     def build(self, x_shape):
         # W and W' side by side.
-        self.inner = self.part(keras.layers.Dense, x_shape, 2 * x_shape[-1], name="inner")
+        self.inner = self.dense_part(
+            "inner", x_shape, 2 * x_shape[-1], "glorot_uniform", axes=("embed", "mlp")
+        )
         two = keras.initializers.Constant(2.0)
         self.carry_bias = self.add_weight(name="carry_bias", shape=x_shape[-1:], initializer=two)
 

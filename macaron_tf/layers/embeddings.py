@@ -11,6 +11,7 @@ from macaron_tf.layers.dense import Dense
 from macaron_tf.layers.norms import Dropout, normalization
 from macaron_tf.layers.positions import LearnedPositions, SinusoidalPositions
 from macaron_tf.layers.recording import Recording
+from macaron_tf.variables import declare
 
 
 class TiedEmbedding(Recording, keras.layers.Layer):
@@ -48,7 +49,8 @@ class TiedEmbedding(Recording, keras.layers.Layer):
         if self.quantization_mode:
             self.quantized_build(shape, self.quantization_mode)
         else:
-            self.table = self.add_weight(shape=shape, initializer=self.initializer, name="table")
+            options = {"initializer": self.initializer, "axes": ("vocab", "embed")}
+            self.table = self.add_weight(name="table", shape=shape, **options)
 
     @property
     def input_dim(self) -> int:
@@ -180,6 +182,7 @@ class AdaptiveEmbedding(Recording, keras.layers.Layer):
                 kernel_initializer="lecun_normal",
                 name=f"projection_{number}",
             )
+            declare(table.table, ("cluster", "embed"))
             self.clusters.append(table)
             self.projections.append(matrix)
 

@@ -50,13 +50,13 @@ class FeedForward(Mixer):
             # A gate's activation is of one half only.
             activation=None if config.gated else self.activation,
             use_bias=config.use_bias,
+            axes=("embed", "mlp"),
             parts=2 if config.gated else 1,
         )
         inner_shape = (*outer_shape, config.feed_forward_dim)
         last = (self.output_initializer or self.kernel_initializer).clone()
-        self.outer = self.dense_part(
-            "outer", inner_shape, hidden_dim, last, use_bias=config.use_bias
-        )
+        options = {"use_bias": config.use_bias, "axes": ("mlp", "embed")}
+        self.outer = self.dense_part("outer", inner_shape, hidden_dim, last, **options)
         self.drop = Dropout(config.activation_dropout)
 
     def mix(self, x, context: Context, state=None):

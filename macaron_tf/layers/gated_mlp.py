@@ -135,9 +135,8 @@ class GatedMLP(Mixer):
 
     def build(self, input_shape):
         *outer_shape, hidden_dim = input_shape
-        self.inner = self.dense_part(
-            "inner", input_shape, self.feed_forward_dim, activation=self.activation, parts=2
-        )
+        options = {"activation": self.activation, "axes": ("embed", "mlp"), "parts": 2}
+        self.inner = self.dense_part("inner", input_shape, self.feed_forward_dim, **options)
         self.drop = Dropout(self.activation_dropout)
         self.gating = self.part(
             SpatialGating,
@@ -162,9 +161,8 @@ class GatedMLP(Mixer):
                 kernel_initializer=self.kernel_initializer.clone(),
                 name="tiny_attention",
             )
-        self.outer = self.dense_part(
-            "outer", (*outer_shape, self.feed_forward_dim // 2), hidden_dim
-        )
+        gated_shape = (*outer_shape, self.feed_forward_dim // 2)
+        self.outer = self.dense_part("outer", gated_shape, hidden_dim, axes=("mlp", "embed"))
 
     def mix(self, x, context: Context, state=None):
         mask, training, addition = context.mask, context.training, None

@@ -27,7 +27,9 @@ class TableHead(Head):
     def build_bias(self) -> None:
         """Adds the biases, the last of the weights."""
         if self.use_bias:
-            self.bias = self.add_weight(name="bias", shape=(self.vocab_size,), initializer="zeros")
+            self.bias = self.add_weight(
+                name="bias", shape=(self.vocab_size,), initializer="zeros", axes=("vocab",)
+            )
 
     def scores(self, x, table, transposed: bool = False):
         """`(..., E) x (E, V) + (V,) -> (..., V)`, of the table's dtype."""
@@ -174,7 +176,7 @@ class ReplacedTokenHead(Head):
         return ops.squeeze(self.answer(self.dense(x)), axis=-1)  # (..., D) -> (...,)
 
 
-class AdaptiveSoftmax(Head):
+class AdaptiveSoftmax(TableHead):
     """Log-probabilities of tokens that are sorted by frequency, `(..., D) -> (..., V)`.
 
     The head scores the first `cutoffs[0]` tokens and, as one more entry each, the clusters of the
@@ -209,7 +211,7 @@ class AdaptiveSoftmax(Head):
         tied: bool = False,
         **kwargs,
     ):
-        super().__init__(autocast=False, **kwargs)  # as `NextTokenHead`
+        super().__init__(vocab_size, autocast=False, **kwargs)  # as `NextTokenHead`
         self.cutoffs = tuple(cutoffs)
         check_count("divisor", divisor)
         self._bounds = cluster_bounds(vocab_size, cutoffs)
@@ -221,7 +223,7 @@ class AdaptiveSoftmax(Head):
             if self.divisor > 1:
                 self.projection = self.built_dense(x_shape, width, "projection", use_bias=False)
             self.entries = self.built_dense(x_shape, len(clusters), "entries")
-            self.bias = self.add_weight(name="bias", shape=(self.vocab_size,), initializer="zeros")
+            self.build_bias()
             return
         self.head = self.built_dense(x_shape, self.cutoffs[0] + len(clusters), "head")
         self.projections, self.clusters = [], []

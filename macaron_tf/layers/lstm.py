@@ -75,7 +75,9 @@ class ProjectedLSTM(Recording, keras.layers.Layer):
 
     def build(self, x_shape):
         # W x + b of all positions in one product, before the loop.
-        self.inner = self.part(keras.layers.Dense, x_shape, 4 * self.units, name="inner")
+        self.inner = self.dense_part(
+            "inner", x_shape, 4 * self.units, "glorot_uniform", axes=("embed", "mlp")
+        )
         cell = ProjectedLSTMCell(self.units, self.projection_dim, self.clip, name="cell")
         self.loop = self.part(
             keras.layers.RNN,

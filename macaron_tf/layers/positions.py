@@ -145,9 +145,8 @@ class RelativePositionBias(Recording, keras.layers.Layer):
     def build(self):
         shape = (self.num_buckets, self.num_heads)
         self.table = self.add_weight(
-            shape=shape, initializer=self.initializer, autocast=False, name="table"
+            shape=shape, initializer=self.initializer, autocast=False, name="table", decays=False
         )
-        self.table.is_bias = True  # spared from the weight decay where biases are
 
     def call(self, query_length, key_length, start=None):
         keys = ops.arange(key_length, dtype="int32")  # (S,)

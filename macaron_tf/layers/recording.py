@@ -10,6 +10,7 @@ import keras
 from keras.dtype_policies import DTypePolicyMap
 
 from macaron_tf.layers.dense import Dense, policy_of
+from macaron_tf.variables import declare
 
 
 class Recording:
@@ -59,18 +60,22 @@ class Recording:
         return layer
 
     def dense_part(
-        self, name: str, shape, units: int, initializer=None, parts: int = 1, **options
+        self, name: str, shape, units: int, initializer=None, axes=(), parts: int = 1, **options
     ) -> Dense:
         """A `Dense` part; its matrix starts as `initializer` says, or as this layer's do.
 
         Args:
-            parts: matrices of equal width side by side in the one; Adafactor updates each alone.
+            axes, parts: of its matrix, see `WeightSpec`; the bias has the last axis.
         """
         initializer = initializer or self.kernel_initializer.clone()
         made = self.part(Dense, shape, units, kernel_initializer=initializer, name=name, **options)
         for weight in made.weights:
-            weight.parts = parts
+            declare(weight, axes[-len(weight.shape) :], parts)
         return made
+
+    def add_weight(self, *args, axes=(), parts: int = 1, decays: bool | None = None, **options):
+        """Keras's, with what the weight is: see `declare`."""
+        return declare(super().add_weight(*args, **options), axes, parts, decays)
 
     def compute_output_shape(self, *shapes, **named_shapes):
         """Shapes of the outputs; builds the layer.

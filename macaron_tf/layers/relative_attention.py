@@ -124,7 +124,7 @@ class RelativeAttention(MultiHeadAttention):
     def build_projections(self, x_shape, memory_shape, width):
         self.query = self._projection("query", x_shape, width)
         self.key_value = self._projection("key_value", x_shape, 2 * width, parts=2)
-        self.distance = self._projection("distance", x_shape, width, use_bias=False)
+        self.distance = self._projection("distance", x_shape, width, use_bias=False, axes=())
         self.output_projection = self._output(x_shape, width)
         if self._biases:
             self.content_bias, self.distance_bias = self._biases()
@@ -141,6 +141,7 @@ class RelativeAttention(MultiHeadAttention):
             name=name,
             shape=(self.num_heads, *(rows or (1,)), self._head_dim),
             initializer=self.kernel_initializer.clone(),
+            decays=bool(rows),  # one is a bias of the queries
         )
 
     def mix(self, x, context: Context, state=None):

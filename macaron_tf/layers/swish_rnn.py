@@ -47,18 +47,18 @@ class SwishRNN(Mixer):
         check_choice("gate", gate, GATES)
 
     def build(self, input_shape):
-        self.inner = self.dense_part(
-            "inner", input_shape, 2 * self.inner_dim, use_bias=False, parts=2
-        )
+        options = {"use_bias": False, "axes": ("embed", "mlp"), "parts": 2}
+        self.inner = self.dense_part("inner", input_shape, 2 * self.inner_dim, **options)
         inner_shape = (*input_shape[:-1], self.inner_dim)
         last = (self.output_initializer or self.kernel_initializer).clone()
-        self.outer = self.dense_part("outer", inner_shape, input_shape[-1], last)
-        shape = (self.inner_dim,)
+        axes = ("mlp", "embed")
+        self.outer = self.dense_part("outer", inner_shape, input_shape[-1], last, axes=axes)
+        vector = {"shape": (self.inner_dim,), "axes": ("mlp",)}
         # Not cast to bfloat16 by the policy: the recurrence is float32.
-        self.alpha = self.add_weight(shape=shape, initializer="ones", autocast=False, name="alpha")
-        self.beta = self.add_weight(shape=shape, initializer="zeros", autocast=False, name="beta")
-        self.state_bias = self.add_weight(shape=shape, initializer="zeros", name="state_bias")
-        self.gate_bias = self.add_weight(shape=shape, initializer="zeros", name="gate_bias")
+        self.alpha = self.add_weight(name="alpha", initializer="ones", autocast=False, **vector)
+        self.beta = self.add_weight(name="beta", initializer="zeros", autocast=False, **vector)
+        self.state_bias = self.add_weight(name="state_bias", initializer="zeros", **vector)
+        self.gate_bias = self.add_weight(name="gate_bias", initializer="zeros", **vector)
         self.drop = Dropout(self.activation_dropout)
 
     def mix(self, x, context: Context, state=None):

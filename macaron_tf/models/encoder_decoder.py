@@ -22,6 +22,7 @@ from macaron_tf.models.config import (
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.stack import Stack
 from macaron_tf.special_ids import PAD
+from macaron_tf.variables import declare, spec_of
 
 
 class EncoderDecoder(Model):
@@ -119,10 +120,15 @@ class EncoderDecoder(Model):
 
     def build(self, input_shape=None):
         super().build()
+        if self.output_projection:
+            declare(self.output_projection.kernel, ("embed", "vocab"))
         self.logits_bias = None
         if self.config.logits_bias:
             self.logits_bias = self.add_weight(
-                name="logits_bias", shape=(self.config.vocab_size,), initializer="zeros"
+                name="logits_bias",
+                shape=(self.config.vocab_size,),
+                initializer="zeros",
+                axes=("vocab",),
             )
 
     def encode(self, source, training=None, languages=None, masks=None):
@@ -272,7 +278,7 @@ def first_stage_variables(network: keras.Model) -> list[keras.Variable]:
         if side.position_layer:
             variables += side.position_layer.trainable_variables
     first_layer = network.encoder.blocks[0].trainable_variables
-    return variables + [v for v in first_layer if "/query_key_value/" in v.path]
+    return variables + [v for v in first_layer if spec_of(v).axes[-1:] == ("heads",)]
 
 
 PARTS = ("embeddings", "encoder", "decoder")

@@ -10,6 +10,7 @@ import tensorflow as tf
 from keras import ops
 
 from macaron_tf.training.config import TrainingConfig
+from macaron_tf.variables import spec_of
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
@@ -83,11 +84,13 @@ def make_schedule(config: TrainingConfig) -> WarmupSchedule:
     )
 
 
-class _FusedUpdate:
+@keras.saving.register_keras_serializable(package="macaron_tf", name="Adam")
+class FusedAdam(keras.optimizers.Adam):
     """Keras's Adam in one pass over a variable and its two moments instead of fifteen.
 
     In the scope of a strategy, where a variable has several copies, and on JAX, where XLA makes it
-    one pass, Keras's own update runs.
+    one pass, Keras's own update runs. Arguments are those of `keras.optimizers.Adam`, without
+    `amsgrad`; with `weight_decay` it is AdamW.
     """
 
     def update_step(self, gradient, variable, learning_rate):
@@ -109,16 +112,6 @@ class _FusedUpdate:
         )
 
 
-@keras.saving.register_keras_serializable(package="macaron_tf", name="Adam")
-class FusedAdam(_FusedUpdate, keras.optimizers.Adam):
-    """`keras.optimizers.Adam` with its arguments, without `amsgrad`."""
-
-
-@keras.saving.register_keras_serializable(package="macaron_tf", name="AdamW")
-class FusedAdamW(_FusedUpdate, keras.optimizers.AdamW):
-    """`keras.optimizers.AdamW` with its arguments, without `amsgrad`."""
-
-
 @keras.saving.register_keras_serializable(package="macaron_tf")
 class Adafactor(keras.optimizers.Adafactor):
     """Keras's, at the learning rate that is given, with the second moments of matrices factored.
@@ -137,7 +130,7 @@ class Adafactor(keras.optimizers.Adafactor):
         # rows of the last two dimensions.
         self._moments = []
         for v in var_list:
-            parts, shape = getattr(v, "parts", 1), list(v.shape)  # see `dense_part`
+            parts, shape = spec_of(v).parts, list(v.shape)
             if parts > 1:
                 shape[-1] //= parts
             kept = [shape] if len(shape) < 2 else [shape[:-1], [*shape[:-2], shape[-1]]]
@@ -249,32 +242,20 @@ def make_optimizer(
 
     Args:
         config: of its fields, clipping and accumulation belong to the `FitModel`.
-        variables: the model's trainable variables, needed where `decay_vectors` is false: those of
-            rank below 2 (normalization scales and offsets) and biases of any rank are excluded, see
-            `is_bias`.
+        variables: the model's trainable variables, needed where `decay_vectors` is false: vectors
+            (normalization scales and offsets) and biases of any rank are excluded, see `spec_of`.
 
     References: Kingma and Ba 2015; Loshchilov and Hutter 2019, "Decoupled Weight Decay
     Regularization"; Shazeer and Stern 2018 (Adafactor), algorithm 4.
     """
-    schedule, decay = make_schedule(config), config.weight_decay
+    schedule, decay = make_schedule(config), config.weight_decay or None
     if config.optimizer == "adafactor":
-        optimizer = Adafactor(schedule, relative_step=False, weight_decay=decay or None)
+        optimizer = Adafactor(schedule, relative_step=False, weight_decay=decay)
     else:
-        adam = {"beta_1": config.beta_1, "beta_2": config.beta_2, "epsilon": config.epsilon}
-        optimizer = FusedAdamW(schedule, decay, **adam) if decay else FusedAdam(schedule, **adam)
+        moments = config.beta_1, config.beta_2, config.epsilon
+        optimizer = FusedAdam(schedule, *moments, weight_decay=decay)
     if decay and not config.decay_vectors:
         if not variables:
             raise ValueError("decay_vectors=False needs the model's trainable variables")
-        optimizer.exclude_from_weight_decay(var_list=[v for v in variables if is_bias(v)])
+        optimizer.exclude_from_weight_decay([v for v in variables if not spec_of(v).decays])
     return optimizer
-
-
-def is_bias(variable: keras.Variable) -> bool:
-    """Whether a weight is a vector, or a bias of any rank: its layer says so.
-
-    Layers name their weights themselves: Keras's GRU has a "bias" of rank 2, relative attention a
-    "content_bias" of rank 3. Another name with `is_bias` set is that of a table of biases. The
-    names of layers and models, which users choose, say nothing.
-    """
-    named = variable.name == "bias" or variable.name.endswith("_bias")
-    return len(variable.shape) < 2 or named or getattr(variable, "is_bias", False)

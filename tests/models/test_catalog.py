@@ -20,6 +20,7 @@ from macaron_tf.models import (
 from macaron_tf.models.catalog import TEMPORAL_MODELS
 from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.optimizer import make_optimizer
+from macaron_tf.variables import spec_of
 from tests.harness import rejects
 
 # Exact numbers of parameters.
@@ -338,7 +339,7 @@ def test_biases_of_any_rank_are_spared_the_weight_decay(system, biases):
 def test_layers_say_which_matrices_lie_side_by_side(system, parts):
     sizes = {"vocab_size": 20, "hidden_dim": 16, "feed_forward_dim": 32}
     model = catalog.build(system, **sizes, **({"gated": True} if system == "t5_tiny" else {}))
-    found = {v.path.split("/")[-2]: getattr(v, "parts", 1) for v in model.trainable_variables}
+    found = {v.path.split("/")[-2]: spec_of(v).parts for v in model.trainable_variables}
     assert {name: count for name, count in found.items() if count > 1} == parts
 
 

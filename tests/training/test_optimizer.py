@@ -1,7 +1,9 @@
 """The settings of training, schedules and optimizers."""
 
 import dataclasses
+import importlib
 import math
+import pathlib
 
 import keras
 import numpy as np
@@ -10,6 +12,8 @@ import tensorflow as tf
 
 from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.optimizer import WarmupSchedule, make_optimizer, make_schedule
+from macaron_tf.variables import declare
+from tests import walk
 from tests.harness import refuses, rejects
 
 
@@ -196,7 +200,7 @@ def test_adafactor_takes_matrices_side_by_side_one_by_one(name, parts):
     with keras.name_scope(name):
         joined = keras.Variable(start, name="kernel")
     if parts:
-        joined.parts = parts
+        declare(joined, parts=parts)
     split = [keras.Variable(part) for part in np.split(start, parts or 1, axis=1)]
     options = {"learning_rate": 0.1, "schedule": "constant", "warmup_steps": 0}
     config = TrainingConfig(optimizer="adafactor", **options)
@@ -207,6 +211,27 @@ def test_adafactor_takes_matrices_side_by_side_one_by_one(name, parts):
     expected = np.concatenate([np.array(part) for part in split], axis=1)
     np.testing.assert_allclose(np.array(joined), expected, rtol=1e-6)
     assert not np.allclose(expected, start, atol=1e-3)
+
+
+def test_a_block_of_ones_own_has_the_adafactor_of_t5(tmp_path, monkeypatch):
+    """Matrices side by side are updated alone, and biases do not decay, in a loaded model too."""
+    walk.write_modules(tmp_path, pathlib.Path("docs/own_block.md").read_text())
+    monkeypatch.syspath_prepend(tmp_path)
+    inputs = keras.Input((None, 6))
+    block = importlib.import_module("my_gates").GatesBlock(num_heads=2, feed_forward_dim=16)
+    keras.Model(inputs, block(inputs)).save(tmp_path / "model.keras")
+    weights = keras.models.load_model(tmp_path / "model.keras").trainable_variables
+    optimizer = make_optimizer(TrainingConfig(optimizer="adafactor"))
+    optimizer.build(weights)
+    parts = {
+        w.path.partition("feed_forward_1/gates/")[2]: len(optimizer._moments[i])
+        for i, w in enumerate(weights)
+    }
+    assert (parts["both/kernel"], parts["biases"], parts["last/kernel"]) == (2, 1, 1)
+    optimizer = make_optimizer(TrainingConfig(weight_decay=0.1, decay_vectors=False), weights)
+    optimizer.build(weights)
+    decayed = {weight.name for weight in weights if optimizer._use_weight_decay(weight)}
+    assert decayed == {"kernel"}
 
 
 def test_adafactor_keeps_rows_and_columns_alone():

@@ -1,0 +1,44 @@
+"""Meshes of JAX devices cut weights by the axes that their layers declare."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import keras
+import pytest
+
+from macaron_tf.variables import declare, spec_of
+from tests import walk
+
+
+def test_a_block_of_ones_own_is_cut_as_ours_are(tmp_path):
+    pytest.importorskip("jax")
+    walk.write_modules(tmp_path, pathlib.Path("docs/own_block.md").read_text())
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.distribution.own_block_toy"],
+        env={**os.environ, "KERAS_BACKEND": "jax", "PYTHONPATH": str(tmp_path), **flags},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    weights, moments = json.loads(done.stdout)
+    assert weights == {
+        "own/attention_0/attention/query_key_value/kernel": [None, "model"],
+        "own/attention_0/attention/query_key_value/bias": ["model"],
+        "own/attention_0/attention/output/kernel": ["model", None],
+        "own/feed_forward_1/gates/both/kernel": [None, "model"],
+        "own/feed_forward_1/gates/biases": [None, "model"],
+        "own/feed_forward_1/gates/last/kernel": ["model", None],
+    }
+    assert sorted(map(str, moments.values())) == sorted(2 * [*map(str, weights.values())])
+
+
+def test_axes_must_name_each_dimension():
+    kernel = keras.Variable([[1.0, 2.0]], name="kernel")
+    with pytest.raises(ValueError, match=r"must name each dimension of kernel"):
+        declare(kernel, ("embed",))
+    assert spec_of(kernel).axes == (None, None)
