@@ -39,6 +39,7 @@ from macaron_tf.models.tasks import EncoderClassifier
 from macaron_tf.settings import hints_of
 from macaron_tf.special_ids import PAD
 from macaron_tf.text.base import RECORD, PieceVocabulary, Vocabulary
+from macaron_tf.variables import spec_of
 
 with needed("macaron_tf.interop.keras_hub"):
     import keras_hub
@@ -88,7 +89,11 @@ class _Backbone(keras_hub.models.Backbone):
         return made
 
     def default_lora_layer_names(self) -> list[str]:
-        return ["query_key_value", "query", "key_value"]
+        # KerasHub takes names: those of the matrices to the heads of attention.
+        layers = [one for one in self._flatten_layers() if isinstance(one, keras.layers.Dense)]
+        return sorted(
+            {one.name for one in layers if spec_of(one.weights[0]).axes[1:] == ("heads",)}
+        )
 
 
 def _inputs(*names: str) -> dict[str, keras.KerasTensor]:
