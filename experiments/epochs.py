@@ -3,6 +3,8 @@
 import contextlib
 import dataclasses
 import functools
+import os
+import sys
 import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated
@@ -18,13 +20,20 @@ from experiments.train_run import RunData, train_run
 from macaron_tf.data.batches import EncodedExamples, ExampleBatches
 from macaron_tf.distribution import is_tpu
 from macaron_tf.distribution.replicas import ReplicaMap
+from macaron_tf.errors import UserError
 from macaron_tf.io.progress import Progress
 from macaron_tf.layers.packing import packing_scope
-from macaron_tf.models import EncoderConfig, EncoderDecoderConfig
+from macaron_tf.models import ElmoConfig, EncoderConfig, EncoderDecoderConfig, catalog
+from macaron_tf.pretrained import load
 from macaron_tf.settings import Count, Dropout
+from macaron_tf.starts import Start, start_of
+from macaron_tf.text import load_encoder_vocabulary
+from macaron_tf.text.base import check_vocabulary
 from macaron_tf.training import TrainingResult
 from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.session import Validate
+
+NOTHING = "none"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,7 +48,7 @@ class EpochRecipe(Recipe):
     Attributes:
         task: name of a task, see `macaron_tf.data.tasks.definitions`.
         source: the examples, see `macaron_tf.data.tasks.reading`.
-        init: the weights to start from, see `experiments.finetune.init.read_init`.
+        init: the weights to start from, see `read_init`.
         batch_size: examples of a micro-batch.
         epochs: passes over the training set; None = `training.max_steps` says.
         warmup_fraction: part of the updates that is warm-up; None = `training.warmup_steps` says.
@@ -116,6 +125,76 @@ def fine_tuning(learning_rate: float, best_metric: str) -> TrainingConfig:
     )
 
 
+def read_init(
+    given: str,
+    model: str | None = None,
+    vocabulary: str | os.PathLike | None = None,
+    lower_case: bool | None = None,
+    kinds: Sequence[str] = ("encoder", "reader", "words"),
+    pooling: bool = False,
+) -> Start:
+    """Reads the start that `--init` names.
+
+    Args:
+        given: a place of `macaron_tf.load`, or `none`.
+        model: name of the catalog, for `none` alone.
+        vocabulary: folder of the vocabulary, needed for `none`; elsewhere it is only compared.
+        kinds: of networks that will do, see `macaron_tf.starts.KINDS`.
+        lower_case, pooling: see `macaron_tf.load`.
+    """
+    if given == NOTHING:
+        if not model or not vocabulary:
+            raise UserError("--init none needs --model NAME and --vocabulary DIR")
+        if isinstance(catalog.CONFIGS.get(model), ElmoConfig):
+            raise UserError(f"--model {model} is trained before it is asked: give --init RUN")
+        return Start(given, load_encoder_vocabulary(vocabulary), model)
+    if model:
+        raise UserError(f"--model {model} goes with --init none: {given} brings its own model")
+    init = start_of(given, load(given, lower_case, pooling), kinds)
+    if vocabulary:
+        check_vocabulary(init.vocabulary.hash, load_encoder_vocabulary(vocabulary).hash, given)
+    return init
+
+
+def init_of_run(
+    run: Run,
+    model: str | None = None,
+    vocabulary: str | os.PathLike | None = None,
+    lower_case: bool | None = None,
+) -> Start:
+    """The start of a run of an `EpochRecipe`, to go on with it; see `read_init`."""
+    recipe = run.recipe
+    if recipe.init != NOTHING:
+        return read_init(recipe.init, model, vocabulary, lower_case)
+    if model or vocabulary:
+        raise UserError("--resume: leave out --model and --vocabulary, which the run has kept")
+    return Start(NOTHING, run.vocabulary, recipe.model, recipe.model_options)
+
+
+def warn_start(
+    init: Start, recipe: EpochRecipe, language: str | None = None, mend: str = ""
+) -> None:
+    """Says on stderr where a recipe asks more of the weights than they have learnt.
+
+    Args:
+        language: of the texts, where it is named.
+        mend: the end of the warning of languages; `{}` stands for the others.
+    """
+    if len(init.languages) > 1 and not language:
+        first, *others = init.languages
+        print(
+            f"warning: texts are read as {first}, the first language of {init.given}"
+            + mend.format(", ".join(others)),
+            file=sys.stderr,
+        )
+    if init.trained_length is not None and recipe.max_length > init.trained_length:
+        print(
+            f"warning: {init.given} never saw rows of more than {init.trained_length} tokens: "
+            f"set max_length={init.trained_length} or expect little of the rest",
+            file=sys.stderr,
+        )
+
+
 def example_batches(
     encoded: EncodedExamples, batch_size: int, strategy: tf.distribute.Strategy
 ) -> ExampleBatches:
@@ -127,14 +206,10 @@ def train_examples(
     run: Run,
     examples: EncodedExamples,
     validation: Callable[[keras.Model], Validate],
-    init,
+    init: Start,
     strategy: tf.distribute.Strategy,
 ) -> TrainingResult:
-    """Trains a run of a resolved `EpochRecipe` on tokenized examples, see `train_run`.
-
-    Args:
-        init: the `experiments.finetune.init.Init` that the weights come from.
-    """
+    """Trains a run of a resolved `EpochRecipe` on tokenized examples, see `train_run`."""
     recipe = run.recipe
     rows = example_batches(examples, recipe.batch_size, strategy)
     print(f"{recipe.task}: {rows.summary()}", flush=True)

@@ -84,7 +84,7 @@ def train_run(
     keras.utils.set_random_seed(recipe.training.seed)
     with Workers(strategy).watched(), strategy.scope():
         copies = 4 if recipe.training.optimizer == "adam" else 2  # with gradients and moments
-        with refuse_oversize(recipe.model, copies):
+        with refuse_oversize(recipe.model_name, copies):
             network = run.build_network()
         if CheckpointDirectory(run.path).latest() is None:
             initialize(network)
@@ -101,7 +101,7 @@ def train_run(
             model.per_worker_data = data.per_worker
     model.carry(run.memory(network), run.memory(network, "evaluation"))
     if note is not None:
-        print(f"{recipe.model}: {network.count_params():,} parameters{note}", flush=True)
+        print(f"{recipe.model_name}: {network.count_params():,} parameters{note}", flush=True)
     ours = False  # set once this process holds the folder's lock
 
     def start() -> None:

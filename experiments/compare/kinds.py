@@ -13,8 +13,8 @@ import keras
 import numpy as np
 
 from experiments import registry, studies
+from experiments.epochs import read_init
 from experiments.finetune.grid import metric_values
-from experiments.finetune.init import read_init
 from experiments.finetune.run import TABLE_METRICS, FinetuningRecipe, FinetuningRun, preset
 from experiments.pretrain.corpus import prepare_corpus
 from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
@@ -360,7 +360,7 @@ class Finetuning(Kind):
     def prepare(self, recipes: dict[str, Recipe], out: pathlib.Path) -> None:
         """Refuses weights that cannot be read before minutes are spent."""
         for init in dict.fromkeys(recipe.init for recipe in recipes.values()):
-            read_init(init, decoders=True)
+            read_init(init)
 
     def check(self, arm: Arm, seed: int, run: pathlib.Path) -> None:
         """Left to `finetune grid`, which knows the number of updates."""

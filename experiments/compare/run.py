@@ -140,7 +140,7 @@ def _widened(kind: Kind, arm: Arm, first: Arm, recipes: dict[str, Recipe]) -> Ar
 
 
 def _parameters(kind: Kind, name: str, recipe: Recipe) -> int:
-    with refuse_oversize(recipe.model):
+    with refuse_oversize(recipe.model_name):
         network = kind.network(name, recipe)
         network.build()
     return network.count_params()

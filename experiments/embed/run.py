@@ -11,8 +11,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from annotated_types import Ge
 
-from experiments.epochs import EpochRecipe, RowOutputs, fine_tuning
-from experiments.finetune.init import Init, read_init
+from experiments.epochs import EpochRecipe, RowOutputs, fine_tuning, read_init
 from experiments.run import Run
 from macaron_tf.data.batches import Buckets, choose_lengths
 from macaron_tf.data.tasks.definitions import TASKS, Task, get_task
@@ -28,6 +27,7 @@ from macaron_tf.objectives import (
 )
 from macaron_tf.pretrained import locate
 from macaron_tf.settings import INT32, Positive
+from macaron_tf.starts import Start
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.token_rows import TokenRows
 
@@ -258,9 +258,9 @@ def read_start(
     model: str | None = None,
     vocabulary: str | None = None,
     lower_case: bool | None = None,
-) -> Init:
+) -> Start:
     """Reads `--init`, see `read_init`; it may name a sentence-transformers directory, too."""
-    init = read_init(given, model, vocabulary, lower_case, pooling=True)
+    init = read_init(given, model, vocabulary, lower_case, ("encoder",), pooling=True)
     if init.config.summary == "last":
         raise UserError(
             f"{given} is an XLNet whose rows end with [CLS], and a sentence's begin with it here: "

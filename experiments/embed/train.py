@@ -14,13 +14,13 @@ from experiments.embed.run import (
     read_start,
     warn_cut,
 )
-from experiments.epochs import train_examples
-from experiments.finetune.init import Init, init_of_run
+from experiments.epochs import init_of_run, train_examples, warn_start
 from experiments.recipe import override, warn_unread
 from experiments.train_run import report
 from macaron_tf.data.tasks.encoding import encode_sets
 from macaron_tf.io.paths import as_path
 from macaron_tf.models.tasks import SiameseEncoder
+from macaron_tf.starts import Start
 from macaron_tf.training import FitModel
 
 
@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> None:
         for split in ("train", task.validation_splits[0])
     )
     recipe = recipe.resolved(len(examples))
-    init.warn(recipe)
+    warn_start(init, recipe)
     EmbeddingRun.resume(path, recipe)  # refused before the tokenizing
     learnt, judged = (
         encode_sets(vocabulary, sets, recipe.max_length) for sets in (examples, held_out)
@@ -73,12 +73,13 @@ def run(options: argparse.Namespace) -> None:
     report(result, recipe, options, *steps, best=best)
 
 
-def configure(options: argparse.Namespace, start: Init) -> EmbeddingRecipe:
+def configure(options: argparse.Namespace, start: Start) -> EmbeddingRecipe:
     """The paper's recipe for a task, this start and the settings given.
 
     The start's own pooling and length count where none is given.
     """
-    recipe, found = start.apply(paper_recipe(options.task, options.objective)), start.source
+    recipe, found = paper_recipe(options.task, options.objective), start.source
+    recipe = recipe.changed(**start.settings)
     if found:
         recipe = recipe.changed(
             pooling=found.pooling or recipe.pooling,
@@ -97,8 +98,8 @@ def run_settings(options: argparse.Namespace) -> None:
     registry.print_settings(override(recipe, options.set), options.words)
 
 
-def checked(recipe: EmbeddingRecipe, start: Init) -> EmbeddingRecipe:
+def checked(recipe: EmbeddingRecipe, start: Start) -> EmbeddingRecipe:
     """The recipe; refuses one that this start cannot be trained by."""
-    start.check(recipe)
+    start.check(recipe.model_config(start.vocabulary.size))
     recipe.check_metric((*recipe.metrics, "loss"))
     return recipe

@@ -14,8 +14,8 @@ import keras
 import tensorflow as tf
 from etils import epath
 
+from experiments.epochs import NOTHING, read_init
 from experiments.finetune.evaluate import score_baseline
-from experiments.finetune.init import NOTHING, Init, read_init
 from experiments.finetune.run import (
     TABLE_METRICS,
     FinetuningRecipe,
@@ -38,6 +38,7 @@ from macaron_tf.data.batches import ExampleBatches
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
+from macaron_tf.starts import Start
 from macaron_tf.text.base import check_vocabulary
 from macaron_tf.training import Diverged
 from macaron_tf.training.checkpoints import CheckpointDirectory
@@ -59,7 +60,7 @@ class Cell:
     """One run of a grid, in the folder `path`: `model` is its row of the table."""
 
     model: str
-    init: Init
+    init: Start
     recipe: FinetuningRecipe
     path: epath.Path
 
@@ -170,15 +171,15 @@ def run(options: argparse.Namespace) -> None:
     print(f"table: {out / MARKDOWN} and {out / JSON}")
 
 
-def _inits(options: argparse.Namespace) -> dict[str, Init]:
+def _inits(options: argparse.Namespace) -> dict[str, Start]:
     """The start of every row, by the row's name; `NAME=FROM` gives one."""
-    inits: dict[str, Init] = {}
+    inits: dict[str, Start] = {}
     for given in options.init:
         name, equals, place = given.partition("=")
         if not equals or not _LABEL.fullmatch(name):
             name, place = "", given
         model = options.model if place == NOTHING or len(options.init) == 1 else None
-        init = read_init(place, model, options.vocabulary, options.lower_case, decoders=True)
+        init = read_init(place, model, options.vocabulary, options.lower_case)
         name = name or init.label
         if name in inits:
             raise UserError(
@@ -189,7 +190,7 @@ def _inits(options: argparse.Namespace) -> dict[str, Init]:
 
 
 def _cells(
-    options: argparse.Namespace, inits: dict[str, Init], data: dict[str, TaskData]
+    options: argparse.Namespace, inits: dict[str, Start], data: dict[str, TaskData]
 ) -> Iterator[Cell]:
     """Every combination; of resolved recipes once the data are there."""
     for (model, init), task in itertools.product(inits.items(), options.tasks):

@@ -10,8 +10,13 @@ import numpy as np
 import tensorflow as tf
 from etils import epath
 
-from experiments.epochs import example_batches, train_examples
-from experiments.finetune.init import Init, init_of_run, read_init
+from experiments.epochs import (
+    example_batches,
+    init_of_run,
+    read_init,
+    train_examples,
+    warn_start,
+)
 from experiments.finetune.kinds import Limits, kind_of
 from experiments.finetune.run import (
     RESULT,
@@ -33,6 +38,7 @@ from macaron_tf.distribution import Workers
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path
 from macaron_tf.models import ElmoConfig
+from macaron_tf.starts import Start
 from macaron_tf.text import MosesPairVocabulary, PieceVocabulary
 from macaron_tf.text.words import CharacterWords
 from macaron_tf.training import Diverged, FitModel, TrainingResult
@@ -95,7 +101,7 @@ def run(options: argparse.Namespace) -> None:
         recipe = own.recipe.changed(source=options.source or own.recipe.source)
         recipe = override(recipe, options.set)
     else:
-        init = read_init(options.init, *given, decoders=True)
+        init = read_init(options.init, *given)
         first = preset(options.preset, get_task(options.task, own=True))
         recipe = configure(first, init, options.source, options.set)
     task = get_task(recipe.task, own=True)
@@ -118,17 +124,17 @@ def run(options: argparse.Namespace) -> None:
 
 
 def configure(
-    recipe: FinetuningRecipe, init: Init, source: str | None, settings: list[str]
+    recipe: FinetuningRecipe, init: Start, source: str | None, settings: list[str]
 ) -> FinetuningRecipe:
     """A preset's recipe for this start, with settings replaced."""
     own = {"source": source or recipe.source, "languages": init.languages}
-    return override(init.apply(recipe).changed(**own), settings)
+    return override(recipe.changed(**init.settings, **own), settings)
 
 
-def check_recipe(recipe: FinetuningRecipe, init: Init) -> None:
+def check_recipe(recipe: FinetuningRecipe, init: Start) -> None:
     """Refuses settings that cannot be trained with, before minutes are spent on data."""
-    init.check(recipe)
-    task, config = recipe.described, recipe.model_config()
+    task, config = recipe.described, recipe.model_config(init.vocabulary.size)
+    init.check(config)
     causal = config.causal and task.kind in ("classification", "choice")
     # What reads a setting, and whether it is here.
     readers = {
@@ -150,7 +156,7 @@ def train_recipe(
     recipe: FinetuningRecipe,
     path: epath.Path,
     data: TaskData,
-    init: Init,
+    init: Start,
     strategy: tf.distribute.Strategy,
 ) -> TrainingResult:
     """Fine-tunes in a run's folder; the run found there is continued.
@@ -162,7 +168,7 @@ def train_recipe(
     recipe = data.fit(recipe)
     check_recipe(recipe, init)
     mend = "; for a classification in {} give --set language=CODE"
-    init.warn(recipe, recipe.language, mend)
+    warn_start(init, recipe, recipe.language, mend)
     FinetuningRun.resume(path, recipe)  # refused before minutes of tokenizing
     run = FinetuningRun(path, recipe, vocabulary, data_dir=data.tfds and data.tfds.data_dir)
     encoded = data.encoded(vocabulary, recipe.limits)

@@ -21,26 +21,24 @@ from macaron_tf.data.corpus.reading import (
 from macaron_tf.data.service import check_addresses, service_error, through_service
 from macaron_tf.distribution import Workers
 from macaron_tf.errors import UserError
-from macaron_tf.interop.arrays import assign
 from macaron_tf.io.paths import as_path
-from macaron_tf.models.pretrained import Pretrained
 from macaron_tf.pretrained import load
+from macaron_tf.starts import Start, start_of
 from macaron_tf.text.base import check_vocabulary
 from macaron_tf.training import FitModel, TrainingResult
 
 
 def run(options: argparse.Namespace) -> None:
     """Trains, or resumes, and says what to do next."""
-    path, source = as_path(options.run), None
+    path, start = as_path(options.run), None
     if options.resume:
         recipe = PretrainingRun.open(path).recipe
-        source = recipe.init and read_source(recipe.init, options.lower_case)
+        start = recipe.init and _read_start(recipe.init, options.lower_case)
     else:
         recipe = registry.load(options.recipe, PretrainingRecipe)
         if options.init:
-            source = read_source(options.init, options.lower_case)
-            model = dict(model=source.model, model_options=source.model_options)
-            recipe = recipe.changed(init=options.init, **model)
+            start = _read_start(options.init, options.lower_case)
+            recipe = recipe.changed(**start.settings)
     recipe = override(recipe, options.set, PretrainingRun.begun(path))
     warn_unread(recipe, options.set)
     recipe.model_config()  # refuses wrong settings before minutes are spent on the data
@@ -48,19 +46,19 @@ def run(options: argparse.Namespace) -> None:
     # The same; settings of the text follow from a given corpus, and are compared when it is read.
     PretrainingRun.resume(path, recipe, *(("corpus.", "vocabulary.") if options.corpus else ()))
     check_addresses(options.data_service)
-    if options.vocabulary and (options.corpus or source):
-        owner = "--init" if source else "the corpus"
+    if options.vocabulary and (options.corpus or start):
+        owner = "--init" if start else "the corpus"
         raise UserError(f"--vocabulary: {owner} brings its own; leave it out")
     known = PretrainingRun.open(path).data_record().get("corpus") if options.resume else None
     if folder := options.corpus or known:
         corpus = PretrainingCorpus.open(folder)
     else:
-        vocabulary = source and source.vocabulary
+        vocabulary = start and start.vocabulary
         corpus = prepare_corpus(recipe, None, options.vocabulary, options.tfds, vocabulary)
-    if source:
-        check_vocabulary(source.vocabulary.hash, corpus.vocabulary.hash, recipe.init)
+    if start:
+        check_vocabulary(start.vocabulary.hash, corpus.vocabulary.hash, recipe.init)
     result = train_recipe(
-        recipe, path, corpus, options.devices, options.data_service, options.own_shards, source
+        recipe, path, corpus, options.devices, options.data_service, options.own_shards, start
     )
     command = "text_to_text" if recipe.learnt.encoder_decoder else "finetune"
     steps = [f"python -m experiments.{command} train sst2 {{run}}-sst2 --init {{run}}"]
@@ -78,7 +76,7 @@ def train_recipe(
     strategy: tf.distribute.Strategy | None = None,
     data_service: str | None = None,
     own_shards: bool = False,
-    source: Pretrained | None = None,
+    start: Start | None = None,
 ) -> TrainingResult:
     """Trains a recipe in a run's folder; the run found there is continued.
 
@@ -89,7 +87,7 @@ def train_recipe(
             same batches; None = here.
         own_shards: each of several workers reads its own shards only. The order of the rows then
             depends on the number of workers.
-        source: gives the weights of `recipe.init`.
+        start: gives the weights of `recipe.init`.
     """
     check_corpus(recipe, corpus)
     if corpus.rows("train") < recipe.batch_size:
@@ -101,6 +99,11 @@ def train_recipe(
     recipe = recipe.changed(corpus=corpus.config, vocabulary=described(corpus.vocabulary))
     strategy = strategy or tf.distribute.get_strategy()
     workers = Workers(strategy)
+
+    def initialize(network: keras.Model) -> None:
+        if start and (drawn := start.copy_to(network)):
+            print(f"drawn, for {start.given} has none: {', '.join(drawn)}", flush=True)
+
     try:
         return train_run(
             PretrainingRun(path, recipe, corpus.vocabulary),
@@ -112,8 +115,8 @@ def train_recipe(
             ),
             lambda network: PretrainingValidation(recipe, corpus),
             strategy,
-            initialize=lambda network: source and copy_weights(network, source, recipe.init),
-            note=f"{f', from {recipe.init}' if source else ''}; {corpus.summary()}",
+            initialize=initialize,
+            note=f"{f', from {recipe.init}' if start else ''}; {corpus.summary()}",
         )
     except tf.errors.OpError as error:
         # A shard damaged since the corpus was opened, perhaps one that a service reads.
@@ -123,44 +126,9 @@ def train_recipe(
         raise clear from error
 
 
-def read_source(given: str, lower_case: bool | None = None) -> Pretrained:
-    """Reads the weights of `--init`, with the vocabulary that they need."""
-    source = load(given, lower_case, pooling=False)
-    if source.vocabulary is None or not source.model:
-        raise UserError(
-            f"--init {given} brings no vocabulary that has a counterpart here: give a pre-training "
-            "run, or a BERT, RoBERTa, ALBERT, GPT-2 or T5 with its tokenizer's files"
-        )
-    source.require_floats()
-    return source
-
-
-def copy_weights(network: keras.Model, source: Pretrained, given: str) -> None:
-    """Gives a network the weights that stand in the same places of another; names the drawn parts.
-
-    Raises:
-        UserError: they have no encoder in common, or another shape.
-    """
-    if network.config.splittings != source.config.splittings:
-        raise UserError(
-            f"--init {given} was trained with model.scheme={source.config.scheme!r}, not "
-            f"{network.config.scheme!r}: leave that setting, or train without --init"
-        )
-    theirs = {weight.path.partition("/")[2]: weight for weight in source.network.weights}
-    drawn: dict[str, None] = {}
-    for weight in network.weights:
-        path = weight.path.partition("/")[2]
-        if path in theirs:
-            assign(weight, keras.ops.convert_to_numpy(theirs[path]))
-        else:
-            drawn[path.partition("/")[0]] = None
-    if "encoder" in drawn:
-        raise UserError(
-            f"--init {given} is a {type(source.network).__name__}, whose weights do not fill the "
-            f"recipe's {type(network).__name__}: give a recipe of that kind of model"
-        )
-    if drawn:
-        print(f"drawn, for {given} has none: {', '.join(drawn)}", flush=True)
+def _read_start(given: str, lower_case: bool | None = None) -> Start:
+    """Reads `--init`: any network of text with its vocabulary."""
+    return start_of(given, load(given, lower_case, pooling=False), ("encoder", "pair"))
 
 
 def _batches(

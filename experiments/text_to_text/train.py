@@ -16,26 +16,16 @@ from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.translation import CleaningConfig, TranslationData
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path
-from macaron_tf.models.pretrained import Pretrained
-from macaron_tf.objectives import PRETRAINING, TranslationObjective, learnt
+from macaron_tf.objectives import TranslationObjective
 from macaron_tf.pretrained import load
+from macaron_tf.starts import Start, start_of
 
 _SCORES = {"summarization": ("rouge1", "rouge2", "rougeL"), "translation": ("bleu", "chrf")}
 
 
-def read_start(given: str) -> Pretrained:
+def read_init(given: str) -> Start:
     """Reads `--init`: the folder of a pre-training run of T5 or BART, or `hugging-face:DIR`."""
-    found = load(given)
-    if not learnt(found.objective).encoder_decoder:
-        known = " or ".join(name for name, kind in PRETRAINING.items() if kind.encoder_decoder)
-        raise UserError(
-            f"--init {given} has learnt {found.objective!r} and is no encoder-decoder: give a run "
-            f"of {known}, or a T5 or BART"
-        )
-    if found.vocabulary is None:
-        raise UserError(f"--init {given} has no tokenizer beside it: put its files there")
-    found.require_floats()
-    return found
+    return start_of(given, load(given), ["writer"])
 
 
 def run(options: argparse.Namespace) -> None:
@@ -43,10 +33,10 @@ def run(options: argparse.Namespace) -> None:
     path = as_path(options.run)
     if options.resume:
         recipe = TextRun.open(path).recipe
-        start = read_start(recipe.init)
+        start = read_init(recipe.init)
     else:
-        start = read_start(options.init)
-        recipe = recipe_for(options.task, start, options.init, options.source)
+        start = read_init(options.init)
+        recipe = recipe_for(options.task, start.source, start.given, options.source)
     recipe = override(recipe.reading(options.source), options.set, TextRun.begun(path))
     warn_unread(recipe, options.set)
     recipe.check_metric((*TranslationObjective.metric_names, *_metrics(recipe), "score"))
@@ -103,7 +93,7 @@ def run(options: argparse.Namespace) -> None:
         score,
         "source: {}\ntarget: {}\nanswer: {}",
         options.devices,
-        initialize=lambda network: network.set_weights(start.network.get_weights()),
+        initialize=start.copy_to,
         note=f", from {recipe.init}",
     )
     steps = ("{me} evaluate {run}{data}", "{me} predict {run} --input FILE")
@@ -112,7 +102,8 @@ def run(options: argparse.Namespace) -> None:
 
 def run_settings(options: argparse.Namespace) -> None:
     """The command `settings TASK [WORD ...]`."""
-    recipe = recipe_for(options.task, read_start(options.init), options.init, options.source)
+    start = read_init(options.init)
+    recipe = recipe_for(options.task, start.source, start.given, options.source)
     registry.print_settings(override(recipe.reading(options.source), options.set), options.words)
 
 

@@ -3,23 +3,26 @@
 import dataclasses
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
 
-from experiments.finetune.init import Init, init_of, read_init
 from experiments.recipe import naming
 from experiments.translate.run import TranslationRecipe
 from macaron_tf.data.sources.readers import count_pairs, stream_pairs
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError
-from macaron_tf.interop.arrays import assign
 from macaron_tf.io.progress import Progress
 from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig, catalog
 from macaron_tf.models.config import FREE, differing_fields
-from macaron_tf.models.encoder_decoder import PARTS, config_from_encoder, copy_embeddings
-from macaron_tf.models.pretrained import Pretrained
 from macaron_tf.objectives import learnt
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
 from macaron_tf.pretrained import load, locate
+from macaron_tf.starts import (
+    PARTS,
+    Start,
+    check_shapes,
+    config_from_encoder,
+    copy_encoder,
+    start_of,
+)
 from macaron_tf.text import (
     PairVocabulary,
     PieceVocabulary,
@@ -35,14 +38,14 @@ _FREE = (*FREE, "initializer_range", "vocab_size")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Start:
+class TranslationStart:
     """A start from nothing: the weights are drawn, the joint vocabulary is trained on the text.
 
     Attributes:
-        given: the value of `--init`; "" = it was left out.
+        init: gives weights and a vocabulary; None = `--init` was left out.
     """
 
-    given: str
+    init: Start | None = None
 
     def apply(self, recipe: TranslationRecipe) -> TranslationRecipe:
         """The recipe with a model of the weights' shapes; dropouts stay the recipe's."""
@@ -61,18 +64,14 @@ class Start:
                 f"both languages are {recipe.data.source_language}: set data.source_language and "
                 "data.target_language to different ones"
             )
-        if not self.given:
+        if not self.init:
             if wanted.num_source_layers:
                 raise UserError(
                     "model.num_source_layers reads a source of another vocabulary than a "
                     "pre-trained model's: give --init a run of BART's or T5's"
                 )
             return
-        for name, theirs in _shapes_apart(self.apply(recipe).model_config(), wanted):
-            raise UserError(
-                f"--init {self.given} wants model.{name}={theirs!r}, not "
-                f"{getattr(wanted, name)!r}: leave that setting, or train without --init"
-            )
+        check_shapes(self.init.given, self.apply(recipe).model_config(), wanted, _FREE)
         if recipe.data.sampling.dropout:
             raise UserError(
                 "data.sampling.dropout cuts with a vocabulary that is trained for the run: with "
@@ -110,11 +109,6 @@ def _training_pairs(recipe: TranslationRecipe, tfds: Tfds | None) -> Iterator[tu
         return drawn(progress.over(stream_pairs(*place)), SAMPLE)
 
 
-def _shapes_apart(one, other) -> list[tuple[str, Any]]:
-    """Fields outside `_FREE` in which two configurations differ, with the first one's values."""
-    return [item for item in differing_fields(one, other).items() if item[0] not in _FREE]
-
-
 def _with_model(recipe: TranslationRecipe, config: EncoderDecoderConfig) -> TranslationRecipe:
     """The recipe with a model's configuration, and with lengths that its positions allow."""
     options = differing_fields(config, catalog.config(recipe.model))
@@ -130,7 +124,7 @@ def _with_model(recipe: TranslationRecipe, config: EncoderDecoderConfig) -> Tran
 
 
 def _fitting(
-    init: Init, config: EncoderDecoderConfig, parts: Sequence[str]
+    init: Start, config: EncoderDecoderConfig, parts: Sequence[str]
 ) -> EncoderDecoderConfig:
     """The configuration of an encoder-decoder whose `parts` can have the weights of `init`."""
     with naming(f"--init {init.given}"):
@@ -138,44 +132,39 @@ def _fitting(
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class EncoderStart(Start):
+class EncoderStart(TranslationStart):
     """An encoder's or a language model's weights in both stacks.
 
     Lample and Conneau 2019, "Cross-lingual Language Model Pretraining", table 3.
 
     Attributes:
-        init: gives embeddings, stack and vocabulary.
         parts: members of `PARTS` that get its weights; the embeddings always do.
         decoder: gives the decoder's stack instead of `init`.
     """
 
-    init: Init
-    parts: tuple[str, ...]
-    decoder: Init | None
+    parts: tuple[str, ...] = ()
+    decoder: Start | None = None
 
     def apply(self, recipe: TranslationRecipe) -> TranslationRecipe:
         config = _fitting(self.init, recipe.model_config(), self.parts)
         if self.decoder:
             config = _fitting(self.decoder, config, ("decoder",))
         decoder = self.decoder.given if self.decoder else None
-        recipe = recipe.changed(init=self.given, init_decoder=decoder, init_parts=self.parts)
+        recipe = recipe.changed(init=self.init.given, init_decoder=decoder, init_parts=self.parts)
         return _with_model(recipe, config)
 
     def check(self, recipe: TranslationRecipe) -> None:
         super().check(recipe)
         if recipe.unsupervised and self.init.vocabulary.mask_id is None:
             raise UserError(
-                f"--init {self.given} has a vocabulary without [MASK], which noised text needs: "
-                "give a run whose vocabulary was trained here"
+                f"--init {self.init.given} has a vocabulary without [MASK], which noised text "
+                "needs: give a run whose vocabulary was trained here"
             )
         if self.decoder:
-            check_vocabulary(self.init.vocabulary.hash, self.decoder.vocabulary.hash, self.given)
+            own, other = self.init.vocabulary.hash, self.decoder.vocabulary.hash
+            check_vocabulary(own, other, self.init.given)
             one = _fitting(self.init, recipe.model_config(), self.parts)
-            for name, theirs in _shapes_apart(_fitting(self.decoder, one, ("decoder",)), one):
-                raise UserError(
-                    f"--init-decoder {self.decoder.given} was trained with {name}={theirs!r}, "
-                    f"--init {self.given} with {getattr(one, name)!r}: give runs of one shape"
-                )
+            check_shapes(self.init.given, one, _fitting(self.decoder, one, ("decoder",)), _FREE)
         self._language_rows(recipe)
 
     def vocabulary(
@@ -183,18 +172,14 @@ class EncoderStart(Start):
     ) -> PairVocabulary:
         own = self.init.vocabulary
         if directory:
-            check_vocabulary(own.hash, load_encoder_vocabulary(directory).hash, self.given)
+            check_vocabulary(own.hash, load_encoder_vocabulary(directory).hash, self.init.given)
         return PairVocabulary(own, own, recipe.data.normalization, recipe.data.languages)
 
     def copy_to(self, network: EncoderDecoder, recipe: TranslationRecipe) -> None:
         encoder = self.init.source.encoder
-        copy_embeddings(network, encoder, self._language_rows(recipe))
-        if "encoder" in self.parts:
-            network.encoder.copy_from(encoder.stack)
+        copy_encoder(network, encoder, self.parts, self._language_rows(recipe))
         if self.decoder:
-            encoder = self.decoder.source.encoder
-        if "decoder" in self.parts or self.decoder:
-            network.decoder.copy_from(encoder.stack)
+            network.decoder.copy_from(self.decoder.source.encoder.stack)
 
     def _language_rows(self, recipe: TranslationRecipe) -> list[int]:
         """The ids of source and target in the encoder's language embeddings."""
@@ -204,7 +189,7 @@ class EncoderStart(Start):
         for language in recipe.data.languages:
             if language not in known:
                 raise UserError(
-                    f"--init {self.given} has language embeddings of "
+                    f"--init {self.init.given} has language embeddings of "
                     f"{', '.join(known) or 'languages that it does not name'}, and none of "
                     f"{language!r}: give a pre-training run that has seen it, or other languages"
                 )
@@ -212,21 +197,19 @@ class EncoderStart(Start):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class SequenceStart(Start):
+class SequenceStart(TranslationStart):
     """A whole encoder-decoder, behind a new encoder of the source.
 
     Lewis et al. 2020, "BART", section 3.4.
     """
 
-    source: Pretrained
-
     def apply(self, recipe: TranslationRecipe) -> TranslationRecipe:
-        theirs, base = self.source, recipe.model_config()
+        theirs, base = self.init.source, recipe.model_config()
         # The paper's new encoder has 6 layers, as many as the encoder of BART's base size.
         depth = base.num_source_layers or theirs.config.num_encoder_layers
         options = {**base.options(*FREE), "num_source_layers": depth}
         rows = SENTINEL_ROWS if theirs.objective == "span_corruption" else 0
-        recipe = recipe.changed(init=self.given, model=theirs.model, sentinel_rows=rows)
+        recipe = recipe.changed(init=self.init.given, model=theirs.model, sentinel_rows=rows)
         return _with_model(recipe, dataclasses.replace(theirs.config, **options))
 
     def vocabulary(
@@ -247,37 +230,34 @@ class SequenceStart(Start):
                 character_coverage=1.0,
                 normalization_rule=data.normalization_rule,
             )
-        return PairVocabulary(source, self.source.vocabulary, data.normalization, data.languages)
+        return PairVocabulary(source, self.init.vocabulary, data.normalization, data.languages)
 
     def copy_to(self, network: EncoderDecoder, recipe: TranslationRecipe) -> None:
-        own = {id(weight) for weight in network.source_encoder.weights}
-        rest = [weight for weight in network.weights if id(weight) not in own]
-        for weight, value in zip(rest, self.source.network.get_weights(), strict=True):
-            assign(weight, value)
+        self.init.copy_to(network)
 
 
-def read_start(
+def read_init(
     given: str | None, parts: Sequence[str] | None = None, decoder: str | None = None
-) -> Start:
+) -> TranslationStart:
     """Opens the weights of `--init`, `--init-parts` and `--init-decoder`.
 
     Args:
-        given: RUN or RUN@CHECKPOINT, or another form of `read_init`; None = a start from nothing.
+        given: a place of `macaron_tf.load`; None = a start from nothing.
         parts: members of `PARTS`; None = both stacks.
         decoder: in the form of `given`, for the decoder alone.
     """
     if not given:
         if parts or decoder:
             raise UserError("--init-parts and --init-decoder go with --init RUN")
-        return Start("")
+        return TranslationStart()
     source = load(given)
     if learnt(source.objective).encoder_decoder and not locate(given).without_recipe:
         for flag, value in (("--init-parts", parts), ("--init-decoder", decoder)):
             if value:
                 raise UserError(f"{flag}: {given} is an encoder-decoder and is taken whole")
-        return SequenceStart(given, source)
+        return SequenceStart(start_of(given, source, ["pair"]))
     chosen = tuple(part for part in PARTS if part in (parts or PARTS[1:]))
     if decoder:
         chosen = tuple(part for part in chosen if part != "decoder") or PARTS[:1]
-    second = read_init(decoder) if decoder else None
-    return EncoderStart(given, init_of(given, source), chosen, second)
+    second = start_of(decoder, load(decoder), ["encoder"]) if decoder else None
+    return EncoderStart(start_of(given, source, ["encoder"]), chosen, second)

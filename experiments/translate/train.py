@@ -12,7 +12,7 @@ from etils import epath
 from experiments import registry
 from experiments.recipe import override, warn_unread
 from experiments.train_run import report, train_pairs
-from experiments.translate.init import Start, read_start
+from experiments.translate.init import TranslationStart, read_init
 from experiments.translate.run import DataConfig, TranslationRecipe, TranslationRun
 from macaron_tf.data.service import check_addresses, service_error
 from macaron_tf.data.sources.readers import count_pairs, read_pairs
@@ -32,9 +32,9 @@ def run(options: argparse.Namespace) -> None:
     path, given = as_path(options.run), (options.init, options.init_parts, options.init_decoder)
     if options.resume:
         recipe = TranslationRun.open(path).recipe
-        start = read_start(recipe.init, recipe.init_parts, recipe.init_decoder)
+        start = read_init(recipe.init, recipe.init_parts, recipe.init_decoder)
     else:
-        start = read_start(*given)
+        start = read_init(*given)
         recipe = start.apply(registry.load(options.recipe, TranslationRecipe))
     recipe = override(recipe, options.set, TranslationRun.begun(path))
     warn_unread(recipe, options.set)
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> None:
 def run_vocabulary(options: argparse.Namespace) -> None:
     """Trains and saves a vocabulary alone."""
     recipe = registry.load(options.recipe, TranslationRecipe, options.set)
-    vocabulary = Start("").vocabulary(recipe, tfds=options.tfds)
+    vocabulary = TranslationStart().vocabulary(recipe, tfds=options.tfds)
     vocabulary.save(options.out)
     print(f"{vocabulary.pieces} pieces, hash {vocabulary.hash[:12]}, in {options.out}")
 
@@ -72,7 +72,7 @@ def train_recipe(
     path: epath.Path,
     vocabulary_dir: str | None = None,
     strategy: tf.distribute.Strategy | None = None,
-    start: Start | None = None,
+    start: TranslationStart | None = None,
     tfds: Tfds | None = None,
     data_service: str | None = None,
     processes: int | None = None,
@@ -89,7 +89,7 @@ def train_recipe(
             same batches; None = here.
         processes: that tokenize; as many as there are cores when None.
     """
-    start, config = start or Start(""), recipe.data
+    start, config = start or TranslationStart(), recipe.data
     start.check(recipe)  # before minutes are spent on the data
     recipe.check_metric((*TranslationObjective.metric_names, "bleu", "sacrebleu", "chrf"))
     opened = TranslationRun.resume(path, recipe)
@@ -182,7 +182,7 @@ def train_recipe(
         "source:      {}\nreference:   {}\ntranslation: {}",
         strategy,
         initialize=lambda network: start.copy_to(network, recipe),
-        note=f", from {start.given}" if start.given else "",
+        note=f", from {start.init.given}" if start.init else "",
         batches=batches,
     )
 

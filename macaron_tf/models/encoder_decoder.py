@@ -1,7 +1,6 @@
 """The encoder-decoder of translation, T5 and BART, with any block."""
 
 import dataclasses
-from collections.abc import Sequence
 from typing import ClassVar
 
 import keras
@@ -14,7 +13,6 @@ from macaron_tf.layers.mixer import Context
 from macaron_tf.models.base import Model, attention_mask, padding_mask
 from macaron_tf.models.config import (
     DROPOUTS,
-    SEQUENCE_BLOCKS,
     EncoderConfig,
     EncoderDecoderConfig,
     shape_of,
@@ -279,72 +277,3 @@ def first_stage_variables(network: keras.Model) -> list[keras.Variable]:
             variables += side.position_layer.trainable_variables
     first_layer = network.encoder.blocks[0].trainable_variables
     return variables + [v for v in first_layer if spec_of(v).axes[-1:] == ("heads",)]
-
-
-PARTS = ("embeddings", "encoder", "decoder")
-
-
-def config_from_encoder(
-    config: EncoderConfig, base: EncoderDecoderConfig, parts: Sequence[str]
-) -> EncoderDecoderConfig:
-    """The configuration of an encoder-decoder that an encoder's weights fit in.
-
-    Args:
-        base: gives the dropouts, and the depth of stacks that are not in `parts`.
-        parts: of `PARTS`, those that take the encoder's weights; the embeddings always do.
-    """
-    for field, plain in (("embedding_dim", config.hidden_dim), ("sharing", "none")):
-        value = getattr(config, field)
-        if value not in (None, plain):
-            raise ValueError(f"{field}={value!r}: an encoder-decoder has {field}={plain!r} only")
-    others = config.without_attention
-    if others or config.positions == "transformer_xl" or not config.affine:
-        found = f"block={others[0]!r}" if others else f"positions={config.positions!r}"
-        found = found if config.affine else "affine=False"
-        raise ValueError(
-            f"{found}: an encoder-decoder has blocks of {', '.join(SEQUENCE_BLOCKS)}, with "
-            "LayerNorms that scale, and no attention over segments"
-        )
-    depths = {
-        f"num_{part}_layers": config.num_layers for part in ("encoder", "decoder") if part in parts
-    }
-    return dataclasses.replace(
-        base,
-        vocab_size=config.vocab_size,
-        **shape_of(config),
-        **depths,
-        tied=True,
-        scaled_logits=False,
-        initializer_range=config.initializer_range,
-        language_embeddings=bool(config.num_languages or config.num_segments),
-        num_source_layers=0,
-    )
-
-
-def copy_embeddings(network: EncoderDecoder, encoder: Encoder, languages: Sequence[int]) -> None:
-    """Gives an encoder-decoder (see `config_from_encoder`) an encoder's embeddings on both sides.
-
-    Args:
-        languages: of the source and the target, their rows in the encoder's language embeddings.
-    """
-    own = encoder.embeddings
-    network.embedding.table.assign(own.tokens.matrix("float32"))
-    sides = (network.source_embeddings, network.target_embeddings)
-    for side, language in zip(sides, languages, strict=True):
-        for layer, theirs in (
-            (side.position_layer, own.position_layer),
-            (side.layer_norm, own.layer_norm),
-        ):
-            if layer:
-                layer.set_weights(theirs.get_weights())
-        if side.languages is not None:
-            # Every token has these added: its language, and the first segment.
-            order = [language, *(other for other in languages if other != language)]
-            order = (order * 2)[: side.languages.shape[0]]
-            vectors = [
-                ops.take(table, rows, axis=0)  # (1 or 2, D)
-                for table, rows in ((own.languages, order), (own.segments, [0] * len(order)))
-                if table is not None
-            ]
-            if vectors:
-                side.languages.assign(sum(vectors))

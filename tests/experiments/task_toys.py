@@ -7,8 +7,8 @@ import keras
 import numpy as np
 
 from experiments.embed import __main__ as embed
+from experiments.epochs import read_init
 from experiments.finetune import __main__ as finetune
-from experiments.finetune.init import read_init
 from experiments.finetune.run import FinetuningRun, preset
 from experiments.recipe import override, recipe_from_json
 from macaron_tf.data.tasks.definitions import get_task
@@ -96,16 +96,17 @@ def without(flags: list[str], *names: str) -> list[str]:
 
 
 def not_yet_trained(given: str, task: str = "sst2", *settings: str, name: str = "macaron"):
-    """The `Init` of a place, the recipe of a task from it, and its network with the weights.
+    """The `Start` of a place, the recipe of a task from it, and its network with the weights.
 
     Args:
         settings: besides `max_length=16`.
         name: of the preset.
     """
     init = read_init(given)
-    recipe = init.apply(override(preset(name, get_task(task)), ["max_length=16", *settings]))
+    recipe = override(preset(name, get_task(task)), ["max_length=16", *settings])
+    recipe = recipe.changed(**init.settings)
     recipe = recipe_from_json(type(recipe), recipe.to_json(), "recipe.json")
-    init.check(recipe)
+    init.check(recipe.model_config(init.vocabulary.size))
     network = FinetuningRun(None, recipe, init.vocabulary).build_network()
     init.copy_to(network)
     return init, recipe, network

@@ -168,7 +168,7 @@ def test_arms_are_named_recipes_with_settings():
 
 @pytest.mark.parametrize("calls", ["pretended"], indirect=True)
 def test_fine_tunings_are_compared_by_the_grid(calls, tmp_path, monkeypatch):
-    monkeypatch.setattr("experiments.compare.kinds.read_init", lambda place, decoders: None)
+    monkeypatch.setattr("experiments.compare.kinds.read_init", lambda place: None)
     arms = ["bert=sst2:init=runs/a", "swish=sst2:init=runs/b,training.learning_rate=1e-3,epochs=2"]
     arguments = [str(tmp_path), *arms, "--seeds", "1", "--set", "max_length=64", "--data-dir", "D"]
     assert compare([*arguments, "--set", "preset=bert"]) == 0

@@ -10,9 +10,9 @@ import pytest
 
 import macaron_tf
 from experiments.embed import __main__ as embed
+from experiments.epochs import read_init, warn_start
 from experiments.finetune.__main__ import main
 from experiments.finetune.grid import combinations, markdown
-from experiments.finetune.init import read_init
 from experiments.finetune.kinds import kind_of
 from experiments.finetune.run import FinetuningRun, Predictor, measure, preset
 from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
@@ -41,6 +41,7 @@ from tests.experiments.task_toys import (
     write_toy,
     write_untrained,
 )
+from tests.harness import refuses
 from tests.interop.toys import write_bert
 
 
@@ -276,13 +277,15 @@ def test_a_pre_training_run_gives_encoder_pooler_and_vocabulary(toy, tmp_path, c
     assert_same_weights(network.encoder, pretrained.encoder)
     assert_same_weights(network.pooler, pretrained.pooler)
 
-    init.warn(recipe)
+    warn_start(init, recipe)
     assert "never saw rows of more than 12 tokens" in capsys.readouterr().err
-    with pytest.raises(UserError, match="were trained with model.norm='pre', not 'post'"):
-        init.check(override(recipe, ["model.norm=post"]))
-    with pytest.raises(UserError, match="were trained with model.scheme=None, not 'tokens/2'"):
-        init.check(override(recipe, ["model.scheme=tokens/2"]))
-    init.check(override(recipe, ["model.dropout=0.3", "model.remat=True"]))
+
+    def check(*settings):
+        init.check(override(recipe, settings).model_config(vocabulary.size))
+
+    refuses("wants model.norm='pre', not 'post'", check, "model.norm=post")
+    refuses("wants model.scheme=None, not 'tokens/2'", check, "model.scheme=tokens/2")
+    check("model.dropout=0.3", "model.remat=True")
     with pytest.raises(UserError, match="vocabulary"):
         WordPieceVocabulary((*SPECIAL_PIECES, *FILLERS)).save(tmp_path / "other")
         read_init(f"{tmp_path}/bert", vocabulary=tmp_path / "other")
@@ -347,7 +350,7 @@ MISTAKES = [
     ("TRAIN --set language_weight=0.9", "language_weight has settings of a causal classifier"),
     (
         "train sst2 OUT OWN --init RUN --set model.hidden_dim=16",
-        "were trained with model.hidden_dim=32, not 16",
+        "wants model.hidden_dim=32, not 16",
     ),
     (
         "train sst2 OUT OWN --init none --vocabulary TOY/vocabulary --model elmo_tiny",

@@ -12,7 +12,6 @@ import pytest
 import tensorflow as tf
 
 from experiments.finetune.__main__ import main
-from experiments.finetune.init import init_of
 from experiments.finetune.kinds import Limits, SpanLimits, kind_of
 from experiments.finetune.run import FinetuningRun, preset
 from experiments.pretrain import __main__ as pretrain
@@ -27,6 +26,7 @@ from macaron_tf.models import (
     catalog,
 )
 from macaron_tf.models.pretrained import Pretrained
+from macaron_tf.starts import start_of
 from macaron_tf.text import load_encoder_vocabulary
 from macaron_tf.text.normalization import NormalizationConfig
 from macaron_tf.text.sentencepiece import SentencePieceVocabulary
@@ -274,7 +274,7 @@ def test_an_adaptive_softmax_is_a_start(toy):
     config = catalog.config("transformer_xl_tiny", vocab_size=vocabulary.size, **options)
     network = built(SegmentLanguageModel, config, 4, noise=0.2)
     start = Pretrained(network, "transformer_xl_tiny", vocabulary=vocabulary)
-    init, task = init_of("xl", start), CausalClassifier(config, 2)
+    init, task = start_of("xl", start, ["encoder"]), CausalClassifier(config, 2)
     task.build()
     init.copy_to(task)
     inputs = {"token_ids": np.array([[2, 5, 6, 7]], "int32")}

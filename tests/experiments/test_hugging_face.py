@@ -9,16 +9,16 @@ import pytest
 import tensorflow as tf
 
 from experiments.embed import run as embedding
+from experiments.epochs import read_init
 from experiments.few_shot import __main__ as few_shot
 from experiments.finetune import __main__ as finetune
-from experiments.finetune.init import read_init
 from experiments.finetune.run import FinetuningRun, Predictor
 from experiments.generate import __main__ as generate
 from experiments.generate.run import open_model
 from experiments.pretrain.__main__ import main as pretrain
 from experiments.text_to_text import __main__ as text_to_text
 from experiments.text_to_text.run import TextRun, framed, recipe_for
-from experiments.text_to_text.train import read_start
+from experiments.text_to_text.train import read_init as read_pair
 from export.fine_tuned import ClassifierModule
 from export.generator import GeneratorModule
 from macaron_tf.data.translation import TranslationData
@@ -298,8 +298,8 @@ def bart(tmp_path_factory):
 
 def test_a_batch_has_their_rows_and_their_loss(bart):
     theirs, tokenizer, folder = bart
-    start = read_start(f"hugging-face:{folder}")
-    recipe = recipe_for("summarization", start, "", "tsv:none")
+    start = read_pair(f"hugging-face:{folder}")
+    recipe = recipe_for("summarization", start.source, "", "tsv:none")
     recipe = dataclasses.replace(recipe, label_smoothing=0.0, max_source=40, max_target=40)
     texts = TextRun(None, recipe, start.vocabulary).texts
     data = TranslationData.from_pairs(list(zip(LINES, TARGETS, strict=True)), texts)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import macaron_tf
+from experiments.epochs import read_init
 from experiments.finetune.__main__ import main
-from experiments.finetune.init import read_init
 from experiments.finetune.kinds import kind_of
 from experiments.finetune.run import FinetuningRun, preset
 from experiments.finetune.train import TaskData
@@ -140,7 +140,8 @@ def test_a_word_without_a_piece_has_the_usual_tag(table, usual, tmp_path, answer
     write_reading(tmp_path)
     init = read_init("none", "bert_tiny", tmp_path / "vocabulary")
     shape = [f"{name}={value}" for name, value in SHRUNK.items() if "training" not in name]
-    recipe = override(init.apply(preset("bert", get_task("tag", own=True))), [*shape, *table])
+    recipe = preset("bert", get_task("tag", own=True)).changed(**init.settings)
+    recipe = override(recipe, [*shape, *table])
     run = FinetuningRun(as_path(tmp_path / "run"), recipe, init.vocabulary)
     write_untrained(run)
     words = ["ann", "\u200b", "saw", "\xad", "️"]

@@ -8,8 +8,8 @@ import pytest
 
 import macaron_tf
 from experiments.embed.__main__ import main as embed
+from experiments.epochs import read_init
 from experiments.finetune.__main__ import main as finetune
-from experiments.finetune.init import read_init
 from experiments.finetune.run import FinetuningRun
 from experiments.generate.__main__ import main as generate
 from experiments.translate.__main__ import main as translate

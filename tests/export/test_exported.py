@@ -17,7 +17,7 @@ import tensorflow as tf
 import macaron_tf
 from experiments import registry
 from experiments.embed.run import EmbeddingRun, open_encoder, paper_recipe
-from experiments.finetune.init import read_init
+from experiments.epochs import read_init
 from experiments.finetune.kinds.classification import probabilities
 from experiments.finetune.kinds.spans import THRESHOLD
 from experiments.finetune.run import FinetuningRun, preset
@@ -146,7 +146,9 @@ def write_run(path, run_class, recipe, vocabulary, model="bert_tiny", **more) ->
     """An untrained run of one encoder or its task."""
     init = read_init("none", model, vocabulary / "vocabulary")
     settings = [f"{name}={value}" for name, value in {**TINY, **more}.items()]
-    run = run_class(as_path(path), override(init.apply(recipe), settings), init.vocabulary)
+    run = run_class(
+        as_path(path), override(recipe.changed(**init.settings), settings), init.vocabulary
+    )
     write_untrained(run, metrics={THRESHOLD: -0.5})
 
 

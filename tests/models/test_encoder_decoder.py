@@ -1,7 +1,5 @@
-"""Encoder-decoders of translation, T5 and BART: caches, causality, what is tied, the source's own
-encoder, and beginning as an encoder."""
-
-import dataclasses
+"""Encoder-decoders of translation, T5 and BART: caches, causality, what is tied, and the source's
+own encoder."""
 
 import numpy as np
 import pytest
@@ -11,7 +9,7 @@ from keras import ops
 from macaron_tf import models
 from macaron_tf.layers import MultiHeadAttention
 from macaron_tf.models import encoder_decoder
-from tests.harness import built, ids, normal, rejects
+from tests.harness import built, ids, rejects
 
 SHAPES = {
     "vocab_size": 24,
@@ -181,107 +179,3 @@ def test_the_first_stage_is_the_papers(block):
     assert tuple(kernel.shape) == (16, 48) and tuple(bias.shape) == (48,)
     first, second = ({id(v) for v in model.encoder.blocks[n].trainable_variables} for n in range(2))
     assert {id(kernel), id(bias)} <= first - second
-
-
-BASE = models.EncoderDecoderConfig(99, 64, 64, 4, 3, 3, dropout=0.0)
-SMALL = models.EncoderConfig(24, 16, 48, 2, 2, max_length=12, dropout=0.0, initializer_range=0.3)
-
-
-def started(config, parts=encoder_decoder.PARTS, languages=(0, 0)):
-    """An encoder whose weights are nowhere 0 or 1, and an encoder-decoder that begins as it."""
-    encoder = built(models.Encoder, config)
-    encoder.set_weights([normal(*w.shape, seed=i) for i, w in enumerate(encoder.weights)])
-    network = built(models.EncoderDecoder, encoder_decoder.config_from_encoder(config, BASE, parts))
-    encoder_decoder.copy_embeddings(network, encoder, languages)
-    if "encoder" in parts:
-        network.encoder.copy_from(encoder.stack)
-    if "decoder" in parts:
-        network.decoder.copy_from(encoder.stack)
-    return encoder, network
-
-
-SPLIT = {"scheme": "tokens/2, channels, tokens/2"}
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        *(
-            {"block": block, "positions": positions}
-            for block in ("transformer", "macaron", "swish_rnn", ("macaron", "swish_rnn"))
-            for positions in ("learned", "sinusoidal", "none")
-        ),
-        {"positions": "none", **SPLIT},
-    ],
-)
-def test_it_encodes_what_the_encoder_encodes(options):
-    config = dataclasses.replace(SMALL, num_segments=0, num_languages=3, **options)
-    encoder, network = started(config, languages=(2, 1))
-    source = ids(3, 7)
-    source[-1, 4:] = 0
-    expected = encoder({"token_ids": source, "language_ids": np.full_like(source, 2)})
-    real = source != 0
-    np.testing.assert_allclose(
-        np.asarray(network.encode(source))[real], np.asarray(expected)[real], atol=1e-5
-    )
-    other = encoder({"token_ids": source, "language_ids": np.full_like(source, 1)})
-    assert np.abs(np.asarray(network.encode(source)) - np.asarray(other)).max() > 0.01
-
-
-def test_a_segment_of_bert_is_added_and_its_bias_is_the_encoders():
-    config = dataclasses.replace(SMALL, norm="pre", relative_bias="per_layer", gated=True)
-    encoder, network = started(config)
-    source = ids(2, 7)
-    expected = np.asarray(encoder({"token_ids": source}))
-    np.testing.assert_allclose(np.asarray(network.encode(source)), expected, atol=1e-5)
-    # A decoder's distances have other buckets: its bias stays drawn.
-    theirs, drawn = encoder.stack.biases[0].weights[0], network.decoder.biases[0].weights[0]
-    assert np.abs(np.asarray(theirs) - np.asarray(drawn)).max() > 0.1
-
-
-@pytest.mark.parametrize("options", [{}, SPLIT])
-def test_a_decoder_of_a_language_model_has_its_weights_and_its_bias(options):
-    config = dataclasses.replace(SMALL, causal=True, relative_bias="shared", num_segments=0)
-    config = dataclasses.replace(config, **options)
-    encoder, network = started(config, ("decoder",))
-    for mine, theirs in zip(network.decoder.blocks, encoder.stack.blocks, strict=True):
-        own = [residual for kind, residual in mine.sublayers if kind != "memory"]
-        for one, (_, other) in zip(own, theirs.sublayers, strict=True):
-            for a, b in zip(one.get_weights(), other.get_weights(), strict=True):
-                np.testing.assert_array_equal(a, b)
-    np.testing.assert_array_equal(
-        network.decoder.biases[0].get_weights()[0], encoder.stack.biases[0].get_weights()[0]
-    )
-    assert network.config.num_encoder_layers == BASE.num_encoder_layers
-    assert network.config.num_decoder_layers == config.num_layers
-
-
-@pytest.mark.parametrize("scaled", [False, True])
-def test_a_pre_norm_decoder_without_its_new_attention_is_the_language_model(scaled):
-    config = dataclasses.replace(SMALL, causal=True, norm="pre", num_segments=0, block="macaron")
-    config = dataclasses.replace(config, embedding_scale=scaled)
-    encoder, network = started(config, ("decoder",))
-    for block in network.decoder.blocks:
-        output = block.cross_attention_1.sublayer.output_projection
-        output.set_weights([np.zeros_like(one) for one in output.get_weights()])
-    target = ids(2, 6, seed=1)
-    hidden = network.hidden_states({"source": ids(2, 5), "target": target})
-    expected = encoder({"token_ids": target})
-    np.testing.assert_allclose(np.asarray(hidden), np.asarray(expected), atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"block": "gmlp"}, "block='gmlp': an encoder-decoder has blocks of transformer"),
-        ({"embedding_dim": 8}, "embedding_dim=8: an encoder-decoder has embedding_dim=16 only"),
-        ({"sharing": "all"}, "sharing='all'"),
-        ({"positions": "transformer_xl"}, "positions='transformer_xl'"),
-        ({"affine": False}, "affine=False"),
-    ],
-)
-def test_what_does_not_fit_is_named(change, reason):
-    with pytest.raises(ValueError, match=reason):
-        encoder_decoder.config_from_encoder(
-            dataclasses.replace(SMALL, **change), BASE, encoder_decoder.PARTS
-        )

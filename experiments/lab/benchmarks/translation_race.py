@@ -18,7 +18,7 @@ from experiments import registry
 from experiments.lab.benchmarks.workers import thread_variables
 from experiments.recipe import override
 from experiments.studies import flags, validations
-from experiments.translate.init import Start
+from experiments.translate.init import TranslationStart
 from experiments.translate.run import TranslationRecipe
 from macaron_tf.data.batches import Buckets
 from macaron_tf.data.sources.readers import read_pairs
@@ -247,7 +247,7 @@ def prepare(options: argparse.Namespace, work: pathlib.Path) -> dict[str, Traine
     """Writes both systems' input into a folder; returns their trainers by name."""
     recipe = equal_recipe(options.set, options.dropout)
     languages, tfds = recipe.data.languages, Tfds(options.data_dir)
-    vocabulary = Start("").vocabulary(recipe, tfds=tfds)
+    vocabulary = TranslationStart().vocabulary(recipe, tfds=tfds)
     vocabulary.save(work / "vocabulary")
     data = TranslationData.build(
         recipe.data.source,

@@ -7,13 +7,13 @@ import pytest
 import tensorflow as tf
 
 from experiments import registry
-from experiments.finetune.init import read_init
+from experiments.epochs import read_init
 from experiments.pretrain.corpus import train_vocabulary
 from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
 from experiments.recipe import override
 from experiments.run import Run
 from experiments.translate.__main__ import main
-from experiments.translate.init import read_start
+from experiments.translate.init import read_init as read_start
 from experiments.translate.run import TranslationRun
 from export.saved_model import main as export
 from macaron_tf.io.paths import as_path
@@ -287,4 +287,4 @@ def test_other_vocabularies_runs_and_flags_are_refused(starts, number_text, tmp_
 
 def test_an_init_names_its_languages(starts):
     assert read_init(starts["xlm"]).source.languages == ("en", "de")
-    refuses("is an encoder-decoder", read_init, starts["bart"])
+    refuses("is an encoder-decoder", read_init, starts["bart"], kinds=["encoder"])

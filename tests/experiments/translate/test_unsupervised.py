@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from experiments.pretrain.run import PretrainingRun
 from experiments.translate.__main__ import main
-from experiments.translate.init import read_start
+from experiments.translate.init import read_init as read_start
 from experiments.translate.run import TranslationRun
 from experiments.translate.train import _warn_unread
 from macaron_tf.data.batches import Batch

@@ -1,0 +1,163 @@
+"""Starts: networks that begin with the weights of others."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from macaron_tf import models, starts
+from macaron_tf.models.pretrained import Pretrained
+from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
+from tests.harness import built, ids, normal, refuses
+
+BASE = models.EncoderDecoderConfig(99, 64, 64, 4, 3, 3, dropout=0.0)
+SMALL = models.EncoderConfig(24, 16, 48, 2, 2, max_length=12, dropout=0.0, initializer_range=0.3)
+
+
+def started(config, parts=starts.PARTS, languages=(0, 0)):
+    """An encoder whose weights are nowhere 0 or 1, and an encoder-decoder that begins as it."""
+    encoder = built(models.Encoder, config)
+    encoder.set_weights([normal(*w.shape, seed=i) for i, w in enumerate(encoder.weights)])
+    network = built(models.EncoderDecoder, starts.config_from_encoder(config, BASE, parts))
+    starts.copy_encoder(network, encoder, parts, languages)
+    return encoder, network
+
+
+SPLIT = {"scheme": "tokens/2, channels, tokens/2"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *(
+            {"block": block, "positions": positions}
+            for block in ("transformer", "macaron", "swish_rnn", ("macaron", "swish_rnn"))
+            for positions in ("learned", "sinusoidal", "none")
+        ),
+        {"positions": "none", **SPLIT},
+    ],
+)
+def test_it_encodes_what_the_encoder_encodes(options):
+    config = dataclasses.replace(SMALL, num_segments=0, num_languages=3, **options)
+    encoder, network = started(config, languages=(2, 1))
+    source = ids(3, 7)
+    source[-1, 4:] = 0
+    expected = encoder({"token_ids": source, "language_ids": np.full_like(source, 2)})
+    real = source != 0
+    np.testing.assert_allclose(
+        np.asarray(network.encode(source))[real], np.asarray(expected)[real], atol=1e-5
+    )
+    other = encoder({"token_ids": source, "language_ids": np.full_like(source, 1)})
+    assert np.abs(np.asarray(network.encode(source)) - np.asarray(other)).max() > 0.01
+
+
+def test_a_segment_of_bert_is_added_and_its_bias_is_the_encoders():
+    config = dataclasses.replace(SMALL, norm="pre", relative_bias="per_layer", gated=True)
+    encoder, network = started(config)
+    source = ids(2, 7)
+    expected = np.asarray(encoder({"token_ids": source}))
+    np.testing.assert_allclose(np.asarray(network.encode(source)), expected, atol=1e-5)
+    # A decoder's distances have other buckets: its bias stays drawn.
+    theirs, drawn = encoder.stack.biases[0].weights[0], network.decoder.biases[0].weights[0]
+    assert np.abs(np.asarray(theirs) - np.asarray(drawn)).max() > 0.1
+
+
+@pytest.mark.parametrize("options", [{}, SPLIT])
+def test_a_decoder_of_a_language_model_has_its_weights_and_its_bias(options):
+    config = dataclasses.replace(SMALL, causal=True, relative_bias="shared", num_segments=0)
+    config = dataclasses.replace(config, **options)
+    encoder, network = started(config, ("decoder",))
+    for mine, theirs in zip(network.decoder.blocks, encoder.stack.blocks, strict=True):
+        own = [residual for kind, residual in mine.sublayers if kind != "memory"]
+        for one, (_, other) in zip(own, theirs.sublayers, strict=True):
+            for a, b in zip(one.get_weights(), other.get_weights(), strict=True):
+                np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(
+        network.decoder.biases[0].get_weights()[0], encoder.stack.biases[0].get_weights()[0]
+    )
+    assert network.config.num_encoder_layers == BASE.num_encoder_layers
+    assert network.config.num_decoder_layers == config.num_layers
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_pre_norm_decoder_without_its_new_attention_is_the_language_model(scaled):
+    config = dataclasses.replace(SMALL, causal=True, norm="pre", num_segments=0, block="macaron")
+    config = dataclasses.replace(config, embedding_scale=scaled)
+    encoder, network = started(config, ("decoder",))
+    for block in network.decoder.blocks:
+        output = block.cross_attention_1.sublayer.output_projection
+        output.set_weights([np.zeros_like(one) for one in output.get_weights()])
+    target = ids(2, 6, seed=1)
+    hidden = network.hidden_states({"source": ids(2, 5), "target": target})
+    expected = encoder({"token_ids": target})
+    np.testing.assert_allclose(np.asarray(hidden), np.asarray(expected), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"block": "gmlp"}, "block='gmlp': an encoder-decoder has blocks of transformer"),
+        ({"embedding_dim": 8}, "embedding_dim=8: an encoder-decoder has embedding_dim=16 only"),
+        ({"sharing": "all"}, "sharing='all'"),
+        ({"positions": "transformer_xl"}, "positions='transformer_xl'"),
+        ({"affine": False}, "affine=False"),
+    ],
+)
+def test_what_does_not_fit_is_named(change, reason):
+    with pytest.raises(ValueError, match=reason):
+        starts.config_from_encoder(dataclasses.replace(SMALL, **change), BASE, starts.PARTS)
+
+
+VOCABULARY = WordPieceVocabulary((*SPECIAL_PIECES, *"abcdefghij"))
+
+
+def start(network, **usage) -> starts.Start:
+    """The start of a network of `VOCABULARY`."""
+    kinds = [*starts.KINDS]
+    return starts.start_of("runs/x", Pretrained(network, vocabulary=VOCABULARY, **usage), kinds)
+
+
+def bert(**changes):
+    """A BERT of the pairs of sentences, with `noise` in all weights."""
+    config = dataclasses.replace(SMALL, **changes)
+    return built(models.PretrainingEncoder, config, sentence_pair=True, noise=0.2)
+
+
+def same(one, other):
+    for a, b in zip(one.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_each_kind_of_network_takes_what_it_shares():
+    """A task's network, one of another objective, and a network of the same kind."""
+    source = bert()
+    task = built(models.EncoderClassifier, SMALL, 3)
+    assert start(source).copy_to(task) == []
+    same(task.encoder, source.encoder)
+    same(task.pooler, source.pooler)
+    single = built(models.PretrainingEncoder, SMALL, sentence_pair=False)
+    assert start(source).copy_to(single) == []
+    same(single.masked_language, source.masked_language)
+    pairs = bert()
+    assert start(single).copy_to(pairs) == ["pooler", "sentence_pair"]
+    same(pairs.encoder, single.encoder)
+    assert start(source.encoder).copy_to(pairs) == ["masked_language", "pooler", "sentence_pair"]
+    plain = built(models.PretrainingEncoder, SMALL, head_options={"transform": False})
+    assert start(source).copy_to(plain) == []  # a head of fewer weights
+    np.testing.assert_array_equal(plain.masked_language.bias, source.masked_language.bias)
+
+
+def test_a_network_that_cannot_be_filled_is_refused():
+    task = built(models.EncoderClassifier, dataclasses.replace(SMALL, hidden_dim=32), 3)
+    refuses("the weights do not fit the model: ", start(bert()).copy_to, task)
+    pair = built(models.EncoderDecoder, starts.config_from_encoder(SMALL, BASE, ()))
+    refuses("whose weights do not fill the encoder", start(bert()).copy_to, pair)
+    other = bert(scheme="channels, tokens")
+    refuses("wants model.scheme=None, not 'channels, tokens'", start(bert()).copy_to, other)
+    refuses(
+        "is an encoder-decoder: give an encoder",
+        starts.start_of,
+        "runs/x",
+        Pretrained(pair),
+        ["encoder"],
+    )
