@@ -1,7 +1,6 @@
 """`slides encoders` and `decoders`: comparisons, one after another, and figures of their runs."""
 
 import argparse
-import dataclasses
 import functools
 import pathlib
 import re
@@ -13,87 +12,61 @@ from experiments.studies import flags
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import read_json
 
-
-@dataclasses.dataclass(frozen=True)
-class Comparison:
-    """A command `compare`, in the folder of its name.
-
-    Attributes:
-        arms: as on its command line.
-        differ: settings of the text that are compared.
-        settings: of all arms.
-        every_seed: trained with every seed, for a comparison that the slides make; else with one.
-    """
-
-    arms: tuple[str, ...]
-    differ: tuple[str, ...] = ()
-    settings: tuple[str, ...] = ()
-    every_seed: bool = False
-
+# Words of `compare` by the folder of a comparison; of all settings the last one counts.
+Comparisons = dict[str, tuple[str, ...]]
 
 # 5,000 updates on 2.6 million tokens, pre-norm: a post-norm model of this size may rest at guessing
 # by frequency. Without T5's bias an encoder does so too (BERT: a loss of 6.1; with both 5.4).
-_ALL = ("batch_size=8", "training.max_steps=5_000", "model.norm=pre")
-_ENCODERS = (*_ALL, "model.relative_bias=shared")
+_ALL = flags("--set", "batch_size=8", "training.max_steps=5_000", "model.norm=pre")
+_ENCODERS = (*_ALL, "--set", "model.relative_bias=shared")
 # A 40th of the tokens that are read, so that ten masks a row are seen four times each, as in
 # BERT's released data (Liu et al. 2019, section 4.1).
 _FEW = 'corpus.sources=(("tfds:wikipedia/20230601.en", "train[:3%]"),)'
-_TEXT = ("objective", "masking.", "corpus.", "vocabulary.")
 
-ENCODERS = {
-    "tokens": Comparison(
-        ("BERT=bert_tiny:masking.mask=0.8,masking.random=0.1", "ELECTRA=electra_tiny"),
-        ("objective", "masking."),
-        _ENCODERS,
-        every_seed=True,
+ENCODERS: Comparisons = {
+    "tokens": (
+        "BERT=bert_tiny:masking.mask=0.8,masking.random=0.1",
+        "ELECTRA=electra_tiny",
+        *("--differ", "objective", "masking.", *_ENCODERS),
     ),
-    "pairs": Comparison(
-        (
-            "order=albert_tiny",
-            "next=albert_tiny:corpus.pairs=next_sentence",
-            "neither=albert_tiny:corpus.pairs=none",
-        ),
-        ("corpus.pairs",),
-        _ENCODERS,
-        every_seed=True,
+    "pairs": (
+        "order=albert_tiny",
+        "next=albert_tiny:corpus.pairs=next_sentence",
+        "neither=albert_tiny:corpus.pairs=none",
+        *("--differ", "corpus.pairs", *_ENCODERS),
     ),
-    "masks": Comparison(
-        ("dynamic=roberta_tiny", "static=roberta_tiny:masking.duplicates=10"),
-        ("masking.duplicates",),
-        (*_ENCODERS, _FEW),
-        every_seed=True,
+    "masks": (
+        "dynamic=roberta_tiny",
+        "static=roberta_tiny:masking.duplicates=10",
+        *("--differ", "masking.duplicates", *_ENCODERS, "--set", _FEW),
     ),
-    "others": Comparison(
-        (
-            "RoBERTa=roberta_tiny",
-            "SpanBERT=span_bert_tiny",
-            "XLM=xlm_tiny",
-            "gMLP=gmlp_tiny",
-            "aMLP=amlp_tiny",
-        ),
-        _TEXT,
-        _ENCODERS,
+    "others": (
+        *("RoBERTa=roberta_tiny", "SpanBERT=span_bert_tiny", "XLM=xlm_tiny"),
+        *("gMLP=gmlp_tiny", "aMLP=amlp_tiny"),
+        *("--differ", "objective", "masking.", "corpus.", "vocabulary.", *_ENCODERS),
     ),
 }
 _PAIRS = {"order": "corpus", "next": "corpus-next"}  # the arms of "pairs" that read them, and where
 
 
 def _blocks(recipe: str, *names: str) -> tuple[str, ...]:
-    return tuple(f"{name}={recipe}:model.block={name}" for name in names)
+    return (*(f"{name}={recipe}:model.block={name}" for name in names), *_ALL)
 
 
 _THREE = ("transformer", "macaron", "swish_rnn")
 # Examples and a question have to fit into a row of GPT-2: 4 times as long, a quarter as many.
-_LONG = ("corpus.sequence_length=256", "model.max_length=256", "batch_size=2")
-DECODERS = {
-    "GPT": Comparison(_blocks("gpt_tiny", *_THREE), (), _ALL, every_seed=True),
-    "GPT-2": Comparison(_blocks("gpt2_tiny", *_THREE), (), (*_ALL, *_LONG)),
-    "Transformer-XL": Comparison(_blocks("transformer_xl_tiny", *_THREE), (), _ALL),
+_LONG = flags("--set", "corpus.sequence_length=256", "model.max_length=256", "batch_size=2")
+DECODERS: Comparisons = {
+    "GPT": _blocks("gpt_tiny", *_THREE),
+    "GPT-2": (*_blocks("gpt2_tiny", *_THREE), *_LONG),
+    "Transformer-XL": _blocks("transformer_xl_tiny", *_THREE),
     # A recurrence would tell each token to itself.
-    "XLNet": Comparison(_blocks("xlnet_tiny", *_THREE[:2]), (), _ALL),
-    "T5": Comparison(_blocks("t5_tiny", *_THREE), (), _ALL, every_seed=True),
-    "BART": Comparison(_blocks("bart_tiny", *_THREE), (), _ALL),
+    "XLNet": _blocks("xlnet_tiny", *_THREE[:2]),
+    "T5": _blocks("t5_tiny", *_THREE),
+    "BART": _blocks("bart_tiny", *_THREE),
 }
+# Made with every seed, for the slides make these comparisons; the others with one.
+EVERY_SEED = ("tokens", "pairs", "masks", "GPT", "T5")
 ELMO = "ELMo"
 # The same number of words as the others: 2,500 updates of 32 rows of 32.
 _ELMO_SETTINGS = ("training.max_steps=2_500",)
@@ -110,7 +83,7 @@ _RATE = "training.learning_rate=1e-4"
 class Study:
     """The comparisons of a command's options, made or read, and what is measured besides."""
 
-    def __init__(self, options: argparse.Namespace, known: dict[str, Comparison], *more: str):
+    def __init__(self, options: argparse.Namespace, known: Comparisons, *more: str):
         self.options, self.out = options, pathlib.Path(options.out)
         self.chosen = options.systems or [*known, *more]
         for name in self.chosen:
@@ -124,12 +97,11 @@ class Study:
     def compare(self, *words: str) -> None:
         """Makes the comparisons, each in its folder, and adds their reports."""
         seeds = self.options.seeds
-        for name, one in self.comparisons.items():
-            given = flags("--set", *one.settings, *self.options.set)
-            given += ["--seeds", *map(str, seeds if one.every_seed else seeds[:1])]
-            given += ["--jobs", str(self.options.jobs), *self.data, *words]
-            given += ["--differ", *one.differ] if one.differ else []
-            studies.command("compare", str(self.out / name), *one.arms, *given)
+        for name, own in self.comparisons.items():
+            given = [*own, *flags("--set", *self.options.set), *self.data, *words]
+            given += ["--seeds", *map(str, seeds if name in EVERY_SEED else seeds[:1])]
+            given += ["--jobs", str(self.options.jobs)]
+            studies.command("compare", str(self.out / name), *given)
             self.rows[name] = read_json(self.out / name / "compare.json", rows=list)["rows"]
             self.add(self.out / name / "compare.md")
 
