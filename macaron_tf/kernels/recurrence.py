@@ -46,7 +46,7 @@ def from_steps(x, length):
     return ops.transpose(x, (1, 0, 2))
 
 
-def one_step(c, x, keep, alpha, beta):
+def one_step(c, alpha, beta, x, keep=None):
     """`Swish(c - x) + x` of `(k, B, R)`; c at positions where `keep (k, B, 1)` is 0."""
     u = c - x
     new = ops.sigmoid(alpha * u + beta) * u + x
@@ -66,7 +66,8 @@ def derivatives(u, keep, alpha, beta):
 
 def scanned(x, alpha, beta, start, keep):
     """All states c `(n, k, B, R)`."""
-    return _scan(lambda c, inputs: one_step(c, *inputs, alpha, beta), start, (x, keep))
+    inputs = [x] if keep is None else [x, keep]
+    return _scan(lambda c, inputs: one_step(c, alpha, beta, *inputs), start, inputs)
 
 
 def scanned_with_gradient(x, alpha, beta, start, keep):
@@ -76,7 +77,7 @@ def scanned_with_gradient(x, alpha, beta, start, keep):
     @ops.custom_gradient
     def run(x, alpha, beta, start, *masks):
         keep = masks[0] if masks else None
-        c = _loop(lambda c, inputs: one_step(c, *inputs, alpha, beta), start, (x, keep))
+        c = _loop(lambda c, inputs: one_step(c, alpha, beta, *inputs), start, [x, *masks])
 
         def gradient(*arguments, upstream=None):
             dc = arguments[0] if upstream is None else upstream
@@ -85,7 +86,7 @@ def scanned_with_gradient(x, alpha, beta, start, keep):
             # G (n, k, B, R), from J of the step after; nothing comes after the last.
             after = ops.concatenate([jacobian[1:], ops.zeros_like(jacobian[:1])], axis=0)
             last = ops.zeros_like(dc[0])
-            g = _loop(lambda g, dc_j: dc_j[0] + dc_j[1] * g, last, (dc, after), reverse=True)
+            g = _loop(lambda g, dc_j: dc_j[0] + dc_j[1] * g, last, [dc, after], reverse=True)
             passed, gq = g * jacobian, g * q
             dalpha, dbeta = (ops.sum(array, axis=(0, 1, 2)) for array in (gq * u, gq))
             return g - passed, dalpha, dbeta, passed[0], *map(ops.zeros_like, masks)
@@ -108,46 +109,44 @@ def in_time_order(run, x, alpha, beta, step_size: int, mask, start=None):
     return ops.cast(from_steps(c, ops.shape(x)[1]), x.dtype)
 
 
-def _scan(step, start, inputs: tuple):
+def _scan(step, start, inputs: list):
     """All states of `c = step(c, inputs[i])`, stacked in front.
 
     `tf.scan` on TensorFlow, for `keras.ops.scan` does not compile under XLA there.
 
     Args:
-        step: `(c, tuple of arrays or None) -> c`.
-        inputs: arrays of n steps, or None.
+        step: `(c, arrays) -> c`.
+        inputs: arrays of n steps.
     """
-    given, step = _given(step, inputs)
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf  # not on JAX, where TensorFlow need not be installed
 
-        count = ops.shape(given[0])[0]
+        count = ops.shape(inputs[0])[0]
         if not isinstance(count, int):  # `tf.scan` needs a step where a size of c is not known
             spare = tf.cast(count == 0, tf.int32)
-            given = [tf.pad(array, [[0, spare], [0, 0], [0, 0], [0, 0]]) for array in given]
-        return tf.scan(step, given, initializer=start)[:count]
-    return _scan_on_jax(step, start, given)
+            inputs = [tf.pad(array, [[0, spare], [0, 0], [0, 0], [0, 0]]) for array in inputs]
+        return tf.scan(step, inputs, initializer=start)[:count]
+    return _scan_on_jax(step, start, inputs)
 
 
-def _loop(step, start, inputs: tuple, reverse: bool = False):
+def _loop(step, start, inputs: list, reverse: bool = False):
     """`_scan`, in either direction, whose gradient nobody asks for.
 
     On TensorFlow it gives the list of states its shape as a tensor: LiteRT cannot convert that of
     `tf.scan` where the size of the batch is unknown.
     """
-    given, step = _given(step, inputs)
     if keras.backend.backend() != "tensorflow":
-        return _scan_on_jax(step, start, given, reverse, _turn())
+        return _scan_on_jax(step, start, inputs, reverse, _turn())
     import tensorflow as tf
 
-    count, shape = ops.shape(given[0])[0], tf.shape(start)
+    count, shape = ops.shape(inputs[0])[0], tf.shape(start)
     states = tf.raw_ops.TensorListReserve(
         element_shape=shape, num_elements=count, element_dtype=start.dtype
     )
 
     def body(number, c, states):
         at = count - 1 - number if reverse else number
-        c = tf.ensure_shape(step(c, [tf.gather(array, at) for array in given]), start.shape)
+        c = tf.ensure_shape(step(c, [tf.gather(array, at) for array in inputs]), start.shape)
         states = tf.raw_ops.TensorListSetItem(input_handle=states, index=at, item=c)
         return number + 1, c, states
 
@@ -157,7 +156,7 @@ def _loop(step, start, inputs: tuple, reverse: bool = False):
     states = tf.raw_ops.TensorListStack(
         input_handle=states, element_shape=shape, element_dtype=start.dtype
     )
-    return tf.ensure_shape(states, given[0].shape[:1] + start.shape)
+    return tf.ensure_shape(states, inputs[0].shape[:1] + start.shape)
 
 
 def _scan_on_jax(step, start, inputs: list, reverse: bool = False, turn: int = 1):
@@ -175,13 +174,3 @@ def _turn() -> int:
     import jax
 
     return 8 if jax.default_backend() == "gpu" else 1
-
-
-def _given(step, inputs: tuple):
-    """The inputs that are not None, and the step as a function of c and these."""
-
-    def with_none(c, arrays):
-        left = iter(arrays)
-        return step(c, tuple(None if array is None else next(left) for array in inputs))
-
-    return [array for array in inputs if array is not None], with_none

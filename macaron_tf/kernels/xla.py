@@ -133,7 +133,7 @@ def _with_gradient(turns, steps, size, keep):
             rows = [c]
             for j in range(TURN):
                 new = read(x_rows, i * TURN + j)
-                rows.append(one_step(rows[-1], new, kept(new), alpha, beta))
+                rows.append(one_step(rows[-1], alpha, beta, new, kept(new)))
             return rows[-1], rows
 
         # The state before each turn, and after each step of it.
