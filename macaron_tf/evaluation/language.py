@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
+from scipy.special import log_softmax
 
 Metric = Callable[[np.ndarray, np.ndarray], float]  # of predictions and labels
 
@@ -95,15 +96,9 @@ def calibrated(scores: np.ndarray, content_free: np.ndarray) -> np.ndarray:
     """
     if not len(content_free):
         raise ValueError("calibration needs at least one query about nothing")
-    shares = np.exp(_log_shares(content_free)).mean(axis=0)  # (C,)
-    return _log_shares(scores) - np.log(np.maximum(shares, 1e-30))
-
-
-def _log_shares(scores: np.ndarray) -> np.ndarray:
-    """(N, C) logarithms of each choice's share among the choices."""
-    scores = np.maximum(scores, -1e30)  # all -inf: equal shares, not NaN
-    scores = scores - scores.max(axis=-1, keepdims=True)
-    return scores - np.log(np.exp(scores).sum(axis=-1, keepdims=True))
+    # Where all choices are -inf they have equal shares, not NaN.
+    scores, free = (log_softmax(np.maximum(s, -1e30), axis=-1) for s in (scores, content_free))
+    return scores - np.log(np.maximum(np.exp(free).mean(axis=0), 1e-30))  # less (C,)
 
 
 def chance(metric: Metric, labels: np.ndarray, choices: int) -> float:

@@ -109,12 +109,15 @@ class Table:
             UserError: a column that is missing or there twice, a line of too few or too many
                 columns, an empty text, or no line; names the file, the line and the column.
         """
+        mend = f"give one of each of {', '.join(columns)}, with tabs between"
+        if self._set:
+            mend = "name the columns by --set table.text=COLUMN, table.text_b and table.label"
         for column in columns:
             if self.header.count(column) != 1:
                 found = ", ".join(repr(name[:40]) for name in self.header[:20])
                 raise UserError(
                     f"{self._head}: {self.header.count(column) or 'no'} column named "
-                    f"{column!r} among {found}; {self._mend(columns)}"
+                    f"{column!r} among {found}; {mend}"
                 )
         if self._set:
             rows = enumerate(self._set.rows(columns))
@@ -140,11 +143,6 @@ class Table:
             raise UserError(
                 f"{self.path} holds no example: give a header and a line for each example"
             )
-
-    def _mend(self, columns: Sequence[str]) -> str:
-        if self._set:
-            return "name the columns by --set table.text=COLUMN, table.text_b and table.label"
-        return f"give one of each of {', '.join(columns)}, with tabs between"
 
 
 def _own_rows(source: Source, split: str) -> tuple[list[str], list[tuple[str, list[str]]]]:
