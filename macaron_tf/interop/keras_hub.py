@@ -264,15 +264,8 @@ class _Packing(_Sized):
 
     def build(self, input_shape):
         super().build(input_shape)
-        end = self.tokenizer.end_token_id
-        self.packer = keras_hub.layers.MultiSegmentPacker(
-            start_value=self.tokenizer.start_token_id,
-            end_value=end,
-            sep_value=[end] * self.tokenizer.vocabulary.pair_separators,
-            pad_value=PAD,
-            truncate=self.truncate,
-            sequence_length=self.sequence_length,
-        )
+        tokenizer = self.tokenizer
+        self.packer.sep_value = [tokenizer.end_token_id] * tokenizer.vocabulary.pair_separators
 
 
 @_registered
