@@ -12,7 +12,6 @@ where a part of theirs has no place in ours.
 from macaron_tf.interop.encoder_decoders import import_encoder_decoder, read_encoder_decoder
 from macaron_tf.interop.encoders import read_encoder, read_sentence_transformer
 from macaron_tf.interop.keras_models import (
-    copy_keras_hub,
     import_keras_hub_encoder,
     read_keras_hub,
     read_model_garden_bert,

@@ -40,13 +40,12 @@ from macaron_tf.text import PieceVocabulary
 class EncoderFamily(Family):
     """A family of encoders; None or empty for parts that it has not.
 
+    The table names heads too, of which a model may lack each.
+
     Attributes:
         positions, segments: arrays of Hugging Face, both read before the table is.
         bias: names of the bias of the head over masked tokens, one of which there is.
-        head: table of that head's transformation.
-        head_options: of our head, where they are not the encoder's.
-        pooler, sentence_pair: linear layers.
-        replaced_token: prefix of the two linear layers of ELECTRA's discriminator.
+        head_options: of our head over masked tokens, where they are not the encoder's.
         moses: whether words are cut by Moses's rules, see `read_xlm_vocabulary`; the tokenizer's
             files may then be missing.
         padding: their padding's id where the configuration does not say.
@@ -56,11 +55,7 @@ class EncoderFamily(Family):
     positions: str = ""
     segments: str | None = None
     bias: tuple[str, ...] = ()
-    head: Table = dataclasses.field(default_factory=dict)
     head_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    pooler: str | None = None
-    sentence_pair: str | None = None
-    replaced_token: str = ""
     moses: bool = False
     padding: int = 0
     positions_from_padding: bool = False
@@ -87,30 +82,22 @@ def import_encoder(
         size, pieces = vocabulary.size, vocabulary.pieces
         say_spare_rows(tokens, pieces)
     kept = np.arange(max(min(len(tokens), size), pieces)) if ids is None else ids
-    table = {
-        **family.table,
-        **family.head,
-        "tokens/table": rows(kept, size)(tokens),
-        "pooler/dense": family.pooler,
-        "sentence_pair/dense": family.sentence_pair,
-        "replaced_token/dense": f"{family.replaced_token}dense",
-        "replaced_token/answer": f"{family.replaced_token}dense_prediction",
-    }
+    table = {**family.table, "tokens/table": rows(kept, size)(tokens)}
     bias = next(filter(arrays.has, family.bias), None)
     if bias:
         table["masked_language/bias"] = Raw(bias, transform=rows(kept, size, UNUSED_TOKEN_BIAS))
-    has_pooler = arrays.has_layer(family.pooler)
+    has_pooler = arrays.has_layer(table.get("pooler/dense"))
     network = built(
         PretrainingEncoder,
         {"vocab_size": size, **settings},
-        has_pooler and arrays.has_layer(family.sentence_pair),
+        has_pooler and arrays.has_layer(table.get("sentence_pair/dense")),
         family.head_options if bias else None,
     )
     assign_weights(network, arrays, table, drawn=() if bias else ("masked_language",))
     heads, config = {}, network.config
     if has_pooler:
         heads["pooler"] = Pooler(name="pooler")
-    if family.replaced_token and arrays.has_layer(table["replaced_token/dense"]):
+    if arrays.has_layer(table.get("replaced_token/dense")):
         heads["replaced_token"] = ReplacedTokenHead(config.activation, name="replaced_token")
     for head in heads.values():
         head.build((None, None, config.hidden_dim))
@@ -172,11 +159,14 @@ _BERT = EncoderFamily(
     prefix="bert.",
     body=("embeddings.", "encoder."),
     tokens=("embeddings.word_embeddings.weight",),
-    table={"embeddings/norm": "embeddings.LayerNorm", **_LAYERS},
+    table={
+        "embeddings/norm": "embeddings.LayerNorm",
+        **_LAYERS,
+        **head_table("cls.predictions.transform."),
+        "pooler/dense": "pooler.dense",
+        "sentence_pair/dense": "cls.seq_relationship",
+    },
     bias=("cls.predictions.bias", "cls.predictions.decoder.bias"),
-    head=head_table("cls.predictions.transform."),
-    pooler="pooler.dense",
-    sentence_pair="cls.seq_relationship",
     positions="embeddings.position_embeddings.weight",
     segments="embeddings.token_type_embeddings.weight",
     output="cls.predictions.decoder.weight",
@@ -187,10 +177,9 @@ _ROBERTA = dataclasses.replace(
     _BERT,
     name="RoBERTa",
     prefix="roberta.",
+    table={**_BERT.table, **head_table("lm_head.", "layer_norm")},
     bias=("lm_head.bias", "lm_head.decoder.bias"),
-    head=head_table("lm_head.", "layer_norm"),
     head_options={"activation": "gelu"},
-    sentence_pair=None,
     output="lm_head.decoder.weight",
     padding=1,
     positions_from_padding=True,
@@ -209,11 +198,11 @@ _ALBERT = dataclasses.replace(
             ["ffn", "ffn_output"],
             "full_layer_layer_norm",
         ),
+        **head_table("predictions."),
+        "pooler/dense": "pooler",
+        "sentence_pair/dense": "sop_classifier.classifier",
     },
     bias=("predictions.bias", "predictions.decoder.bias"),
-    head=head_table("predictions."),
-    pooler="pooler",
-    sentence_pair="sop_classifier.classifier",
     output="predictions.decoder.weight",
     settings={
         **SETTINGS,
@@ -233,13 +222,15 @@ _ELECTRA = dataclasses.replace(
     name="ELECTRA",
     prefix="electra.",
     body=("embeddings", "encoder."),
-    table={**_BERT.table, "encoder/projection": "embeddings_project"},
+    table={
+        **_BERT.table,
+        **head_table("generator_predictions."),
+        "encoder/projection": "embeddings_project",
+        "replaced_token/dense": "discriminator_predictions.dense",
+        "replaced_token/answer": "discriminator_predictions.dense_prediction",
+    },
     bias=("generator_lm_head.bias",),
-    head=head_table("generator_predictions."),
     head_options={"activation": "gelu"},
-    pooler=None,
-    sentence_pair=None,
-    replaced_token="discriminator_predictions.",
     output="generator_lm_head.weight",
     settings={
         **SETTINGS,

@@ -1,14 +1,10 @@
-"""Models of Keras: KerasHub's BERT, DistilBERT, ELECTRA, RoBERTa and GPT-2, its Transformer layers,
-and Model Garden's BERT.
-"""
+"""KerasHub's BERT, DistilBERT, ELECTRA, RoBERTa and GPT-2, and Model Garden's BERT."""
 
 import dataclasses
 import pathlib
 import re
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import keras
 import numpy as np
 
 from macaron_tf.errors import UserError, needed
@@ -18,7 +14,6 @@ from macaron_tf.interop.arrays import (
     Raw,
     Table,
     activation_name,
-    assign_weights,
     check_files,
     read_checkpoint,
     read_json,
@@ -27,8 +22,6 @@ from macaron_tf.interop.arrays import (
 from macaron_tf.interop.encoders import SETTINGS, EncoderFamily, head_table, import_encoder
 from macaron_tf.interop.language_models import LANGUAGE_FAMILIES, import_language_model
 from macaron_tf.interop.vocabularies import read_keras_hub_vocabulary
-from macaron_tf.layers.blocks import TransformerBlock
-from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.models.pretrained import Pretrained
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.wordpiece import WordPieceVocabulary
@@ -37,57 +30,14 @@ if TYPE_CHECKING:
     import keras_hub
 
 
-_PARTS = ("query", "key", "value", "attention_output")
-_FEED_FORWARD = ("feedforward_intermediate_dense", "feedforward_output_dense")
-
-
-def _keras_hub_layer(theirs: str, attention: str, ours: str = "block_{}") -> Table:
+def _keras_hub_layer(attention: str) -> Table:
     return transformer_layer(
-        theirs,
-        [f"{attention}/{part}" for part in _PARTS],
+        "transformer_layer_{}/",
+        [f"{attention}/{part}" for part in ("query", "key", "value", "attention_output")],
         "self_attention_layer_norm",
-        _FEED_FORWARD,
+        ("feedforward_intermediate_dense", "feedforward_output_dense"),
         "feedforward_layer_norm",
-        [f"cross_attention/{part}" for part in _PARTS],
-        "cross_attention_layer_norm",
-        ours,
     )
-
-
-def copy_keras_hub(
-    model: EncoderDecoder,
-    table: np.ndarray,
-    encoder: Sequence[keras.layers.Layer],
-    decoder: Sequence[keras.layers.Layer],
-    final_norms: Sequence[keras.layers.LayerNormalization] = (),
-) -> None:
-    """Copies KerasHub layers into our model, which must have Transformer blocks.
-
-    Args:
-        model: built, `block="transformer"`, as many layers as given, `norm="pre"` where theirs
-            have `normalize_first=True`.
-        table: token embeddings `(V, D)`.
-        encoder: `keras_hub.layers.TransformerEncoder`s, built, first to last.
-        decoder: `keras_hub.layers.TransformerDecoder`s, built with cross-attention.
-        final_norms: after the encoder and the decoder, for `norm="pre"`: KerasHub leaves them to
-            the caller.
-    """
-    if model.config.splitting(TransformerBlock.scheme) != TransformerBlock.scheme:
-        raise UserError(
-            f"scheme={model.config.scheme!r}: KerasHub's layers are a Transformer's, whose scheme "
-            "is 'tokens, channels'"
-        )
-    layers = {f"encoder_{number}": layer for number, layer in enumerate(encoder)}
-    layers |= {f"decoder_{number}": layer for number, layer in enumerate(decoder)}
-    layers |= dict(zip(("encoder_norm", "decoder_norm"), final_norms, strict=False))
-    names = {
-        "embedding/table": table,
-        **_keras_hub_layer("encoder_{}/", "self_attention_layer", "encoder/block_{}"),
-        **_keras_hub_layer("decoder_{}/", "self_attention", "decoder/block_{}"),
-        "encoder/final_norm": "encoder_norm",
-        "decoder/final_norm": "decoder_norm",
-    }
-    assign_weights(model, KerasArrays.of_layers(layers), names)
 
 
 _KERAS_HUB = EncoderFamily(
@@ -98,11 +48,11 @@ _KERAS_HUB = EncoderFamily(
         "embeddings/segments": Raw("segment_embedding/embeddings"),
         "embeddings/norm": "embeddings_layer_norm",
         "encoder/projection": "embeddings_projection",
-        **_keras_hub_layer("transformer_layer_{}/", "self_attention_layer"),
+        **_keras_hub_layer("self_attention_layer"),
+        **head_table("masked_lm_head/intermediate_", "layer_norm"),
+        "pooler/dense": "pooled_dense",
     },
     bias=("masked_lm_head/output_bias",),
-    head=head_table("masked_lm_head/intermediate_", "layer_norm"),
-    pooler="pooled_dense",
 )
 # The backbones that are read as encoders, and the file of their vocabularies.
 _ENCODERS = {
@@ -118,7 +68,7 @@ _KERAS_HUB_GPT2 = dataclasses.replace(
     table={
         "embeddings/positions": "position_embedding",
         "stack/final_norm": "layer_norm",
-        **_keras_hub_layer("transformer_layer_{}/", "self_attention"),
+        **_keras_hub_layer("self_attention"),
     },
     output="",
     body=("transformer_layer_",),
@@ -231,11 +181,11 @@ _MODEL_GARDEN = EncoderFamily(
             ["_intermediate_dense", "_output_dense"],
             "_output_layer_norm",
         ),
+        **head_table("masked_lm/", "layer_norm"),
+        "pooler/dense": "_pooler_layer",
     },
     # A checkpoint's spelling of output_bias/bias.
     bias=("masked_lm/output_bias.Sbias",),
-    head=head_table("masked_lm/", "layer_norm"),
-    pooler="_pooler_layer",
 )
 # A next-sentence head has a pooler of its own, trained in place of the encoder's (`..` is a
 # checkpoint's spelling of a dot).
@@ -277,6 +227,8 @@ def read_model_garden_bert(directory: str | pathlib.Path, lower_case: bool) -> P
     )
     family = _MODEL_GARDEN
     if arrays.has_layer(_NEXT_SENTENCE):
-        family = dataclasses.replace(family, pooler=_NEXT_SENTENCE)
-    arrays.array(f"{family.pooler}/kernel")  # every checkpoint has a pooler behind its last layer
+        table = {**family.table, "pooler/dense": _NEXT_SENTENCE}
+        family = dataclasses.replace(family, table=table)
+    # Every checkpoint has a pooler behind its last layer.
+    arrays.array(f"{family.table['pooler/dense']}/kernel")
     return import_encoder(arrays, family, settings, vocabulary)

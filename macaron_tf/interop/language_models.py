@@ -191,6 +191,7 @@ _XLNET = Family(
         "feed_forward/inner": "layer.{}.ff.layer_1",
         "feed_forward/outer": "layer.{}.ff.layer_2",
         "feed_forward_1/norm": "layer.{}.ff.layer_norm",
+        "pooler/dense": _XLNET_SUMMARY,
     },
     settings={
         "hidden_dim": ("d_model", 1024),
@@ -252,7 +253,6 @@ def read_xlnet(directory: str | pathlib.Path) -> Pretrained:
         **_XLNET.table,
         "tokens/table": rows(ids, size)(tokens),
         "language_head/bias": Raw("lm_loss.bias", transform=rows(ids, size, UNUSED_TOKEN_BIAS)),
-        "pooler/dense": _XLNET_SUMMARY,
     }
     has_head = arrays.has("lm_loss.bias")
     assign_weights(network, arrays, table, drawn=() if has_head else ("language_head",))
