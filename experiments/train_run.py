@@ -99,7 +99,8 @@ def train_run(
         else:
             model = build_fit_model(network, objective, recipe.training, first_stage=stage)
             model.per_worker_data = data.per_worker
-    model.carry(run.memory(network), run.memory(network, "evaluation"))
+    model.memory = run.memory(network)
+    model.evaluation_memory = run.memory(network, "evaluation")
     if note is not None:
         print(f"{recipe.model_name}: {network.count_params():,} parameters{note}", flush=True)
     ours = False  # set once this process holds the folder's lock

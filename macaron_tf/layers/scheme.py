@@ -23,6 +23,7 @@ tokens, by a step of their size, or exactly where `memory` stands, which a block
 cross-attention passes over.
 """
 
+import functools
 import re
 from dataclasses import dataclass
 from fractions import Fraction
@@ -97,6 +98,7 @@ _TERM = re.compile(
 )
 
 
+@functools.cache
 def parse_scheme(text: str) -> tuple[Mix, ...]:
     """The operators that a scheme's text spells; a ValueError says in a clause where it fails."""
     while group := _GROUP.search(text):  # the innermost first

@@ -1,8 +1,7 @@
 """The model that `fit` trains: a network, an objective, and exact updates over many tokens."""
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
 
 import keras
 import tensorflow as tf
@@ -10,9 +9,9 @@ import tensorflow as tf
 from macaron_tf.distribution import distributed, spread_seeds
 from macaron_tf.io.progress import Progress
 from macaron_tf.training.config import TrainingConfig
-from macaron_tf.training.optimizer import ExponentialMovingAverage, make_optimizer
+from macaron_tf.training.optimizer import make_optimizer
 from macaron_tf.training.trained_model import TrainedModel, features, freeze
-from macaron_tf.training.updates import UPDATES, FirstStage, Objective, Updates
+from macaron_tf.training.updates import ADDED, UPDATES, FirstStage, Objective, Updates, sums_of
 
 _ITERATORS = tf.data.Iterator | tf.distribute.DistributedIterator
 
@@ -63,30 +62,10 @@ class FitModel(TrainedModel, keras.Model):
     ):
         super().__init__(network, objective, config, **kwargs)
         self.updates = Updates(network, objective, self.config, first_stage)
+        self.skipped_in_a_row = self.updates.skipped_in_a_row
         self.steps_left = self._left_in_epoch
         self.per_worker_data = False
         self._steps_per_epoch: int | None = None
-
-    @property
-    def ema(self) -> ExponentialMovingAverage | None:
-        return self.updates.ema
-
-    @property
-    def memory(self) -> Sequence[keras.Variable]:
-        return self.updates.memory
-
-    @property
-    def strategy(self) -> tf.distribute.Strategy:
-        return self.updates.strategy
-
-    @property
-    def skipped_in_a_row(self) -> tf.Variable:
-        return self.updates.skipped_in_a_row
-
-    def carry(
-        self, memory: Sequence[keras.Variable], evaluation: Sequence[keras.Variable] = ()
-    ) -> None:
-        self.updates.memory = memory
 
     def _maybe_symbolic_build(self, *args, **kwargs) -> None:
         """Replaces Keras's, which draws a batch and fails on the dicts of several workers."""
@@ -125,7 +104,7 @@ class FitModel(TrainedModel, keras.Model):
         return []
 
     def prepare(self) -> None:
-        """Makes the variables of the optimizer and the average, once the network is built.
+        """See `TrainedModel.prepare`.
 
         Raises:
             ValueError: the network is not built, or the objective has weights of its own.
@@ -133,14 +112,10 @@ class FitModel(TrainedModel, keras.Model):
         if not self.network.built:
             raise ValueError("build the network first: call it once on a batch")
         begun, self.built = self.built, True
-        weights = self.network.trainable_variables
-        if len(self.trainable_variables) > len(weights):
+        if len(self.trainable_variables) > len(self.network.trainable_variables):
             raise ValueError("the objective has trainable weights; they belong to the network")
-        with self._scope():
-            if not self.optimizer.built:
-                self.optimizer.build(weights)
-            if self.config.ema_decay is not None and self.ema is None:
-                self.updates.ema = ExponentialMovingAverage(weights, self.config.ema_decay)
+        super().prepare()
+        self.updates.ema = self.ema
         if not begun:
             spread_seeds(self.strategy, self.seed_states)
 
@@ -182,7 +157,8 @@ class FitModel(TrainedModel, keras.Model):
     def train_step(self, data) -> dict[str, tf.Tensor]:
         """One update from one micro-batch; returns its values by name."""
         values = self.updates.apply(*self.updates.micro_step(features(data)))
-        return dict(zip(self.updates.update_names, tf.unstack(values), strict=True))
+        names = (*self.updates.names["train"], *ADDED)
+        return dict(zip(names, tf.unstack(values), strict=True))
 
     def make_train_function(self, force: bool = False):
         """`iterator -> logs`: several updates a call, their micro-batches drawn in the graph."""
@@ -192,11 +168,7 @@ class FitModel(TrainedModel, keras.Model):
         micro_step = self._graph(
             lambda batch: updates.micro_step(features(batch)), self.jit_compile
         )
-        several = self._graph(
-            lambda iterator, count: updates.several(
-                lambda: updates.update(micro_step, iterator), count
-            )
-        )
+        several = self._graph(lambda iterator, count: updates.several(micro_step, iterator, count))
         update_on_batch = self._graph(lambda batch: updates.apply(*micro_step(batch)))
 
         def train_function(iterator):
@@ -216,7 +188,7 @@ class FitModel(TrainedModel, keras.Model):
                 raise self._ended() from None
             # Keras counts a call as one step: its next count - 1 steps are passed over.
             self.calls_to_pass = count - 1
-            return self._count(count, updates.update_names, values)
+            return self._count(count, (*updates.names["train"], *ADDED), values)
 
         self.train_function = train_function
         return train_function
@@ -242,17 +214,12 @@ class FitModel(TrainedModel, keras.Model):
         self.test_function = test_function
         return test_function
 
-    def _scope(self) -> AbstractContextManager:
-        """The scope in which variables have a copy on each replica."""
-        several = self.strategy.num_replicas_in_sync > 1
-        return self.strategy.scope() if several else nullcontext()
-
     def _build_on(self, x) -> None:
         """Builds a network that is not built on the first batch of a dataset."""
         if not self.network.built and isinstance(x, tf.data.Dataset):
-            with self._scope():
+            with self.strategy.scope():
                 for batch in x.take(1):
-                    self.updates.sums(features(batch), training=False)
+                    sums_of(self.objective, self.network, features(batch), training=False)
 
     def _dealt(self, batches: Iterator):
         """The iterator; of `train_on_batch` and `test_on_batch`, of the replicas' shares."""

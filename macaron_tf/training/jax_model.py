@@ -12,7 +12,7 @@ from macaron_tf.distribution.mesh import Batch, spread
 from macaron_tf.errors import UserError
 from macaron_tf.io.progress import Progress
 from macaron_tf.training.config import TrainingConfig
-from macaron_tf.training.optimizer import ExponentialMovingAverage, make_optimizer
+from macaron_tf.training.optimizer import make_optimizer
 from macaron_tf.training.trained_model import TrainedModel, features, freeze
 from macaron_tf.training.updates import ADDED, UPDATES, FirstStage, Objective, pack, sums_of
 
@@ -33,10 +33,7 @@ class JaxModel(TrainedModel):
 
     def __init__(self, network: keras.Model, objective: Objective, config: TrainingConfig):
         super().__init__(network, objective, config)
-        self.strategy = tf.distribute.get_strategy()
         self.optimizer = make_optimizer(config, network.trainable_variables)
-        self.ema = None
-        self.memory = self._evaluation = ()
         self.skipped_in_a_row = keras.Variable(0, trainable=False, dtype="int32")
         self.stop_training = False
         # Names of the packed sums of a "train" and a "test" step, known once traced.
@@ -48,24 +45,15 @@ class JaxModel(TrainedModel):
         self._add = jax.jit(_added, donate_argnums=0)
         self._apply: Callable | None = None
 
-    def carry(
-        self, memory: Sequence[keras.Variable], evaluation: Sequence[keras.Variable] = ()
-    ) -> None:
-        self.memory, self._evaluation = memory, evaluation
-
-    def prepare(self) -> None:
-        """Makes the variables of the optimizer and the average, once the network is built."""
-        weights = self.network.trainable_variables
-        if not self.optimizer.built:
-            self.optimizer.build(weights)
-        if self.config.ema_decay is not None and self.ema is None:
-            self.ema = ExponentialMovingAverage(weights, self.config.ema_decay)
-
     def variables(self) -> dict[str, list[keras.Variable]]:
         """All variables, by their part in an update."""
         return {
             "trained": self.network.trainable_variables,
-            "others": [*self.network.non_trainable_variables, *self.memory, *self._evaluation],
+            "others": [
+                *self.network.non_trainable_variables,
+                *self.memory,
+                *self.evaluation_memory,
+            ],
             "optimizer": self.optimizer.variables,
             "average": self.ema.shadows if self.ema else [],
             "skipped": [self.skipped_in_a_row],

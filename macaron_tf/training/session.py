@@ -252,10 +252,7 @@ class TrainingSession(keras.callbacks.Callback):
         elif due and step % self.config.validate_every:
             self.save()
 
-    def on_epoch_end(self, epoch, logs=None):
-        self.end_round()
-
-    def end_round(self) -> None:
+    def on_epoch_end(self, epoch=None, logs=None):
         """Validates first, so that the checkpoint of a round's end knows its score."""
         if self.validate is not None:
             self._validate()
@@ -406,7 +403,7 @@ def train(
                 ending.callback(reporter.finish)
                 reporter.start(model.step, session.state.validated_at)
             if validate is not None and session.owes_validation():
-                session.end_round()
+                session.on_epoch_end()
             if not session.decide()[0]:
                 _fit(session, train_dataset_fn, callbacks)
         workers.totals([0.0])  # a barrier: the chief has written

@@ -39,15 +39,14 @@ class TrainedModel:
         calls_to_pass: how many of Keras's next steps do nothing: a resumed epoch's earlier updates.
         steps_left: `step -> int`, how many updates may follow in one call; by default 1.
         endless: whether data that end are an error rather than the end of the epoch.
-        memory: variables that carry texts from batch to batch, saved with the run.
+        memory: variables that carry texts from batch to batch, `(rows of a replica, ...)` each,
+            saved with the run; to be set before training, as is `evaluation_memory`, which does
+            the same in an evaluation.
         strategy: of the replicas and workers that share the batches; JAX has one process.
         optimizer, ema, skipped_in_a_row: of the updates; the moving average may be None.
     """
 
     optimizer: keras.optimizers.Optimizer
-    ema: ExponentialMovingAverage | None
-    memory: Sequence[keras.Variable]
-    strategy: tf.distribute.Strategy
     skipped_in_a_row: tf.Variable | keras.Variable
 
     def __init__(
@@ -63,8 +62,21 @@ class TrainedModel:
         self.steps_left: Callable[[int], int] = lambda step: 1
         self.calls_to_pass = 0
         self.endless = False
+        self.memory: Sequence[keras.Variable] = ()
+        self.evaluation_memory: Sequence[keras.Variable] = ()
+        self.strategy = tf.distribute.get_strategy()
+        self.ema: ExponentialMovingAverage | None = None
         self._epoch_sums = Sums()
         self._epoch_start = 0
+
+    def prepare(self) -> None:
+        """Makes the variables of the optimizer and the average, once the network is built."""
+        weights = self.network.trainable_variables
+        with self.strategy.scope():
+            if not self.optimizer.built:
+                self.optimizer.build(weights)
+            if self.config.ema_decay is not None and self.ema is None:
+                self.ema = ExponentialMovingAverage(weights, self.config.ema_decay)
 
     @property
     def seed_states(self) -> list[keras.Variable]:
@@ -83,12 +95,6 @@ class TrainedModel:
             **{f"average/{i:05d}": v for i, v in enumerate(self.ema.shadows if self.ema else ())},
             "skipped_in_a_row": self.skipped_in_a_row,
         }
-
-    def carry(
-        self, memory: Sequence[keras.Variable], evaluation: Sequence[keras.Variable] = ()
-    ) -> None:
-        """Sets `memory`, and the variables that do the same in an evaluation, before training."""
-        raise NotImplementedError
 
     def synchronize(self) -> None:
         """Brings the variables up to date, where an engine keeps their values elsewhere."""
@@ -115,9 +121,8 @@ class TrainedModel:
         self.step += updates
         self.window.add(names, values)
         self._epoch_sums.add(names, values)
-        return self._logs() if self.returns_logs(self.step) else {}
-
-    def _logs(self) -> dict[str, float]:
+        if not self.returns_logs(self.step):
+            return {}
         totals = self._epoch_sums.totals()
         skipped = totals.get(SKIPPED_IN_A_ROW, 0)
         if skipped >= self.config.max_skipped_updates:

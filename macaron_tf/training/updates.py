@@ -149,8 +149,6 @@ class Updates:
         names: names of the packed sums of a `"train"` and a `"test"` step, known once traced.
         traces: how often each was traced.
         skipped_in_a_row: int64 variable, the length of the present run of skipped updates.
-        memory: variables that carry texts from batch to batch, `(rows of a replica, ...)` each;
-            saved with the run.
     """
 
     def __init__(
@@ -167,20 +165,21 @@ class Updates:
         self.optimizer: keras.optimizers.Optimizer | None = None
         self.ema: ExponentialMovingAverage | None = None
         self.first_stage = first_stage
-        self.memory: Sequence[keras.Variable] = ()
         self.names: dict[str, tuple[str, ...]] = {}
         self.traces = {"train": 0, "test": 0}
         self.skipped_in_a_row = tf.Variable(0, trainable=False, dtype=tf.int64)
         self._updated: list[keras.Variable] = []
 
-    def sums(self, batch, training: bool) -> dict[str, tf.Tensor]:
-        """The objective's sums on a batch, by name."""
-        return sums_of(self.objective, self.network, batch, training)
-
     def test_step(self, batch) -> tf.Tensor:
         """The objective's sums `(K,)` on a batch, without dropout and without an update."""
         self.traces["test"] += 1
-        return self._of_share(lambda b: self._pack("test", self.sums(b, training=False)), batch)
+
+        def step(batch) -> tf.Tensor:
+            sums = sums_of(self.objective, self.network, batch, training=False)
+            self.names["test"], packed = pack(sums)
+            return packed
+
+        return self._of_share(step, batch)
 
     def micro_step(self, batch) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """The objective's sums `(K,)` and the gradients of `loss_sum`, not divided by the weight.
@@ -193,8 +192,8 @@ class Updates:
     def _sums_and_gradients(self, batch) -> tuple[tf.Tensor, list[tf.Tensor]]:
         variables = self.network.trainable_variables
         with tf.GradientTape() as tape:
-            sums = self.sums(batch, training=True)
-        packed = self._pack("train", sums)
+            sums = sums_of(self.objective, self.network, batch, training=True)
+        self.names["train"], packed = pack(sums)
         gradients = tape.gradient(sums["loss_sum"], [variable.value for variable in variables])
         unused = [v.path for g, v in zip(gradients, variables, strict=True) if g is None]
         if unused:
@@ -291,8 +290,9 @@ class Updates:
         """One optimizer step from each replica's summed `micro_step`s.
 
         Returns:
-            The update's values `(K + 5,)`, named by `update_names`. In a skipped update (a sum or
-            the gradient is NaN or infinite, or the weight is 0) the sums and the norm are 0.
+            The update's values `(K + 5,)`, named by `names["train"]` and `ADDED`. In a skipped
+            update (a sum or the gradient is NaN or infinite, or the weight is 0) the sums and the
+            norm are 0.
         """
         sums, gradients, norm = self._run(self._mean, sums, gradients)
         learning_rate = tf.cast(tf.convert_to_tensor(self.optimizer.learning_rate), tf.float32)
@@ -319,13 +319,16 @@ class Updates:
         counts = [taken, 1.0 - taken, tf.cast(in_a_row, tf.float32), learning_rate]
         return tf.concat([counted, tf.stack(counts)], axis=0)
 
-    def several(self, update: Callable[[], tf.Tensor], count: tf.Tensor) -> tf.Tensor:
+    def several(self, micro_step: Callable, iterator, count: tf.Tensor) -> tf.Tensor:
         """`count` updates in one call of the graph; their values, `(count, K + 5)`."""
-        values = tf.TensorArray(tf.float32, size=count)
+
+        def body(index, values):
+            return index + 1, values.write(index, self.update(micro_step, iterator))
+
         _, values = tf.while_loop(
-            lambda index, values: index < count,
-            lambda index, values: (index + 1, values.write(index, update())),
-            (tf.constant(0), values),
+            lambda index, _: index < count,
+            body,
+            (tf.constant(0), tf.TensorArray(tf.float32, size=count)),
             parallel_iterations=1,
         )
         return values.stack()
@@ -383,15 +386,6 @@ class Updates:
     def _first(self, value) -> tf.Tensor:
         """The first replica's value."""
         return self._local(value)[0]
-
-    @property
-    def update_names(self) -> tuple[str, ...]:
-        """The names of the values that `apply` returns."""
-        return self.names["train"] + ADDED
-
-    def _pack(self, kind: str, sums: dict[str, tf.Tensor]) -> tf.Tensor:
-        self.names[kind], packed = pack(sums)
-        return packed
 
 
 def _added(one, other):
