@@ -145,8 +145,8 @@ class Run(abc.ABC):
             self.vocabulary.save(self.path / folder)
         if fingerprint or self.data_dir is not None:
             if self.data_dir is not None:
-                folder_of_sets = storage.as_path(self.data_dir).expanduser().absolute()
-                counts = {**counts, _DATA_DIR: str(folder_of_sets)}
+                sets = storage.absolute(storage.as_path(self.data_dir).expanduser())
+                counts = {**counts, _DATA_DIR: str(sets)}
             if self.vocabulary is not None:
                 counts = {**counts, _HASH: self.vocabulary.hash}
             write_json(self.path / "data.json", {"sha256": fingerprint, **counts})

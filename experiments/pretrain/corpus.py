@@ -16,8 +16,8 @@ from macaron_tf.data.corpus.reading import FORMAT, PretrainingCorpus
 from macaron_tf.data.corpus.writing import prepare
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError, needed
-from macaron_tf.io import paths as storage
 from macaron_tf.io.files import cache_directory
+from macaron_tf.io.paths import as_path
 from macaron_tf.text import (
     BytePairVocabulary,
     MosesPairVocabulary,
@@ -108,7 +108,7 @@ def _own_vocabulary(
     recipe: PretrainingRecipe, out: str | os.PathLike, tfds: Tfds | None
 ) -> PieceVocabulary:
     """The vocabulary in a corpus's folder, or one that is trained."""
-    if not storage.exists(storage.join(out, RECORD)):
+    if not (as_path(out) / RECORD).exists():
         print(f"training a vocabulary of {recipe.vocabulary.size:,} pieces", flush=True)
         return train_vocabulary(recipe, tfds)
     vocabulary = load_encoder_vocabulary(out)

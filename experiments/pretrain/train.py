@@ -21,7 +21,7 @@ from macaron_tf.data.corpus.reading import (
 from macaron_tf.data.service import check_addresses, service_error, through_service
 from macaron_tf.distribution import Workers
 from macaron_tf.errors import UserError
-from macaron_tf.io.paths import as_path
+from macaron_tf.io.paths import absolute, as_path
 from macaron_tf.pretrained import load
 from macaron_tf.starts import Start, start_of
 from macaron_tf.text.base import check_vocabulary
@@ -110,7 +110,7 @@ def train_recipe(
             RunData(
                 _batches(recipe, corpus, workers, data_service, own_shards),
                 corpus.fingerprint,
-                {"rows": corpus.rows("train"), "corpus": str(as_path(corpus.folder).absolute())},
+                {"rows": corpus.rows("train"), "corpus": str(absolute(corpus.folder))},
                 per_worker=own_shards and workers.several,
             ),
             lambda network: PretrainingValidation(recipe, corpus),

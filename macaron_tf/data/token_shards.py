@@ -126,7 +126,7 @@ def prepare(
 def _write(folder, chunks, tokenize, total: int | None, processes: int) -> None:
     """Writes the shards that are missing or damaged, then the index; see `prepare`."""
     for left in folder.glob(".tmp-*"):  # of a killed process
-        storage.remove(os.fspath(left))
+        left.unlink(missing_ok=True)
     return_freed_memory()  # the lines that a vocabulary was trained on just before
     count = 0
     with Progress("tokenizing", "pairs", total) as progress:

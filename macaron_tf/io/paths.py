@@ -1,7 +1,6 @@
 """Paths on disk or in a bucket (`gs://`), and files that are never half-written."""
 
 import contextlib
-import fnmatch
 import functools
 import hashlib
 import os
@@ -78,18 +77,14 @@ def reason(error: Exception) -> str:
     return (text.strip().splitlines() or [type(error).__name__])[0].rpartition("; ")[2][:200]
 
 
-def join(folder: str | os.PathLike, name: str) -> str:
-    """A file of a folder; pathlib would make `gs:/` of `gs://`."""
-    return f"{os.fspath(folder).rstrip('/')}/{name}"
+def absolute(path: str | os.PathLike) -> epath.Path:
+    """A path for processes of other folders; one in a bucket stays as it is."""
+    return as_path(path) if is_remote(path) else as_path(os.path.abspath(path))
 
 
 def is_file(path: str | os.PathLike) -> bool:
     """Whether a path is a regular file, or a link to one; epath's own takes devices for files."""
     return as_path(path).is_file() and (is_remote(path) or os.path.isfile(path))
-
-
-def exists(path: str) -> bool:
-    return tf.io.gfile.exists(path)
 
 
 def make_folders(path: str | os.PathLike) -> None:
@@ -101,7 +96,7 @@ def make_folders(path: str | os.PathLike) -> None:
     path = os.fspath(path)
     if path.startswith("gs://"):
         bucket = "/".join(path.split("/", 3)[:3])
-        if not exists(f"{bucket}/"):
+        if not tf.io.gfile.exists(f"{bucket}/"):
             raise UserError(f"there is no bucket {bucket}: make it, or correct its name")
     tf.io.gfile.makedirs(path)
 
@@ -177,11 +172,11 @@ def _renamed(
         if os.path.exists(place) and not (os.path.isfile(place) or os.path.isdir(place)):
             yield place
             return
-    folder, name = os.fspath(as_path(place).parent), as_path(place).name
-    aside = join(folder, f".tmp-{name}-{os.getpid()}")
+    path = as_path(place)
+    aside = os.fspath(path.with_name(f".tmp-{path.name}-{os.getpid()}"))
     try:
         with clear():
-            make_folders(folder)
+            make_folders(path.parent)
         yield aside
         with clear():
             if not remote:
@@ -189,7 +184,7 @@ def _renamed(
                 sync(aside)
             tf.io.gfile.rename(aside, place, overwrite=True)
             if not remote:
-                sync(folder)
+                sync(path.parent)
     finally:
         with contextlib.suppress(tf.errors.OpError):
             tf.io.gfile.remove(aside)
@@ -199,19 +194,6 @@ def write_aside(path: str | os.PathLike, content: bytes) -> None:
     """Writes a file as a whole or not at all, see `renamed_aside`."""
     with renamed_aside(path) as aside, tf.io.gfile.GFile(aside, "wb") as file:
         file.write(content)
-
-
-def matching(folder: str, pattern: str) -> list[str]:
-    """The files of a folder whose names match a pattern."""
-    return sorted(
-        join(folder, name) for name in tf.io.gfile.listdir(folder) if fnmatch.fnmatch(name, pattern)
-    )
-
-
-def remove(path: str) -> None:
-    """Removes a file, or does nothing where there is none."""
-    with contextlib.suppress(tf.errors.NotFoundError):
-        tf.io.gfile.remove(path)
 
 
 def sync(path: str | os.PathLike) -> None:

@@ -112,9 +112,10 @@ class Vocabulary(abc.ABC):
         record = {"kind": self.kind, "settings": self.settings()}
         record |= {"pieces": self.pieces, "size": self.size, "hash": self.hash}
         # The contents go first: a record always finds them, and `load` compares the hash.
-        storage.write_aside(storage.join(directory, self.contents_name), self.contents())
+        folder = storage.as_path(directory)
+        storage.write_aside(folder / self.contents_name, self.contents())
         text = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
-        storage.write_aside(storage.join(directory, RECORD), text.encode())
+        storage.write_aside(folder / RECORD, text.encode())
 
     @classmethod
     def load(cls, directory: str | os.PathLike) -> Self:
@@ -124,10 +125,11 @@ class Vocabulary(abc.ABC):
             UserError: a file is missing or damaged, the vocabulary is of another class, or it is
                 not the one that was saved.
         """
-        place = storage.join(directory, RECORD)
-        if not storage.exists(place):
+        folder = storage.as_path(directory)
+        place = folder / RECORD
+        if not place.exists():
             raise UserError(
-                f"no vocabulary in {os.fspath(directory)}: there is no {RECORD}; "
+                f"no vocabulary in {folder}: there is no {RECORD}; "
                 "train a vocabulary there or give the folder of one"
             )
         mend = "restore it or train the vocabulary again"
@@ -138,7 +140,7 @@ class Vocabulary(abc.ABC):
             raise UserError(
                 f"{place} is of a vocabulary of kind {name!r}: it must be one of {', '.join(kinds)}"
             )
-        path = storage.join(directory, kinds[name].contents_name)
+        path = folder / kinds[name].contents_name
         contents = storage.read_bytes(path)
         try:
             vocabulary = kinds[name].restored(contents, settings)

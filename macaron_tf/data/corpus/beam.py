@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 import numpy as np
 from apache_beam.options.pipeline_options import PipelineOptions
+from etils import epath
 
 from macaron_tf.data.corpus import reading, writing
 from macaron_tf.data.corpus.config import CorpusConfig, CorpusSource
@@ -42,7 +43,9 @@ Shards = tuple[reading.Shard, ...]
 _SENTENCE = re.compile(rf"{UserError.__name__}: (.*?)(?: \[while running|\\n|\n|$)")
 
 
-def write(packer: Packer, out: str, settings: dict, tfds: Tfds | None, options: Sequence[str]):
+def write(
+    packer: Packer, out: epath.Path, settings: dict, tfds: Tfds | None, options: Sequence[str]
+):
     """Writes a corpus into `out`.
 
     Args:
@@ -167,7 +170,7 @@ class _Steps:
     nothing, since every file is written whole and with the same bytes."""
 
     config: CorpusConfig
-    out: str
+    out: epath.Path
     tfds: Tfds | None
 
     @property
@@ -175,11 +178,11 @@ class _Steps:
         return _packer(self.config, self.out)
 
     def save(self, name: str, value: Any) -> None:
-        path = storage.join(storage.join(self.out, writing.SCRATCH), name)
+        path = self.out / writing.SCRATCH / name
         storage.write_aside(path, pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
 
     def load(self, name: str) -> Any:
-        path = storage.join(storage.join(self.out, writing.SCRATCH), name)
+        path = self.out / writing.SCRATCH / name
         return pickle.loads(storage.read_bytes(path))
 
     def read(
@@ -268,7 +271,7 @@ class _Steps:
 
 
 @functools.cache
-def _packer(config: CorpusConfig, out: str) -> Packer:
+def _packer(config: CorpusConfig, out: epath.Path) -> Packer:
     """A worker reads the vocabulary, which the corpus's folder has, once."""
     return Packer(config, load_encoder_vocabulary(out))
 

@@ -5,6 +5,7 @@ another process.
 """
 
 import dataclasses
+import functools
 import hashlib
 import itertools
 import json
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from etils import epath
 
 from macaron_tf.data.batches import prefetched
 from macaron_tf.data.corpus.config import CorpusConfig
@@ -53,13 +55,13 @@ class Shard:
 
 
 def check_shards(
-    folder: str, shards: Iterable[Shard], record: RecordFormat, verify: bool, mend: str
+    folder: epath.Path, shards: Iterable[Shard], record: RecordFormat, verify: bool, mend: str
 ) -> None:
     """Refuses the first shard that is missing, of another size or, to `verify`, SHA-256."""
     for shard in shards:
-        path = storage.join(folder, shard.name)
+        path = folder / shard.name
         try:
-            whole = tf.io.gfile.stat(path).length == shard.rows * record.file_bytes
+            whole = storage.size(path) == shard.rows * record.file_bytes
             whole = whole and (not verify or storage.file_digest(path) == shard.sha256)
         except tf.errors.OpError:
             whole = False
@@ -89,7 +91,7 @@ class CorpusState:
         return sum(shard.rows for shard in self.train + self.validation)
 
 
-def read_record(path: str, mend: str) -> tuple[CorpusConfig, dict[str, Any], CorpusState]:
+def read_record(path: epath.Path, mend: str) -> tuple[CorpusConfig, dict[str, Any], CorpusState]:
     """Configuration, settings and state of a corpus; a damaged record is refused."""
     with storage.refuse_damage(path, mend):
         record = storage.read_json(path, mend=mend, state=dict, settings=dict)
@@ -100,11 +102,11 @@ def read_record(path: str, mend: str) -> tuple[CorpusConfig, dict[str, Any], Cor
         return CorpusConfig(**settings["config"]), settings, CorpusState(**{**state, **shards})
 
 
-def read_index(folder: str) -> tuple[CorpusConfig, dict[str, Any], CorpusState]:
+def read_index(folder: epath.Path) -> tuple[CorpusConfig, dict[str, Any], CorpusState]:
     """The record of a finished corpus; refuses a folder without one."""
-    path = storage.join(folder, INDEX)
-    if not storage.exists(path):
-        if storage.exists(storage.join(folder, PROGRESS)):
+    path = folder / INDEX
+    if not path.exists():
+        if (folder / PROGRESS).exists():
             raise UserError(
                 f"the corpus in {folder} is not finished: give the command that prepares it "
                 "again, and it goes on"
@@ -133,8 +135,9 @@ class RowOrder:
     shuffled_rows: int
     seed: tuple[int, int] | None
 
-    @property
+    @functools.cached_property
     def groups(self) -> int:
+        """The number of groups of an epoch."""
         shards = max(1, self.shuffled_rows // max(self.rows))
         return -(-len(self.paths) // shards)
 
@@ -239,7 +242,7 @@ class PretrainingCorpus:
             in the whole.
     """
 
-    folder: str
+    folder: epath.Path
     config: CorpusConfig
     vocabulary: PieceVocabulary
     shards: dict[str, tuple[Shard, ...]]
@@ -254,25 +257,22 @@ class PretrainingCorpus:
             verify: compare the SHA-256 of every shard, about a second a gigabyte, not the sizes
                 alone; None does so on disk, and not in a bucket.
         """
-        folder = os.fspath(folder).rstrip("/") or "/"
+        folder = storage.as_path(folder)
         config, settings, state = read_index(folder)
         verify = not storage.is_remote(folder) if verify is None else verify
         vocabulary = load_encoder_vocabulary(folder)
-        check_vocabulary(settings["vocabulary"], vocabulary.hash, storage.join(folder, INDEX))
+        check_vocabulary(settings["vocabulary"], vocabulary.hash, folder / INDEX)
         shards = {"train": state.train, "validation": state.validation}
         corpus = cls(folder, config, vocabulary, shards)
         corpus._check(verify)
         return corpus
 
-    @property
+    @functools.cached_property
     def record(self) -> RecordFormat:
+        """The layout of the rows in the files."""
         return RecordFormat.of(self.config, self.vocabulary.size)
 
-    @property
-    def sequence_length(self) -> int:
-        return self.config.sequence_length
-
-    @property
+    @functools.cached_property
     def fingerprint(self) -> str:
         """SHA-256 (hex) over vocabulary, format and all shards."""
         record = [
@@ -296,7 +296,7 @@ class PretrainingCorpus:
             kind += f" in {', '.join(self.config.languages)}"
         return (
             f"{self.rows('train'):,} training and {self.rows('validation'):,} validation rows of "
-            f"{self.sequence_length} ids, {kind}, {self.vocabulary.pieces:,} pieces"
+            f"{self.config.sequence_length} ids, {kind}, {self.vocabulary.pieces:,} pieces"
         )
 
     def shard(self, index: int, count: int) -> "PretrainingCorpus":
@@ -336,7 +336,7 @@ class PretrainingCorpus:
             self._check(verify="corrupted record" in error.message)
         except UserError as damage:
             return damage
-        if self._absolute_folder not in error.message:
+        if str(storage.absolute(self.folder)) not in error.message:
             return None
         return UserError(
             f"the corpus in {self.folder} cannot be read ({storage.reason(error)}): see that it "
@@ -405,20 +405,15 @@ class PretrainingCorpus:
         # INFINITE_CARDINALITY, -1, takes all.
         return prefetched(dataset.take(steps), steps)
 
-    @property
-    def _absolute_folder(self) -> str:
-        """The folder for another process: a data service."""
-        return self.folder if storage.is_remote(self.folder) else os.path.abspath(self.folder)
-
     def files(self, split: str) -> tuple[list[Shard], list[str]]:
-        """The shards of a split that have rows, and their absolute paths."""
+        """The shards of a split that have rows, and their absolute paths, for a data service."""
+        folder = storage.absolute(self.folder)
         shards = [shard for shard in self.shards[split] if shard.rows]
-        return shards, [storage.join(self._absolute_folder, shard.name) for shard in shards]
+        return shards, [str(folder / shard.name) for shard in shards]
 
     def _check(self, verify: bool) -> None:
         shards = itertools.chain(*self.shards.values())
-        index = storage.join(self.folder, INDEX)
-        mend = f"remove {index} and prepare the corpus again, or put it back"
+        mend = f"remove {self.folder / INDEX} and prepare the corpus again, or put it back"
         check_shards(self.folder, shards, self.record, verify, mend)
 
 
@@ -611,7 +606,7 @@ def stream_dataset(
         previous = tf.where(features["starts"][:, None], 0, before)
         return features["token_ids"], {**features, "previous_ids": previous}
 
-    nothing = tf.zeros((batch_size, corpus.sequence_length), tf.int32)
+    nothing = tf.zeros((batch_size, corpus.config.sequence_length), tf.int32)
     dataset = dataset.scan(nothing, follow).skip(start_step - first)
     steps = tf.data.INFINITE_CARDINALITY if repeat else max(length - start_step, 0)
     return prefetched(dataset, steps)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import tensorflow as tf
+from etils import epath
 
 from macaron_tf.data.corpus import reading
 from macaron_tf.data.corpus.config import CorpusConfig
@@ -41,7 +42,7 @@ def prepare(
     *,
     tfds: Tfds | None = None,
     processes: int = 1,
-    write: Callable[[Packer, str, dict, Tfds | None], None] | None = None,
+    write: Callable[[Packer, epath.Path, dict, Tfds | None], None] | None = None,
 ) -> reading.PretrainingCorpus:
     """Writes a corpus as shards of rows of one length, or resumes an unfinished one.
 
@@ -67,7 +68,7 @@ def prepare(
             settings, sources or vocabulary; no text; next-sentence pairs of fewer than four
             documents, sentence-order pairs of fewer than two.
     """
-    out = os.fspath(out).rstrip("/") or "/"
+    out = storage.as_path(out)
     if tfds and tfds.download:
         for source in config.sources:
             open_source(source, tfds)
@@ -89,16 +90,16 @@ def prepare(
     return reading.PretrainingCorpus.open(out)
 
 
-def _finished(out: str, settings: dict) -> bool:
+def _finished(out: epath.Path, settings: dict) -> bool:
     """Whether there is a whole corpus, which is then of these settings."""
-    if not storage.exists(storage.join(out, reading.INDEX)):
+    if not (out / reading.INDEX).exists():
         return False
     check_settings(reading.read_index(out)[1], settings, out)
     remove_leftovers(out)
     return True
 
 
-def _write(packer: Packer, out: str, settings: dict, begun, tfds, processes: int) -> None:
+def _write(packer: Packer, out: epath.Path, settings: dict, begun, tfds, processes: int) -> None:
     config = packer.config
     mixture = corpus_mixture(config, tfds)
     writer = CorpusWriter(packer, out, settings, begun)
@@ -143,7 +144,7 @@ class CorpusWriter:
     """
 
     packer: Packer
-    out: str
+    out: epath.Path
     settings: dict
     state: reading.CorpusState
 
@@ -195,13 +196,13 @@ class CorpusWriter:
         remove_leftovers(self.out)
 
 
-def write_part(folder: str, number: int, records: Sequence[bytes]) -> reading.Shard:
+def write_part(folder: epath.Path, number: int, records: Sequence[bytes]) -> reading.Shard:
     """The validation records of a block, in a file of their own until the corpus is finished."""
     return _write_shard(folder, f"part-{number:05d}.tfrecord", records)
 
 
 def write_train(
-    folder: str, first: int, records: dict[tuple[int, ...], list[bytes]]
+    folder: epath.Path, first: int, records: dict[tuple[int, ...], list[bytes]]
 ) -> tuple[reading.Shard, ...]:
     """The training records of a block by their languages, in files numbered from `first` on."""
     return tuple(
@@ -211,9 +212,9 @@ def write_train(
 
 
 def _write_shard(
-    folder: str, name: str, records: Sequence[bytes], languages: tuple[int, ...] = ()
+    folder: epath.Path, name: str, records: Sequence[bytes], languages: tuple[int, ...] = ()
 ) -> reading.Shard:
-    with storage.renamed_aside(storage.join(folder, name)) as aside:
+    with storage.renamed_aside(folder / name) as aside:
         with tf.io.TFRecordWriter(aside) as writer:
             for record in records:
                 writer.write(record)
@@ -221,9 +222,9 @@ def _write_shard(
     return reading.Shard(name, len(records), digest, languages)
 
 
-def read_records(folder: str, shards: Iterable[reading.Shard]) -> Iterator[bytes]:
+def read_records(folder: epath.Path, shards: Iterable[reading.Shard]) -> Iterator[bytes]:
     """The records of shards, one after another."""
-    paths = [storage.join(folder, shard.name) for shard in shards if shard.rows]
+    paths = [str(folder / shard.name) for shard in shards if shard.rows]
     if paths:
         for batch in tf.data.TFRecordDataset(paths).batch(1024).as_numpy_iterator():
             yield from batch
@@ -241,7 +242,7 @@ def corpus_settings(config: CorpusConfig, vocabulary: PieceVocabulary, tfds: Tfd
     return json.loads(json.dumps(record))
 
 
-def check_settings(found: dict, wanted: dict, out: str) -> None:
+def check_settings(found: dict, wanted: dict, out: epath.Path) -> None:
     """Refuses a corpus in `out` whose settings are not the wanted ones; names the difference."""
     check_vocabulary(found["vocabulary"], wanted["vocabulary"], f"the corpus in {out}")
     for name, value in wanted["config"].items():
@@ -267,13 +268,13 @@ def _contents(sources: list[dict]) -> list[dict]:
     return [{**source, "source": name} for source, name in zip(sources, names, strict=True)]
 
 
-def begun_state(out: str, settings: dict, record: RecordFormat) -> reading.CorpusState:
+def begun_state(out: epath.Path, settings: dict, record: RecordFormat) -> reading.CorpusState:
     """Reads the state to resume from, a new one where nothing was begun.
 
     An unfinished corpus of other settings, or a damaged one, is refused.
     """
-    path = storage.join(out, reading.PROGRESS)
-    if not storage.exists(path):
+    path = out / reading.PROGRESS
+    if not path.exists():
         return reading.CorpusState()
     mend = f"remove {path}, and the corpus begins anew"
     _, kept, state = reading.read_record(path, mend)
@@ -282,17 +283,17 @@ def begun_state(out: str, settings: dict, record: RecordFormat) -> reading.Corpu
     return state
 
 
-def write_state(out: str, name: str, settings: dict, state: reading.CorpusState) -> None:
+def write_state(out: epath.Path, name: str, settings: dict, state: reading.CorpusState) -> None:
     """Records the shards that are complete; under the name `INDEX` it makes the corpus valid."""
     record = {"format": reading.FORMAT, "settings": settings, "state": dataclasses.asdict(state)}
-    storage.write_aside(storage.join(out, name), (json.dumps(record, indent=1) + "\n").encode())
+    storage.write_aside(out / name, (json.dumps(record, indent=1) + "\n").encode())
 
 
-def remove_leftovers(out: str) -> None:
+def remove_leftovers(out: epath.Path) -> None:
     """Removes the files of an unfinished corpus; a kill may leave some beside a finished one."""
-    for pattern in ("part-*.tfrecord", ".tmp-*.tfrecord-*", ".tmp-*.json-*"):
-        for path in storage.matching(out, pattern):
-            storage.remove(path)
-    storage.remove(storage.join(out, reading.PROGRESS))
-    if storage.exists(scratch := storage.join(out, SCRATCH)):
-        tf.io.gfile.rmtree(scratch)
+    patterns = ("part-*.tfrecord", ".tmp-*.tfrecord-*", ".tmp-*.json-*", reading.PROGRESS)
+    for path in out.iterdir():
+        if any(map(path.match, patterns)):
+            path.unlink(missing_ok=True)
+    if (scratch := out / SCRATCH).exists():
+        scratch.rmtree()
