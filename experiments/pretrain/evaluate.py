@@ -8,8 +8,9 @@ import numpy as np
 import scipy.special
 
 from experiments.pretrain.run import PretrainingRun
-from experiments.pretrain.train import PretrainingValidation, check_corpus
+from experiments.pretrain.train import check_corpus, validation_batches
 from experiments.run import write_json
+from experiments.train_run import measured
 from macaron_tf.cli.program import decoded
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.errors import UserError
@@ -68,7 +69,7 @@ def run(options: argparse.Namespace) -> None:
             network = asked.load_network(checkpoint, saved=not has_memory)
             model = build_fit_model(network, chosen.make_objective(), chosen.training)
         with Progress("evaluating"):
-            metrics = PretrainingValidation(chosen, corpus)(model, 0)
+            metrics = measured(model, validation_batches(chosen, corpus))
         memory = {}
         if has_memory:
             memory = {"memory": memory_length, "clamp": options.clamp}

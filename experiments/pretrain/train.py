@@ -25,7 +25,7 @@ from macaron_tf.io.paths import absolute, as_path
 from macaron_tf.pretrained import load
 from macaron_tf.starts import Start, start_of
 from macaron_tf.text.base import check_vocabulary
-from macaron_tf.training import FitModel, TrainingResult
+from macaron_tf.training import TrainingResult
 
 
 def run(options: argparse.Namespace) -> None:
@@ -98,7 +98,7 @@ def train_recipe(
     # The run's recipe holds the settings that its corpus was prepared with.
     recipe = recipe.changed(corpus=corpus.config, vocabulary=described(corpus.vocabulary))
     strategy = strategy or tf.distribute.get_strategy()
-    workers = Workers(strategy)
+    workers, held_out = Workers(strategy), validation_batches(recipe, corpus)
 
     def initialize(network: keras.Model) -> None:
         if start and (drawn := start.copy_to(network)):
@@ -113,7 +113,7 @@ def train_recipe(
                 {"rows": corpus.rows("train"), "corpus": str(absolute(corpus.folder))},
                 per_worker=own_shards and workers.several,
             ),
-            lambda network: PretrainingValidation(recipe, corpus),
+            lambda network: lambda model, step: measured(model, held_out),
             strategy,
             initialize=initialize,
             note=f"{f', from {recipe.init}' if start else ''}; {corpus.summary()}",
@@ -179,28 +179,21 @@ def _batches(
     return batches
 
 
-class PretrainingValidation:
-    """Loss and accuracy on a corpus's validation rows, under fixed masks."""
-
-    def __init__(self, recipe: PretrainingRecipe, corpus: PretrainingCorpus):
-        objective = recipe.make_objective()
-        if recipe.learnt.has_memory:  # texts of equal length
-            rows = stream_dataset(corpus, "validation", recipe.batch_size, repeat=False)
-        else:
-            rows = corpus.dataset(
-                "validation",
-                recipe.batch_size,
-                None,
-                repeat=False,
-                drop_remainder=False,
-                numbered=recipe.masking.duplicates is not None,
-            )
-        batches = objective.dataset(rows, recipe.masking, corpus.vocabulary, seed=0)
-        self.dataset = batches.take(recipe.validation_batches or -1)
-
-    def __call__(self, model: FitModel, step: int) -> dict:
-        """The metrics by name, see `macaron_tf.training.train`."""
-        return measured(model, self.dataset)
+def validation_batches(recipe: PretrainingRecipe, corpus: PretrainingCorpus) -> tf.data.Dataset:
+    """A corpus's validation rows, under fixed masks."""
+    if recipe.learnt.has_memory:  # texts of equal length
+        rows = stream_dataset(corpus, "validation", recipe.batch_size, repeat=False)
+    else:
+        rows = corpus.dataset(
+            "validation",
+            recipe.batch_size,
+            None,
+            repeat=False,
+            drop_remainder=False,
+            numbered=recipe.masking.duplicates is not None,
+        )
+    batches = recipe.make_objective().dataset(rows, recipe.masking, corpus.vocabulary, seed=0)
+    return batches.take(recipe.validation_batches or -1)
 
 
 def check_corpus(recipe: PretrainingRecipe, corpus: PretrainingCorpus, same: str = "pairs") -> None:

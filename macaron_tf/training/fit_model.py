@@ -44,12 +44,11 @@ class FitModel(TrainedModel, keras.Model):
         first_stage: see `FirstStage`; None = every update trains everything.
 
     Attributes:
-        steps_left: by default the rest of the epoch, where its length is known.
         per_worker_data: each worker process brings its own batches, see `distributed`.
 
     Raises:
         Diverged: in `fit`: too many skipped updates in a row.
-        UserError: in `fit`: data that end though `endless`.
+        UserError: in `fit`: data that end in a run.
     """
 
     def __init__(
@@ -63,7 +62,6 @@ class FitModel(TrainedModel, keras.Model):
         super().__init__(network, objective, config, **kwargs)
         self.updates = Updates(network, objective, self.config, first_stage)
         self.skipped_in_a_row = self.updates.skipped_in_a_row
-        self.steps_left = self._left_in_epoch
         self.per_worker_data = False
         self._steps_per_epoch: int | None = None
 
@@ -178,12 +176,12 @@ class FitModel(TrainedModel, keras.Model):
             count, iterator = 1, self._dealt(iterator)
             try:
                 if isinstance(iterator, _ITERATORS):
-                    count = max(1, min(self.config.steps_per_call, self.steps_left(self.step)))
+                    count = max(1, min(self.config.steps_per_call, self._steps_left()))
                     values = several(iterator, tf.constant(count))
                 else:
                     values = update_on_batch(next(iterator))
             except (StopIteration, tf.errors.OutOfRangeError):
-                if not self.endless:
+                if not self.stops:
                     raise
                 raise self._ended() from None
             # Keras counts a call as one step: its next count - 1 steps are passed over.
@@ -236,10 +234,13 @@ class FitModel(TrainedModel, keras.Model):
             function, autograph=False, reduce_retracing=True, jit_compile=jit_compile or None
         )
 
-    def _left_in_epoch(self, step: int) -> int:
+    def _steps_left(self) -> int:
+        """Updates to the next of `stops`; outside a run to the epoch's end, where that is known."""
+        if self.stops:
+            return min(every - self.step % every for every in self.stops)
         if self._steps_per_epoch is None:
             return 1
-        return self._steps_per_epoch - (step - self._epoch_start)
+        return self._steps_per_epoch - (self.step - self._epoch_start)
 
 
 def build_fit_model(

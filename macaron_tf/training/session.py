@@ -226,12 +226,6 @@ class TrainingSession(keras.callbacks.Callback):
         self.interrupted |= interrupted
         return self.interrupted or over, due
 
-    def owes_validation(self) -> bool:
-        """Whether the run was left between a round's last update and its validation."""
-        step = self.model.step
-        at_end = step % self.config.validate_every == 0 or bool(self.reason_to_stop())
-        return step > 0 and at_end and self.state.validated_at != step
-
     def on_train_begin(self, logs=None):
         self._seen = self.model.step
         self._mark = (self.model.step, time.monotonic() - self._away_seconds)
@@ -402,8 +396,10 @@ def train(
             for reporter in reporters:
                 ending.callback(reporter.finish)
                 reporter.start(model.step, session.state.validated_at)
-            if validate is not None and session.owes_validation():
-                session.on_epoch_end()
+            step, validated_at = model.step, session.state.validated_at
+            at_end = step % config.validate_every == 0 or session.reason_to_stop()
+            if validate is not None and step and at_end and validated_at != step:
+                session.on_epoch_end()  # the run was left before this round's validation
             if not session.decide()[0]:
                 _fit(session, train_dataset_fn, callbacks)
         workers.totals([0.0])  # a barrier: the chief has written
@@ -426,13 +422,8 @@ def train(
 def _fit(session: TrainingSession, train_dataset_fn, callbacks) -> None:
     """The updates that are left, the rest of a begun round first."""
     model, config, step = session.model, session.config, session.model.step
-    before = model.returns_logs, model.steps_left, model.endless
-    stops = [config.log_every, config.validate_every, config.max_steps]
-    model.returns_logs = lambda step: any(step % every == 0 for every in stops)
-    model.steps_left = lambda step: min(
-        every - step % every for every in (*stops, config.save_every_steps or config.max_steps)
-    )
-    model.endless = True
+    saves = config.save_every_steps or config.max_steps
+    model.stops = (config.log_every, config.validate_every, saves, config.max_steps)
     model.calls_to_pass = step % config.validate_every
     try:
         with Progress("compiling the first update") as session.compiling:
@@ -445,4 +436,4 @@ def _fit(session: TrainingSession, train_dataset_fn, callbacks) -> None:
                 verbose=0,
             )
     finally:
-        model.returns_logs, model.steps_left, model.endless = before
+        model.stops = ()

@@ -1,6 +1,6 @@
 """The part of a training that its engines share: the clock, the sums, what a checkpoint keeps."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import keras
@@ -34,11 +34,11 @@ class TrainedModel:
     Attributes:
         step: updates done, skipped ones included: the run's clock and its position in the data.
         window: `Sums` of the updates since the last `window.reset()`.
-        returns_logs: `step -> bool`, whether the update that ends at `step` returns its metrics to
-            Keras, which turns them into Python floats and so waits for the device.
+        stops: in a run, the host looks at the model after every multiple of these numbers of
+            updates: there alone metrics go to Keras, which waits for the device to turn them into
+            floats, a call of several updates ends, and the data must not end before. () = after
+            every call, and the end of the data is that of the epoch.
         calls_to_pass: how many of Keras's next steps do nothing: a resumed epoch's earlier updates.
-        steps_left: `step -> int`, how many updates may follow in one call; by default 1.
-        endless: whether data that end are an error rather than the end of the epoch.
         memory: variables that carry texts from batch to batch, `(rows of a replica, ...)` each,
             saved with the run; to be set before training, as is `evaluation_memory`, which does
             the same in an evaluation.
@@ -58,10 +58,8 @@ class TrainedModel:
         self.config = config or TrainingConfig()
         self.step = 0
         self.window = Sums()
-        self.returns_logs: Callable[[int], bool] = lambda step: True
-        self.steps_left: Callable[[int], int] = lambda step: 1
+        self.stops: tuple[int, ...] = ()
         self.calls_to_pass = 0
-        self.endless = False
         self.memory: Sequence[keras.Variable] = ()
         self.evaluation_memory: Sequence[keras.Variable] = ()
         self.strategy = tf.distribute.get_strategy()
@@ -121,7 +119,7 @@ class TrainedModel:
         self.step += updates
         self.window.add(names, values)
         self._epoch_sums.add(names, values)
-        if not self.returns_logs(self.step):
+        if self.stops and all(self.step % every for every in self.stops):
             return {}
         totals = self._epoch_sums.totals()
         skipped = totals.get(SKIPPED_IN_A_ROW, 0)

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from experiments import registry
+from experiments.pretrain import train as training
 from experiments.pretrain.__main__ import main
 from experiments.pretrain.corpus import described, vocabulary_lines
 from experiments.pretrain.evaluate import fill
 from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
-from experiments.pretrain.train import PretrainingValidation, train_recipe
+from experiments.pretrain.train import train_recipe
 from experiments.recipe import override, recipe_from_json
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.data.corpus.reading import PretrainingCorpus
@@ -110,16 +111,16 @@ def test_a_run_that_sigterm_stopped_is_the_uninterrupted_one(
     if recipe != "bert_tiny":
         whole, settings = tmp_path / "whole", long_run(30)
         assert train(recipe, whole, corpus, settings) == 0
-    validation = PretrainingValidation.__call__
+    validation = training.measured
     stop = read_lines(whole / "metrics.jsonl")[-1]["step"] // 3
 
-    def terminated(self, model, step):
-        if step == stop:
+    def terminated(model, dataset):
+        if model.step == stop:
             os.kill(os.getpid(), signal.SIGTERM)
-        return validation(self, model, step)
+        return validation(model, dataset)
 
     with monkeypatch.context() as patch:
-        patch.setattr(PretrainingValidation, "__call__", terminated)
+        patch.setattr(training, "measured", terminated)
         with pytest.raises(SystemExit) as exit_:
             train(recipe, parts, corpus, settings)
     assert exit_.value.code == 143
@@ -139,13 +140,13 @@ def test_nothing_is_traced_again_and_memory_stays_flat(source, corpus, tmp_path,
     monkeypatch.setattr(
         module, "build_fit_model", lambda *a, **k: models.append(build(*a, **k)) or models[-1]
     )
-    validation = PretrainingValidation.__call__
+    validation = training.measured
 
-    def measured(self, model, step):
-        memory[step] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return validation(self, model, step)
+    def measured(model, dataset):
+        memory[model.step] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return validation(model, dataset)
 
-    monkeypatch.setattr(PretrainingValidation, "__call__", measured)
+    monkeypatch.setattr(training, "measured", measured)
     settings = [*toy_settings(source, steps=2_000), "training.validate_every=500"]
     settings.append("training.save_every_steps=500")
     recipe = registry.load("swish_rnn_tiny", settings=settings)
