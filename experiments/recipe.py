@@ -235,12 +235,13 @@ def warn_unread(recipe: Recipe, settings: Iterable[str]) -> None:
 
     No refusal: comparisons and studies give one setting to several recipes.
     """
-    for path in (setting.partition("=")[0] for setting in settings):
-        for name, reader in recipe.unread().items():
+    unread = recipe.unread()
+    for setting in settings:
+        path = setting.partition("=")[0]
+        for name in unread:
             if is_among(path, (name,)):
-                print(
-                    f"warning: --set {path} has no effect here: {reader} reads it", file=sys.stderr
-                )
+                why = f"has no effect here: {unread[name]} reads it"
+                print(f"warning: --set {path} {why}", file=sys.stderr)
 
 
 def refuse_given(settings: Iterable[str], options: dict[str, str]) -> None:

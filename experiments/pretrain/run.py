@@ -166,9 +166,10 @@ class PretrainingRecipe(Recipe):
         }
         if is_place(self.objective):  # its `preparation` gets them
             del readers["masking."]
-        others = {name: kinds for name, kinds in readers.items() if self.learnt.learns not in kinds}
-        words = {name: " or ".join(map(repr, kinds)) for name, kinds in others.items()}
-        found = super().unread() | {name: f"objective {kinds}" for name, kinds in words.items()}
+        found = super().unread()
+        for name, kinds in readers.items():
+            if self.learnt.learns not in kinds:
+                found[name] = f"objective {' or '.join(map(repr, kinds))}"
         if self.vocabulary.kind != "wordpiece":
             found["vocabulary.max_characters"] = "vocabulary.kind=wordpiece"
         return found

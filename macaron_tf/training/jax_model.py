@@ -154,15 +154,10 @@ class JaxModel(TrainedModel):
 
     def _micro_step_of(self, trained: Arrays, others: Arrays, batch: Batch):
         """Sums and gradients of a micro-batch, see `Updates.micro_step`; and the new others."""
-        variables = self.variables()
 
         def loss(trained: Arrays):
-            given = zip(variables["trained"] + variables["others"], trained + others, strict=True)
-            with keras.StatelessScope(state_mapping=given) as scope:
-                sums = sums_of(self.objective, self.network, batch, training=True)
-            self.names["train"], packed = pack(sums)
-            after = [scope.get_current_value(variable) for variable in variables["others"]]
-            return sums["loss_sum"], (packed, after)
+            loss_sum, packed, after = self._sums(trained, others, batch, "train")
+            return loss_sum, (packed, after)
 
         (_, (packed, after)), gradients = jax.value_and_grad(loss, has_aux=True)(trained)
         # Gradients are cut as their weights are.
@@ -171,13 +166,18 @@ class JaxModel(TrainedModel):
 
     def _test_step_of(self, trained: Arrays, others: Arrays, batch: Batch):
         """The sums of a batch, then a 1: `(K + 1,)`; and the new others."""
+        _, packed, after = self._sums(trained, others, batch, "test")
+        return jnp.append(packed, 1.0), after
+
+    def _sums(self, trained: Arrays, others: Arrays, batch: Batch, step: str):
+        """`loss_sum` and all sums, packed, of a "train" or a "test" step; and the new others."""
         variables = self.variables()
         given = zip(variables["trained"] + variables["others"], trained + others, strict=True)
         with keras.StatelessScope(state_mapping=given) as scope:
-            sums = sums_of(self.objective, self.network, batch, training=False)
-        self.names["test"], packed = pack(sums)
+            sums = sums_of(self.objective, self.network, batch, training=step == "train")
+        self.names[step], packed = pack(sums)
         after = [scope.get_current_value(variable) for variable in variables["others"]]
-        return jnp.append(packed, 1.0), after
+        return sums["loss_sum"], packed, after
 
     def _apply_of(self, held: dict[str, Arrays], sums: jax.Array, gradients: Arrays):
         """One optimizer step from an update's sums and gradients: see `Updates.apply`."""
