@@ -39,6 +39,13 @@ def test_a_path_goes_where_it_is_said(tmp_path):
         storage.as_path("nope://bucket/run")
 
 
+def test_the_absolute_path_of_a_place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert str(storage.absolute("runs/../x")) == str(tmp_path / "x")
+    for place in ("gs://bucket/runs", "ram://runs/x"):
+        assert str(storage.absolute(place)) == place
+
+
 def test_a_file_is_replaced_as_a_whole(disk_or_bucket):
     path = storage.as_path(disk_or_bucket) / "new" / "file"
     storage.write_aside(path, b"old")

@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+from etils.epath.gpath import PosixGPath
 
 from macaron_tf.data.corpus import writing
 from macaron_tf.data.corpus.config import CorpusSource
@@ -192,7 +193,7 @@ def test_progress_is_shown(make, tmp_path, monkeypatch, capsys):
 
 def made_with_kills(monkeypatch, make, out, check=lambda: None, operations=3, **settings):
     """Prepares a corpus, killed after every few file operations; returns it and the kills."""
-    rename, remove = storage.tf.io.gfile.rename, storage.remove
+    rename, remove = storage.tf.io.gfile.rename, PosixGPath.unlink
     left = kills = 0  # `left`: file operations until the kill
 
     def dies(operation, after):
@@ -211,7 +212,7 @@ def made_with_kills(monkeypatch, make, out, check=lambda: None, operations=3, **
         # Each life gets one or two operations further than the last one, then is killed.
         left = operations + kills % 2
         monkeypatch.setattr(storage.tf.io.gfile, "rename", dies(rename, after=kills % 3 == 0))
-        monkeypatch.setattr(storage, "remove", dies(remove, after=kills % 3 == 1))
+        monkeypatch.setattr(PosixGPath, "unlink", dies(remove, after=kills % 3 == 1))
         try:
             return make(out, **settings), kills
         except KeyboardInterrupt:
