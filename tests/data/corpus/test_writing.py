@@ -38,7 +38,7 @@ def test_every_token_once_and_one_row_in_ten_held_out(make, vocabulary, out):
     assert train.shape == (54, 16) and train.dtype == np.int32
     assert sorted(numbers_of(corpus, rows_of(corpus))) == list(range(600))
     assert all(len({number // 50 for number in numbers_of(corpus, row)}) == 1 for row in train)
-    assert corpus.sequence_length == 16 and corpus.vocabulary.hash == vocabulary.hash
+    assert corpus.config.sequence_length == 16 and corpus.vocabulary.hash == vocabulary.hash
     # A shard ends with the document that brings it to 12 rows: 15 of them, less those held out.
     assert [shard.rows for shard in corpus.shards["train"]] == [13, 14, 13, 14]
     assert sorted(contents(out)) == [
