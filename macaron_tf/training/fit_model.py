@@ -152,12 +152,6 @@ class FitModel(TrainedModel, keras.Model):
         """Writes the network, see `keras.Model.save`."""
         self.network.save(filepath, *args, **kwargs)
 
-    def train_step(self, data) -> dict[str, tf.Tensor]:
-        """One update from one micro-batch; returns its values by name."""
-        values = self.updates.apply(*self.updates.micro_step(features(data)))
-        names = (*self.updates.names["train"], *ADDED)
-        return dict(zip(names, tf.unstack(values), strict=True))
-
     def make_train_function(self, force: bool = False):
         """`iterator -> logs`: several updates a call, their micro-batches drawn in the graph."""
         if self.train_function is not None and not force:

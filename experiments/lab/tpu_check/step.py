@@ -173,12 +173,12 @@ class Step:
         if keras.backend.backend() == "jax":
             return self._lower(model, shape)
         specs = self.specs(shape)
-        names = list(specs)
-        step = tf.function(
-            lambda *tensors: model.train_step(dict(zip(names, tensors, strict=True))),
-            autograph=False,
-            jit_compile=True,
-        )
+
+        def update(*tensors):
+            batch = dict(zip(specs, tensors, strict=True))
+            return model.updates.apply(*model.updates.micro_step(batch))
+
+        step = tf.function(update, autograph=False, jit_compile=True)
         try:
             graph = step.get_concrete_function(*specs.values()).graph
         except Exception as error:  # whatever the model's code raises while it is traced
