@@ -320,7 +320,7 @@ def test_a_bucket_that_refuses_a_request(error, sentence, capsys):
 
 
 def test_a_bucket_that_does_not_exist(monkeypatch):
-    monkeypatch.setattr(storage, "exists", lambda path: path != "gs://nothing/")
+    monkeypatch.setattr(storage.tf.io.gfile, "exists", lambda path: path != "gs://nothing/")
     made = []
     monkeypatch.setattr(storage.tf.io.gfile, "makedirs", made.append)
     refuses("there is no bucket gs://nothing: make it", storage.make_folders, "gs://nothing/a/b")

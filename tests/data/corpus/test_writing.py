@@ -384,9 +384,9 @@ def test_a_second_process_waits_for_its_turn(make, out, monkeypatch):
         assert make().fingerprint == corpus.fingerprint
 
     # The first one ends while the second one asks for the lock.
-    exists, asked = storage.exists, []
+    exists, asked = PosixGPath.exists, []
     monkeypatch.setattr(
-        storage, "exists", lambda path: asked.append(path) or (len(asked) > 1 and exists(path))
+        PosixGPath, "exists", lambda path: asked.append(path) or (len(asked) > 1 and exists(path))
     )
     monkeypatch.setattr(writing, "_write", None)
     assert make().fingerprint == corpus.fingerprint
