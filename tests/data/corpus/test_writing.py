@@ -384,9 +384,11 @@ def test_a_second_process_waits_for_its_turn(make, out, monkeypatch):
         assert make().fingerprint == corpus.fingerprint
 
     # The first one ends while the second one asks for the lock.
-    exists, asked = PosixGPath.exists, []
+    finished, asked = writing._finished, []
     monkeypatch.setattr(
-        PosixGPath, "exists", lambda path: asked.append(path) or (len(asked) > 1 and exists(path))
+        writing,
+        "_finished",
+        lambda *given: asked.append(given) or (len(asked) > 1 and finished(*given)),
     )
     monkeypatch.setattr(writing, "_write", None)
     assert make().fingerprint == corpus.fingerprint
