@@ -91,7 +91,7 @@ def _name_checkpoint(options: argparse.Namespace) -> None:
     """Takes RUN@CHECKPOINT apart; refuses a checkpoint of a place that has none."""
     if not options.checkpoint and "@" not in (options.run or ""):
         return
-    from macaron_tf.pretrained import locate
+    from macaron_tf.places import locate
 
     found = locate(options.run)
     if options.checkpoint and (found.checkpoint or found.without_recipe):
@@ -202,6 +202,7 @@ def finetuning(*tasks: str) -> Part:
     )
 
 
+JSON = switch("--json", "JSON, an answer a line, as Python's `predict` and a server give it")
 RECIPE = local_place(
     "recipe",
     "name of a recipe, which `recipes` lists; or a function of your own that makes one: "

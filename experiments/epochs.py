@@ -1,16 +1,13 @@
 """Encoders on the examples of a task: training in passes over its set, and outputs of many rows."""
 
-import contextlib
 import dataclasses
-import functools
 import os
 import sys
 import typing
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import keras
-import numpy as np
 import tensorflow as tf
 from annotated_types import Gt, Lt
 
@@ -19,12 +16,9 @@ from experiments.run import Run
 from experiments.train_run import RunData, train_run
 from macaron_tf.data.batches import EncodedExamples, ExampleBatches
 from macaron_tf.distribution import is_tpu
-from macaron_tf.distribution.replicas import ReplicaMap
 from macaron_tf.errors import UserError
-from macaron_tf.io.progress import Progress
-from macaron_tf.layers.packing import packing_scope
 from macaron_tf.models import ElmoConfig, EncoderConfig, EncoderDecoderConfig, catalog
-from macaron_tf.pretrained import load
+from macaron_tf.places import load
 from macaron_tf.settings import Count, Dropout
 from macaron_tf.starts import Start, start_of
 from macaron_tf.text import load_encoder_vocabulary
@@ -220,66 +214,3 @@ def train_examples(
     )
     note = f", from {init.given}"
     return train_run(run, data, validation, strategy, init.copy_to, note=note)
-
-
-class RowOutputs:
-    """A network's float32 outputs, computed batch by batch.
-
-    One `tf.function` with a relaxed signature serves all shapes and is traced once; it reads the
-    network's current weights. Replicas of the strategy in whose scope it is made share the batches.
-
-    Args:
-        network: built, of a dict of ids to one tensor.
-        names: its inputs, the token ids first.
-        row_shape: (R,) where an example has R rows at once.
-        token_shape: (C,) where a token is C characters.
-    """
-
-    def __init__(
-        self,
-        network: keras.Model,
-        names: Sequence[str],
-        row_shape: tuple[int, ...] = (),
-        token_shape: tuple[int, ...] = (),
-    ):
-        shape = (None, *row_shape, None)
-        first, spec = (tf.TensorSpec(s, tf.int32) for s in ((*shape, *token_shape), shape))
-        # A partial: TensorFlow counts the traces of a method over all of its objects, and would
-        # warn of a grid's one trace a network.
-        forward = functools.partial(_forward, network, names)
-        signature = [first, *[spec] * (len(names) - 1)]
-        function = tf.function(forward, input_signature=signature, autograph=False)
-        self._map = ReplicaMap(tf.distribute.get_strategy(), function)
-
-    def fill(
-        self, found: np.ndarray, batches: Iterable[tuple[np.ndarray, tuple[np.ndarray, ...]]]
-    ) -> np.ndarray:
-        """Writes the outputs of rows into an array, and returns it.
-
-        Args:
-            found: (N, ...) float32; shorter outputs fill the beginnings of their axes.
-            batches: the rows' numbers, -1 for padding, and the inputs in the order of `names`.
-        """
-        numbers: list[np.ndarray] = []  # of (B,)
-
-        def inputs() -> Iterator[tuple[np.ndarray, ...]]:
-            for rows, arrays in batches:
-                numbers.append(rows)
-                yield arrays
-
-        with Progress("computing", "rows", len(found)) as progress:
-            for batch, result in enumerate(self._map(inputs())):
-                rows, outputs = numbers[batch], result["outputs"]
-                real, filled = rows >= 0, tuple(slice(size) for size in outputs.shape[1:])
-                found[(rows[real], *filled)] = outputs[real]
-                progress.advance(np.count_nonzero(real))
-        return found
-
-
-def _forward(
-    network: keras.Model, names: Sequence[str], *inputs: tf.Tensor
-) -> dict[str, tf.Tensor]:
-    packed = contextlib.nullcontext() if is_tpu(tf.distribute.get_strategy()) else packing_scope()
-    with packed:
-        outputs = network(dict(zip(names, inputs, strict=True)), training=False)
-    return {"outputs": tf.cast(outputs, tf.float32)}  # (B, ...)

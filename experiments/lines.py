@@ -1,13 +1,15 @@
 """Input and output of commands that answer each line in order."""
 
 import contextlib
+import json
 import queue
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from macaron_tf.cli.program import decoded
+from macaron_tf.errors import TextError, UserError
 from macaron_tf.io import paths as storage
 
 CHUNK = 256  # greatest number of lines answered together
@@ -68,6 +70,18 @@ def opened_output(name: str | None) -> Iterator[BinaryIO | storage.OutputFile]:
         yield file
 
 
+def json_line(answer: Any) -> str:
+    """An answer as a line of JSON."""
+    return f"{json.dumps(answer, ensure_ascii=False)}\n"
+
+
+def refuse_beside_json(mend: str, **flags: Any) -> None:
+    """Refuses the flags, of those given by name, that have a value: `predict` takes none such."""
+    if given := [name for name, value in flags.items() if value]:
+        flag = given[0].replace("_", "-")
+        raise UserError(f"--{flag} with --json: {mend}")
+
+
 def answer_lines(
     given: str | None, output: str | None, answer: Callable[[list[str], int], str]
 ) -> None:
@@ -79,6 +93,18 @@ def answer_lines(
     first = 1
     with opened_input(given) as lines, opened_output(output) as out:
         for chunk in arriving(decoded(lines)):
-            out.write(answer(chunk, first).encode())
+            try:
+                answers = answer(chunk, first)
+            except TextError as error:
+                number = first + error.number - 1
+                raise UserError(f"line {number}: {error.reason}") from error
+            out.write(answers.encode())
             out.flush()
             first += len(chunk)
+
+
+def answer_json(
+    given: str | None, output: str | None, predict: Callable[[list[str]], list[Any]]
+) -> None:
+    """`answer_lines` by a model's `predict`, its answers in JSON."""
+    answer_lines(given, output, lambda lines, _: "".join(map(json_line, predict(lines))))

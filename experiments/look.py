@@ -22,10 +22,8 @@ from matplotlib.figure import Figure
 
 from experiments import command_line as cli
 from experiments import studies
-from experiments.generate.run import OpenedModel
-from experiments.translate.run import TranslationRun, is_translator, source_limit
 from macaron_tf.data.tasks.encoding import encode_pairs
-from macaron_tf.decoding import BeamSearchConfig, GenerationConfig, translate_ids
+from macaron_tf.decoding import GenerationConfig
 from macaron_tf.errors import UserError, check_whole
 from macaron_tf.io.paths import as_path, write_aside
 from macaron_tf.kernels import swish_recurrence
@@ -33,10 +31,12 @@ from macaron_tf.kernels.recurrence import derivatives
 from macaron_tf.layers.swish_rnn import SwishRNN
 from macaron_tf.layers.watching import watching
 from macaron_tf.models import Encoder, EncoderDecoder, LanguageModel
-from macaron_tf.models.pretrained import Pretrained
 from macaron_tf.models.tasks import CausalReader
-from macaron_tf.pretrained import load, locate, needs_vocabulary
+from macaron_tf.places import load
+from macaron_tf.pretrained import Pretrained
 from macaron_tf.special_ids import BOS, EOS
+from macaron_tf.tasks.base import needs_vocabulary
+from macaron_tf.tasks.translation import Translation
 from macaron_tf.text.base import PairVocabulary, PieceVocabulary
 
 _PANEL = 1.3  # inches, of a head
@@ -81,7 +81,7 @@ def _read(
     if isinstance(found.network, LanguageModel):
         if len(texts) > 1:
             raise UserError(f"{place} is a language model: give one text")
-        inputs = {"token_ids": OpenedModel(**vars(found)).generator().row(texts[0])}
+        inputs = {"token_ids": found.task.generator.row(texts[0])}
     else:
         columns = [[text] for text in texts]
         most, causal = 2**30, isinstance(found.network, CausalReader)
@@ -97,22 +97,23 @@ def _answered(
 ) -> tuple[dict[str, list[int]], dict[str, list[str]]]:
     """The input of an encoder-decoder with its answer, or the one given, and their tokens."""
     vocabulary, longest = found.vocabulary, found.config.longest
-    if is_translator(found):
-        decoding, begin = _decoding(place), [BOS]
+    task = found.task
+    if isinstance(task, Translation):
+        begin = [BOS]
         [source] = vocabulary.encode_lines(texts[:1])
-        _check_length(place, len(source), source_limit(found.network))
+        _check_length(place, len(source), task.max_tokens)
         source = [*source, EOS]
         if len(texts) > 1:
             [target] = vocabulary.encode_lines(texts[1:], vocabulary.languages[1])
             target = [*target, EOS]
         else:
             ids = tf.constant([source], tf.int32)
-            result = translate_ids(found.network, ids, decoding, vocabulary.pieces)
+            result = task.search(ids)
             target = result["ids"][0, 0, : int(result["lengths"][0, 0])].numpy().tolist()
     elif len(texts) > 1:
         raise UserError(f"{place} is no translator: give one text")
     else:
-        generator = OpenedModel(**vars(found)).generator()
+        generator = found.task.generator
         source, begin = generator.row(texts[0]), [*generator.answer_start]
         [[completion]] = generator.continue_rows([source], GenerationConfig(temperature=0.0))
         target = [*completion.ids]
@@ -127,14 +128,6 @@ def _answered(
         "target_tokens": _names(sides[1], read[1:]),
     }
     return {"source": source, "target": read[:-1]}, tokens
-
-
-def _decoding(place: str) -> BeamSearchConfig:
-    """A translator's search: the run's."""
-    location = locate(place)
-    if location.without_recipe:
-        return BeamSearchConfig()
-    return TranslationRun.open(location.folder).recipe.decoding
 
 
 def _check_length(place: str, length: int, longest: int | None) -> None:

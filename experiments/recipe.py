@@ -87,7 +87,7 @@ class Recipe(Settings):
         raise NotImplementedError
 
     def usage(self) -> dict[str, typing.Any]:
-        """Fields of `macaron_tf.models.pretrained.Pretrained` about the network's use."""
+        """Fields of `macaron_tf.pretrained.Pretrained` about the network's use."""
         return {"model": self.model, "optimizer": self.training.optimizer}
 
     def expect_model(self, config, kind: type, words: str) -> None:

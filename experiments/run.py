@@ -30,7 +30,8 @@ from macaron_tf.distribution.memory import refuse_oversize
 from macaron_tf.errors import UserError, parse_json
 from macaron_tf.io import paths as storage
 from macaron_tf.io.signatures import allow_signed_code, sign_code
-from macaron_tf.pretrained import needs_vocabulary, saved_network
+from macaron_tf.places import saved_network
+from macaron_tf.tasks.base import needs_vocabulary
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.training.checkpoints import CheckpointDirectory, find_checkpoint, is_saved
 from macaron_tf.training.config import TrainingConfig
@@ -202,6 +203,11 @@ class Run(abc.ABC):
         vocabulary_hash = self.vocabulary.hash if self.vocabulary else ""
         load_network(self.checkpoint(checkpoint), network, vocabulary_hash)
         return network
+
+
+def at(run: str | os.PathLike, checkpoint: str | None) -> str:
+    """The place of a run's checkpoint for `macaron_tf.load`; None = that which it chooses."""
+    return f"{os.fspath(run)}@{checkpoint}" if checkpoint else os.fspath(run)
 
 
 def write_json(path: epath.Path, value) -> None:

@@ -36,10 +36,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any
 
-from export.server.config import MAX_VERSION
 from macaron_tf.cli.arguments import Parser, argument, count
 from macaron_tf.cli.program import decoded, exit_on_user_error
 from macaron_tf.errors import UserError, check_whole, parse_json
+from macaron_tf.io.serving import MAX_VERSION
 
 _BUSY = (429, 503)
 _SIGNATURE = "serving_default"

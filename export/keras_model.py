@@ -19,13 +19,9 @@ def run(options: argparse.Namespace) -> None:
     # Imported late: `--help` answers without TensorFlow.
     import dataclasses
 
-    from experiments.finetune.run import CLASSIFIERS
-    from export.fine_tuned import classifier_module
-    from export.module import write_version
-    from export.translator import TranslationModule
     from macaron_tf.decoding import BeamSearchConfig
-    from macaron_tf.models import EncoderDecoder
-    from macaron_tf.pretrained import load
+    from macaron_tf.places import load
+    from macaron_tf.tasks import Classification, Translation
 
     try:
         config = BeamSearchConfig(**parse_json(options.decoding))
@@ -33,20 +29,22 @@ def run(options: argparse.Namespace) -> None:
         given = f"--decoding {options.decoding[:200]}: {error}"
         raise UserError(f'{given}; write a JSON object such as {{"beam_size": 4}}') from error
     found, labels = load(options.model, vocabulary=options.vocabulary), tuple(options.labels or ())
-    network = found.network
-    if options.compile and not isinstance(network, EncoderDecoder):
+    found = dataclasses.replace(
+        found,
+        name="",
+        labels=labels,
+        max_length=options.max_length,
+        decoding=dataclasses.asdict(config),
+    )
+    translates = isinstance(found.task, Translation)
+    if options.compile and not translates:
         raise UserError(f"--compile: {options.model} is no translator, and searches nothing")
-    if isinstance(network, CLASSIFIERS):
-        found = dataclasses.replace(found, labels=labels, max_length=options.max_length)
-        module = classifier_module(options.model, found)
-    elif labels or not isinstance(network, EncoderDecoder):
+    classifies = isinstance(found.network, Classification.networks)
+    if not classifies and (labels or not translates):
         asked = "a classifier, which takes --labels" if labels else "a classifier or a translator"
-        raise UserError(f"{options.model} is a {type(network).__name__}, not {asked}")
-    else:
-        module = TranslationModule(network, found.vocabulary, config, options.compile)
-    if options.bfloat16:
-        module.compute_in_bfloat16(options.model)
-    print(write_version(module, {}, options.out))
+        raise UserError(f"{options.model} is a {type(found.network).__name__}, not {asked}")
+    compiled = {"compiled": True} if options.compile else {}
+    print(found.export(options.out, bfloat16=options.bfloat16, **compiled))
 
 
 main = single_program(

@@ -2,8 +2,9 @@
 
     import macaron_tf
 
-    bert = macaron_tf.load("hugging-face:bert-base-uncased")
-    translator = macaron_tf.build("macaron_base", vocab_size=32_000)
+    translator = macaron_tf.load("runs/m30k")
+    translator.predict(["A man is riding a bike."])
+    encoder = macaron_tf.build("swish_rnn_base")
 
 The import registers all layers and models with Keras, whose saved models can then be loaded. Only
 within this project's commands does it wait until one of the names below is used, so that `--help`
@@ -22,22 +23,26 @@ if sys.version_info < (3, 11):  # noqa: UP036  a checkout, run outside its envir
 from macaron_tf.cli.command_names import SCRIPT
 
 if TYPE_CHECKING:
-    from macaron_tf import layers, models
+    from macaron_tf import layers, models, tasks
     from macaron_tf.models.catalog import build
-    from macaron_tf.pretrained import load
+    from macaron_tf.places import load
 
 __version__ = "0.1.0"
-__all__ = ["build", "layers", "load", "models"]
+__all__ = ["build", "layers", "load", "models", "tasks"]
 
 
 def __getattr__(name: str):
     if name == "load":
-        return importlib.import_module("macaron_tf.pretrained").load
+        return importlib.import_module("macaron_tf.places").load
     if name == "build":
         return importlib.import_module("macaron_tf.models.catalog").build
-    if name in ("layers", "models"):
+    if name in ("layers", "models", "tasks"):
         return importlib.import_module(f"macaron_tf.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
 
 
 def _is_command() -> bool:

@@ -15,6 +15,14 @@ class UserError(Exception):
     """A mistake that the user can correct: one sentence names it and the correction."""
 
 
+class TextError(UserError):
+    """A text, by its number from 1 on, that a model refuses, and why."""
+
+    def __init__(self, number: int, reason: str):
+        super().__init__(f"text {number}: {reason}")
+        self.number, self.reason = number, reason
+
+
 _HALVES = re.compile("[\ud800-\udfff]")
 
 

@@ -1,339 +1,366 @@
-"""`load`: a pre-trained network and its vocabulary, from wherever they are kept."""
+"""A network with its weights, its vocabulary and its task: ask it, score with it, export it."""
 
-import contextlib
 import dataclasses
 import functools
+import json
 import os
-import pathlib
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 from etils import epath
 
-from macaron_tf.distribution.memory import refuse_oversize
-from macaron_tf.errors import UserError, needed, parse_json
-from macaron_tf.interop.arrays import read_json
-from macaron_tf.interop.encoder_decoders import FAMILIES, read_encoder_decoder
-from macaron_tf.interop.encoders import read_encoder, read_sentence_transformer
-from macaron_tf.interop.keras_models import read_keras_hub, read_model_garden_bert
-from macaron_tf.interop.language_models import LANGUAGE_FAMILIES, read_language_model, read_xlnet
+from macaron_tf.engines.graph import TaskGraph, columns_of
+from macaron_tf.engines.saved_model import write_version
+from macaron_tf.errors import UserError
 from macaron_tf.io import paths
-from macaron_tf.io.progress import Progress
-from macaron_tf.io.signatures import allow_signed_code
+from macaron_tf.io.signatures import sign_code
+from macaron_tf.layers.heads import Pooler
+from macaron_tf.layers.language_heads import ReplacedTokenHead
+from macaron_tf.models import catalog
 from macaron_tf.models.base import Model
-from macaron_tf.models.config import StackConfig
-from macaron_tf.models.pretrained import HEADS, RECIPE, USAGE, Pretrained
-from macaron_tf.plug_ins import trusting, trusts_code
-from macaron_tf.text.base import Vocabulary
-from macaron_tf.training.checkpoints import (
-    MODEL,
-    find_checkpoint,
-    is_saved,
-    saved_file,
-    weights_record,
+from macaron_tf.models.config import EncoderConfig, EncoderDecoderConfig, differing_fields
+from macaron_tf.models.encoder import Encoder
+from macaron_tf.models.language_model import LanguageModel
+from macaron_tf.models.model_card import model_card
+from macaron_tf.models.tasks import EncoderClassifier
+from macaron_tf.settings import Settings
+from macaron_tf.tasks import TaskKind, task_of
+from macaron_tf.text import PieceVocabulary
+from macaron_tf.training import checkpoints
+from macaron_tf.training.state import require_room, save_weights, weight_table
+
+RECIPE, VOCABULARY = "recipe.json", "vocabulary"
+HEADS = ("pooler", "replaced_token")  # layers outside the network
+# Fields about the network's use, which model.json keeps as they are.
+USAGE = (
+    "model",
+    "objective",
+    "unread",
+    "has_masked_language",
+    "starts",
+    "sentinels",
+    "ends",
+    "answers",
+    "pooling",
+    "normalize",
+    "max_length",
+    "optimizer",
+    "trained_length",
+    "languages",
+    "language",
+    "labels",
+    "labelled",
+    "decoding",
 )
-from macaron_tf.training.state import load_network, load_weights
-
-HUGGING_FACE, KERAS_HUB, MODEL_GARDEN, HUB = "hugging-face", "keras-hub", "model-garden", "hub"
-LIBRARIES = (HUGGING_FACE, KERAS_HUB, MODEL_GARDEN)
-_MEND = "restore it, or train or save the model again"
-# Files on a hub that no reader here opens.
-_UNREAD = (
-    "*.onnx",
-    "*.msgpack",
-    "*.ot",
-    "*.tflite",
-    "*.gguf",
-    "tf_model.h5",
-    "onnx/*",
-    "openvino/*",
-)
 
 
-def load(
-    place: str | os.PathLike,
-    lower_case: bool | None = None,
-    pooling: bool = True,
-    vocabulary: Vocabulary | str | os.PathLike | None = None,
-    trust_code: bool = False,
-) -> Pretrained:
-    """Reads a pre-trained network with its weights, its vocabulary and how it is used.
-
-    Args:
-        place: one of
-            - the folder of a run, with `@CHECKPOINT` where the checkpoint is not to be the default
-              one (see `find_checkpoint`), or a folder that `Pretrained.save_pretrained` wrote;
-            - `hugging-face:DIR` of its `save_pretrained` or sentence-transformers;
-            - `keras-hub:DIR` of a BERT, RoBERTa, DistilBERT, ELECTRA or GPT-2 preset, or one of
-              `macaron_tf.interop.keras_hub`;
-            - `model-garden:DIR` of a BERT as Model Garden publishes it;
-            - `hub:OWNER/NAME[@REVISION]`, any of these on Hugging Face's hub, which is downloaded
-              once, by the package huggingface_hub;
-            - a network's `.keras` file, which holds no vocabulary: give `vocabulary`.
-        lower_case: whether text is lower-cased, for a directory of a WordPiece vocabulary that
-            does not say so.
-        pooling: read how a sentence-transformers model pools, and refuse an unknown way.
-        vocabulary: the vocabulary, or its folder, of a network that is kept without one.
-        trust_code: import the modules that the folder names, such as another's block, and open
-            `.keras` files without Keras's safe mode. Their code runs here.
-
-    Raises:
-        UserError: nothing is there, it cannot be read, or it names code, see `trust_code`.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Pretrained:
+    """A trained network, its vocabulary and its task.
 
     Example:
-        bert = macaron_tf.load("hugging-face:bert-base-uncased")
-        classifier = bert.classifier(num_classes=2)
-        bert.save_pretrained("my-bert")
-    """
-    place = os.fspath(place)
-    if trust_code:
-        with trusting():
-            return load(place, lower_case, pooling, vocabulary)
-    if vocabulary is not None:
-        found = load(place, lower_case, pooling)
-        if found.vocabulary is not None:
-            raise UserError(f"{place} has a vocabulary of its own: leave `vocabulary` out")
-        if not isinstance(vocabulary, Vocabulary):
-            vocabulary = Vocabulary.load(vocabulary)
-        network = found.network
-        if isinstance(network, Model) and isinstance(network.config, StackConfig):
-            rows = network.config.vocab_size
-            if vocabulary.size > rows:
-                raise UserError(
-                    f"the vocabulary has {vocabulary.size} pieces and {place} knows {rows}: give "
-                    "the one it was trained with"
-                )
-        return dataclasses.replace(found, vocabulary=vocabulary)
-    if place.endswith(".keras"):
-        path = paths.as_path(place)
-        with _refuse_network(place):
-            network = keras.saving.load_model(path, compile=False, safe_mode=not trusts_code())
-        return Pretrained(network, name=path.stem, checkpoint=place)
-    found = locate(place)
-    with Progress(f"loading {place}"):
-        if found.library:
-            read = dataclasses.replace(_read_library(found, lower_case, pooling), checkpoint=place)
-        else:
-            read = _read_own(found)
-    # A hub's folder is named by a revision.
-    name = place.rpartition("/")[2] if place.startswith(f"{HUB}:") else found.folder.name
-    return dataclasses.replace(read, name=name)
-
-
-@dataclasses.dataclass(frozen=True)
-class Location:
-    """The folder of a place that `load` takes.
+        model = macaron_tf.load("runs/rte")
+        model.predict([("Two men sleep.", "Men sleep.")])  # one answer for each pair
 
     Attributes:
-        place: as it was given.
-        folder: of one library's, local and absolute.
-        library: one of `LIBRARIES`; "" = of this one, a run or a folder of `save_pretrained`.
-        checkpoint: of RUN@CHECKPOINT.
+        network: of a run, as it was trained; of another library's model, ours with the same
+            outputs: of encoders a `PretrainingEncoder`, with its head `sentence_pair` where the
+            weights hold it and a pooler.
+        model: name of its kind in the catalog; "" = the one that its configuration is of.
+        objective: what it has learnt, as pre-training names it; None = something else, or of a
+            `LanguageModel` the next token.
+        vocabulary: cuts text into the network's ids; None where the tokenizer is missing or has
+            no counterpart here.
+        ids: `(V',)` int, their id for each of ours, -1 for none; None where all are equal.
+        unread: names of weights, of other heads, that were left behind.
+        pooler: of an encoder, over [CLS]; None where there is none.
+        replaced_token: an ELECTRA discriminator's head, `(B, L, D) -> (B, L)` logits, or None.
+        has_masked_language: whether the head over masked tokens was read; else it is as drawn.
+        starts: whether a language model begins texts, behind [CLS].
+        sentinels: of an encoder-decoder, how many ids behind the vocabulary's are T5's sentinels.
+        ends: of an encoder-decoder, arguments of `SequenceGenerator`: how its texts begin, where
+            that differs from models that are trained here.
+        answers: of an encoder-decoder that was fine-tuned: the task whose lines it answers, their
+            limits and how they begin.
+        pooling, normalize, max_length: of a sentence encoder: `"cls"`, `"mean"` or `"max"`, [CLS]
+            and [SEP] included; whether vectors get length 1; longest row, beyond which text is cut.
+        name: short, for tables. checkpoint: whose weights.
+        optimizer, trained_length, languages: of a run: its optimizer, its longest rows, and whose
+            the language embeddings are, in order.
+        language: of a classifier's texts; None = the model's first.
+        labels: of a classifier or tagger: names of its classes, class 0 first; () = not known.
+        labelled: of a fine-tuned model: `task`, fields of its `Task`, and `limits`, of its rows.
+        decoding: of a translator: fields of its `BeamSearchConfig`.
+        recipe: of a run: its recipe.json.
+        results: of a run: `step` and `metrics` of the weights' validation, `scores`, metrics by the
+            name of the set that was evaluated, and `warning`, why other weights than the expected
+            ones were read.
     """
 
-    place: str
-    folder: epath.Path
-    library: str = ""
-    checkpoint: str | None = None
+    network: keras.Model
+    model: str = ""
+    objective: str | None = None
+    vocabulary: PieceVocabulary | None = None
+    ids: np.ndarray | None = None
+    unread: tuple[str, ...] = ()
+    pooler: Pooler | None = None
+    replaced_token: ReplacedTokenHead | None = None
+    has_masked_language: bool = False
+    starts: bool = True
+    sentinels: int = 0
+    ends: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    answers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    pooling: str | None = None
+    normalize: bool = False
+    max_length: int | None = None
+    name: str = ""
+    checkpoint: str = ""
+    optimizer: str | None = None
+    trained_length: int | None = None
+    languages: tuple[str, ...] = ()
+    language: str | None = None
+    labels: tuple[str, ...] = ()
+    labelled: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    decoding: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    recipe: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    results: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self):
+        if isinstance(self.network, Model) and not self.model:
+            object.__setattr__(self, "model", _kind_of(self.network.config))
+        if isinstance(self.network, LanguageModel) and self.objective is None:
+            object.__setattr__(self, "objective", "causal_language")
 
     @property
-    def without_recipe(self) -> bool:
-        """Whether no training here made it: another library's, or saved here of one."""
-        recipe = self.folder / RECIPE
-        return bool(self.library) or (is_saved(self.folder) and not recipe.exists())
+    def config(self):
+        """The network's configuration."""
+        return self.network.config
 
+    @property
+    def encoder(self) -> Encoder:
+        """The network's encoder, or the network where it is one."""
+        return self.network if isinstance(self.network, Encoder) else self.network.encoder
 
-def locate(place: str) -> Location:
-    """Finds the folder of a place, a hub's once it is downloaded; it need not exist."""
-    kind, _, directory = place.partition(":")
-    if kind in LIBRARIES and directory:
-        if paths.is_remote(directory):
-            raise UserError(f"{place}: copy the folder from its bucket to the disk first")
-        return Location(place, paths.as_path(directory).expanduser().absolute(), kind)
-    if kind == HUB:
-        folder = paths.as_path(_downloaded(place))
-        return Location(place, folder, _library_of(folder))
-    folder = paths.as_path(place)
-    if not folder.exists() and "@" in place:
-        run, _, checkpoint = place.rpartition("@")
-        if not checkpoint:
-            raise UserError(f"{place}: give a checkpoint behind the @, or leave it out")
-        return Location(place, paths.as_path(run), checkpoint=checkpoint)
-    return Location(place, folder)
-
-
-def _library_of(folder: epath.Path) -> str:
-    """The one of `LIBRARIES` whose directory a folder is, or ""."""
-    if is_saved(folder):
-        return ""
-    if (folder / "bert_config.json").exists() and list(folder.glob("*.index")):
-        return MODEL_GARDEN
-    config = folder / "config.json"
-    preset = config.exists() and "registered_name" in read_json(config)
-    return KERAS_HUB if preset else HUGGING_FACE
-
-
-@functools.cache
-def _downloaded(place: str) -> pathlib.Path:
-    """The local folder of `hub:OWNER/NAME[@REVISION]`."""
-    with needed(place):
-        import huggingface_hub
-    name, _, revision = place.removeprefix(f"{HUB}:").partition("@")
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
-        raise UserError(f"{place}: write it as {HUB}:OWNER/NAME or {HUB}:OWNER/NAME@REVISION")
-    try:
-        folder = huggingface_hub.snapshot_download(
-            name, revision=revision or None, ignore_patterns=_UNREAD
+    def __repr__(self) -> str:
+        kind = self.model or type(self.network).__name__
+        return (
+            f"<Pretrained {self.name or 'model'}: {kind}, {self.network.count_params():,} weights>"
         )
-    except Exception as error:  # of the hub's client, its HTTP client, sockets and the disk
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].partition(". ")[0]
-        raise UserError(
-            f"{place} cannot be downloaded ({reason}): check the name and the network, or copy the "
-            f"folder here and give {HUGGING_FACE}:DIR or DIR"
-        ) from error
-    return pathlib.Path(folder)
 
+    @property
+    def weights_record(self) -> dict[str, str]:
+        """The checkpoint's name, and why it is not the expected one, for records."""
+        warned = {name: self.results[name] for name in ("warning",) if name in self.results}
+        return {"checkpoint": self.checkpoint, **warned}
 
-@contextlib.contextmanager
-def _refuse_network(place: str) -> Iterator[None]:
-    """Turns Keras's refusal of a network's description within the `with` into a UserError."""
-    try:
-        yield
-    except (ImportError, *paths.FILE_ERRORS, *paths.DAMAGE) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UserError(
-            f"{place} holds no network that this version can make ({reason[:200]}): check the "
-            "path, or load it with the version that wrote it"
-        ) from error
+    @functools.cached_property
+    def task(self) -> TaskKind:
+        """The texts that it takes, and its answers; a UserError where it answers none."""
+        return task_of(self)
 
+    def _graph(self, **options: Any) -> TaskGraph:
+        """The graphs of the task with options of `TaskKind.with_options`, traced once and kept."""
+        key = tuple(sorted(options.items()))
+        if key not in self._graphs:
+            self._graphs[key] = TaskGraph(self.task.with_options(**options) if key else self.task)
+        return self._graphs[key]
 
-def needs_vocabulary(path: str | os.PathLike) -> UserError:
-    """The error for a `.keras` file where text is to be read."""
-    return UserError(
-        f"{path} is a network without a vocabulary: put both into a folder, by macaron_tf.load("
-        f"'{path}', vocabulary='DIR').save_pretrained('FOLDER'), and give FOLDER; "
-        f"`python -m export.keras_model {path} DIR OUT` exports it"
-    )
-
-
-def saved_network(folder: epath.Path) -> keras.Model:
-    """The network that a folder's model.json describes, built, without its weights."""
-    return _layers(folder, _described(folder, str(folder)))["network"]
-
-
-def _described(path: epath.Path, place: str) -> dict[str, Any]:
-    try:
-        record = parse_json(paths.read_bytes(path / MODEL))
-    except (UserError, ValueError) as error:
-        raise UserError(
-            f"{place} is no run: it has no model.json that can be read; give the folder that a "
-            "`train` command or `save_pretrained` wrote, hugging-face:DIR, keras-hub:DIR, "
-            "model-garden:DIR, hub:OWNER/NAME or a .keras file"
-        ) from error
-    allow_signed_code(path)
-    return record
-
-
-def _layers(path: epath.Path, record: dict[str, Any]) -> dict[str, keras.layers.Layer]:
-    """The network, built, and the heads outside it."""
-    with paths.refuse_damage(path / MODEL, _MEND):
-        heads = {n: head for n, head in record.get("heads", {}).items() if n in HEADS}
-        layers = {"network": record["network"], **heads}
-    with _refuse_network(str(path / MODEL)), refuse_oversize(str(path)):
-        read, safe = keras.saving.deserialize_keras_object, not trusts_code()
-        made = {name: read(layer, safe_mode=safe) for name, layer in layers.items()}
-        if not made["network"].built:
-            made["network"].build()
-    return made
-
-
-def _read_own(found: Location) -> Pretrained:
-    path, place = found.folder, found.place
-    record = _described(path, place)
-    with paths.refuse_damage(path / MODEL, _MEND):
-        usage = {name: value for name, value in record["usage"].items() if name in USAGE}
-        usage |= {name: tuple(usage.get(name, ())) for name in ("languages", "labels", "unread")}
-        weights = find_checkpoint(path, found.checkpoint, record.get("save_every_steps"))
-        folder, ids = record["vocabulary"] and str(record["vocabulary"]), record.get("ids")
-        scores = record.get("results", {}).get("scores") or _scores(path)
-    vocabulary = Vocabulary.load(path / folder) if folder else None
-    made = _layers(path, record)
-    with _refuse_network(str(path / MODEL)):
-        manifest = load_network(weights, made["network"], vocabulary.hash if vocabulary else "")
-        for name in HEADS:
-            if name in made:
-                load_weights(made[name], saved_file(path, name))
-    results = {name: manifest[name] for name in ("step", "metrics") if name in manifest}
-    if reason := weights_record(weights).get("warning"):
-        results["warning"] = reason
-    return Pretrained(
-        **made,
-        vocabulary=vocabulary,
-        ids=None if ids is None else np.array(ids),
-        checkpoint=weights.name,
-        recipe=_optional(path / RECIPE),
-        results={**results, "scores": scores},
-        **usage,
-    )
-
-
-def _optional(path: epath.Path) -> dict[str, Any]:
-    """The object in a JSON file; {} where there is no such file or another content."""
-    try:
-        return paths.read_json(path)
-    except UserError:
+    @functools.cached_property
+    def _graphs(self) -> dict[tuple, TaskGraph]:
         return {}
 
+    def predict(self, *texts: Any, **options: Any) -> Any:
+        """The answer to each text, as the exported model and its server give it.
 
-def _scores(run: epath.Path) -> dict[str, dict[str, float]]:
-    """Metrics of the evaluations in RUN/scores, by the file's name."""
-    files = sorted((run / "scores").glob("*.json")) if (run / "scores").exists() else ()
-    found = {}
-    for file in files:
-        record = _optional(file)
-        metrics = record.get("metrics", record)
-        if isinstance(metrics, Mapping):
-            found[file.stem] = {
-                n: v for n, v in metrics.items() if isinstance(v, float) and n != "seconds"
-            }
-    return found
+        Args:
+            texts: one argument for each of the task's texts (`model.task.texts`), a text or any
+                iterable of them: a list, an array, a column of pandas, a `tf.data.Dataset`. Or one
+                argument: an iterable of examples, which are tuples or dictionaries of the texts.
+            options: of the task, such as `temperature` or `n_best`.
+
+        Returns:
+            A list of plain Python values, or one of them for a single example.
+
+        Raises:
+            UserError: the model answers no texts, or a text or an option is refused.
+        """
+        columns, one = columns_of(self.task.texts, texts)
+        kept = {name: options.pop(name) for name in self.task.takes if name in options}
+        answers = self._graph(**kept).answer(columns, **options)
+        return answers[0] if one else answers
+
+    def stream(self, text: str, **options: Any) -> Iterator[str]:
+        """The answer to one text in parts, as they are written; options as for `predict`."""
+        return self.task.stream(text, **options)
+
+    def score(self, *texts: Any) -> Any:
+        """How likely the model holds each text: `log_probs`, the natural logarithm, and `tokens`.
+
+        Args:
+            texts: of a language model the texts; of a translator sources and targets.
+        """
+        signatures = self.task.functions()
+        names = signatures["score"][1] if "score" in signatures else ("text",)
+        columns, one = columns_of([*names], texts)
+        if "score" in signatures:
+            found = self._graph().answer(columns, "score")
+        else:
+            found = self.task.likelihoods(*columns)
+        return found[0] if one else found
+
+    def export(
+        self,
+        path: str | os.PathLike,
+        version: int | None = None,
+        bfloat16: bool = False,
+        **options: Any,
+    ) -> epath.Path:
+        """Writes a SavedModel that answers as `predict` does, the vocabulary inside.
+
+        A server needs tensorflow and tensorflow_text and nothing of this library.
+
+        Args:
+            path: the model's folder, in which TensorFlow Serving watches the versions.
+            version: by default one more than the greatest there is.
+            bfloat16: see `TaskGraph.compute_in_bfloat16`.
+            options: of the task, such as `n_best`.
+
+        Returns:
+            The folder of the version.
+        """
+        task = self.task.with_options(**options) if options else self.task
+        graph = TaskGraph(task)
+        if bfloat16:
+            graph.compute_in_bfloat16(self.checkpoint or self.name)
+        record = {"run": self.name, **self.weights_record, **task.facts()}
+        return write_version(graph, record, path, version)
+
+    @property
+    def model_options(self) -> tuple[tuple[str, Any], ...]:
+        """Fields of the configuration that differ from the catalog's `model`, with their values."""
+        known = catalog.config(self.model, vocab_size=self.config.vocab_size)
+        return tuple(sorted(differing_fields(self.config, known).items()))
+
+    def require_floats(self) -> None:
+        """Refuses quantized weights, from which no other network can start."""
+        if any(layer.quantization_mode for layer in self.network._flatten_layers()):
+            raise UserError(
+                f"{self.name or self.checkpoint} is quantized: start from the model it was made of"
+            )
+
+    def classifier(
+        self, num_classes: int, head_dropout: float = 0.1, **changes
+    ) -> EncoderClassifier:
+        """A classifier on this encoder and pooler, its last layer as drawn.
+
+        Args:
+            num_classes: C; 1 for regression.
+            head_dropout: on the pooled vector, 0 to 1.
+            changes: fields of the `EncoderConfig` that are no shapes, such as `dropout`.
+        """
+        if not (isinstance(self.network, Model) and isinstance(self.config, EncoderConfig)):
+            raise UserError(
+                f"{self.name or self.checkpoint} is a {type(self.network).__name__}: a classifier "
+                "needs an encoder"
+            )
+        config = dataclasses.replace(self.config, **changes)
+        if config.splittings != self.config.splittings:
+            raise UserError(
+                f"scheme={config.scheme!r}: the weights were trained with {self.config.scheme!r}"
+            )
+        self.require_floats()
+        classifier = EncoderClassifier(config, num_classes, head_dropout)
+        classifier.build()
+        classifier.encoder.set_weights(self.encoder.get_weights())
+        if self.pooler:
+            classifier.pooler.set_weights(self.pooler.get_weights())
+        return classifier
+
+    def save_pretrained(self, directory: str | os.PathLike, safetensors: bool = False) -> None:
+        """Writes a folder that `macaron_tf.load`, `--init` and `export` take, whole or not at all.
+
+            DIR/model.json           the network without weights, its use and its results
+            DIR/model.weights.h5     its weights; pooler.weights.h5 of a head outside it; or
+                                     model.safetensors and pooler.safetensors
+            DIR/vocabulary/          where there is one
+            DIR/recipe.json          of the run that trained it
+            DIR/code.json            where it names code of yours: see `io.signatures`
+            DIR/manifest.json        format and checksums
+            DIR/README.md            a model card, which may be edited
+
+        Args:
+            directory: new, empty, or of an earlier `save_pretrained`, which is replaced; `gs://`
+                included.
+            safetensors: write the weights as safetensors, which the package of that name reads.
+
+        Raises:
+            UserError: the folder holds other files, or cannot be written.
+        """
+        path = paths.as_path(directory).expanduser()
+        path = path if paths.is_remote(path) else path.absolute()
+        _refuse_other_files(path)
+        manifest = {
+            "step": self.results.get("step", 0),
+            "metrics": self.results.get("metrics", {}),
+            "vocabulary": self.vocabulary.hash if self.vocabulary else "",
+            "weights": weight_table(self.network),
+        }
+        kind = "safetensors" if safetensors else "weights.h5"
+        checkpoints.save_whole(path, lambda aside: self._write_files(aside, kind), manifest)
+
+    def _write_files(self, directory: epath.Path, kind: str) -> None:
+        heads = {name: getattr(self, name) for name in HEADS if getattr(self, name)}
+        layers = {"model": self.network, **heads}
+        require_room(directory, [w for layer in layers.values() for w in layer.weights])
+        for name, layer in layers.items():
+            save_weights(layer, directory / f"{name}.{kind}")
+        if self.vocabulary:
+            self.vocabulary.save(directory / VOCABULARY)
+        record = {
+            "kind": self.recipe.get("kind", ""),
+            "network": keras.saving.serialize_keras_object(self.network),
+            "heads": {n: keras.saving.serialize_keras_object(head) for n, head in heads.items()},
+            "vocabulary": VOCABULARY if self.vocabulary else None,
+            "ids": None if self.ids is None else self.ids.tolist(),
+            "usage": {name: getattr(self, name) for name in USAGE},
+            "results": self.results,
+        }
+        files = {checkpoints.MODEL: record, **({RECIPE: self.recipe} if self.recipe else {})}
+        sign_code(directory, *files.values())
+        for name, value in files.items():
+            (directory / name).write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+        pieces = self.vocabulary.pieces if self.vocabulary else None
+        languages = self.languages or (self.vocabulary.languages if pieces else ())
+        card = (self.name or "model", self.network, pieces, languages, self.recipe, self.results)
+        (directory / checkpoints.CARD).write_text(model_card(*card))
 
 
-def _read_library(found: Location, lower_case: bool | None, pooling: bool) -> Pretrained:
-    folder = pathlib.Path(found.folder)
-    if not folder.is_dir():
-        raise UserError(f"{found.place}: there is no folder {folder}; check the path")
-    config = folder / "config.json"
-    described = read_json(config) if config.is_file() else {}
-    if found.library == KERAS_HUB:
-        if str(described.get("registered_name")).startswith("macaron_tf>"):
-            from macaron_tf.interop.keras_hub import read_preset  # KerasHub is optional
-
-            return read_preset(folder)
-        return read_keras_hub(folder)
-    if found.library == MODEL_GARDEN:
-        return read_model_garden_bert(folder, _lower_case(folder, lower_case))
-    if (folder / "modules.json").is_file() and pooling:
-        return read_sentence_transformer(folder, lower_case)
-    kind = described.get("model_type")
-    if kind in LANGUAGE_FAMILIES:
-        return read_language_model(folder)
-    if kind == "xlnet":
-        return read_xlnet(folder)
-    if kind in FAMILIES:
-        return read_encoder_decoder(folder)
-    return read_encoder(folder, lower_case)
+def _kind_of(config: Settings) -> str:
+    """The catalog's model whose fields a configuration of ours changes."""
+    if isinstance(config, EncoderDecoderConfig):
+        return "transformer_base"
+    if isinstance(config, EncoderConfig):
+        return "gpt2_base" if config.causal else "bert_base"
+    return ""
 
 
-def _lower_case(folder: pathlib.Path, given: bool | None) -> bool:
-    """Whether Model Garden's BERT lower-cases: as given, or as the name of its folder says."""
-    found = re.search("uncased|cased", folder.name)
-    if given is None and not found:
+def _refuse_other_files(path: epath.Path) -> None:
+    """Refuses to replace a file, or a folder that holds more than `save_pretrained` wrote there."""
+    if path.exists() and not path.is_dir():
+        raise UserError(f"{path} is a file: choose another place for the folder")
+    present = {
+        (paths.as_path(folder) / name).relative_to(path).as_posix()
+        for folder, _, names in tf.io.gfile.walk(os.fspath(path))
+        for name in names
+    }
+    written = {checkpoints.MANIFEST, checkpoints.CARD}
+    if checkpoints.is_saved(path):
+        written |= checkpoints.read_manifest(path)["files"].keys()
+    if present - written:
         raise UserError(
-            f"no file in {folder} says whether its text is lower-cased, nor does its name "
-            "(uncased_..., cased_...): give lower_case=True or False, or --[no-]lower-case"
+            f"{path} holds {min(present - written)}, which is of no saved model: choose another "
+            "folder"
         )
-    return given if given is not None else found[0] == "uncased"

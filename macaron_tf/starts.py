@@ -16,10 +16,10 @@ from macaron_tf.models.base import Model
 from macaron_tf.models.config import FREE, SEQUENCE_BLOCKS, differing_fields, shape_of
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.encoder_decoder import EncoderDecoder
-from macaron_tf.models.pretrained import Pretrained
 from macaron_tf.models.tasks import ReadingModel, TaskModel
 from macaron_tf.objectives import learnt
-from macaron_tf.pretrained import needs_vocabulary
+from macaron_tf.pretrained import Pretrained
+from macaron_tf.tasks.base import needs_vocabulary
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.words import CharacterWords
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import macaron_tf
-from macaron_tf.models.pretrained import USAGE, Pretrained
-from macaron_tf.pretrained import locate
+from macaron_tf.places import locate
+from macaron_tf.pretrained import USAGE, Pretrained
 from tests import ram_paths
 from tests.harness import numpy_of, refuses
 from tests.interop.toys import random_state, write_bert, write_modules
@@ -162,7 +162,7 @@ def test_a_save_that_fails_leaves_nothing(bert, tmp_path, monkeypatch):
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("macaron_tf.models.pretrained.require_room", full)
+    monkeypatch.setattr("macaron_tf.pretrained.require_room", full)
     before = sorted(tmp_path.rglob("*"))
     refuses("No space left on device", bert.save_pretrained, tmp_path / "saved")
     assert sorted(tmp_path.rglob("*")) == before

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from macaron_tf import models, starts
-from macaron_tf.models.pretrained import Pretrained
+from macaron_tf.pretrained import Pretrained
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
 from tests.harness import built, ids, normal, refuses
 

@@ -33,6 +33,20 @@ macaron_tf.build("swish_rnn_tiny", vocab_size=10)
 print(macaron_tf.load(sys.argv[1]).network.count_params() > 0)
 """
 
+# Loads each place, and prints its answers; what it exports is served by this checkout.
+PREDICT = """
+import json
+import pathlib
+import sys
+import macaron_tf
+out, *asked = map(json.loads, sys.argv[1:])
+for name, place, columns, options in asked:
+    model = macaron_tf.load(place)
+    print(json.dumps([name, model.predict(*columns, **options)]))
+    model.export(pathlib.Path(out, name))
+assert not {"experiments", "export"} & sys.modules.keys()
+"""
+
 
 def run(*command, given: str = "", **options) -> str:
     done = subprocess.run(

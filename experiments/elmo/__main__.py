@@ -33,11 +33,11 @@ main = cli.program(
     ),
     cli.command(
         "embed",
-        "the vectors of the words of some lines, as an .npz",
+        "the vectors of the words of some lines, as an .npz or JSON",
         "experiments.elmo.run:run_embed",
         cli.TRAINED,
         cli.place("--input FILE", "a sentence a line; stdin by default"),
-        cli.place("--output FILE", "the .npz to write", required=True),
+        cli.place("--output FILE", "the .npz to write; of --json stdout by default"),
         cli.argument(
             "--layers",
             "all layers of each word (default), their mean, or the last one",
@@ -45,6 +45,7 @@ main = cli.program(
             default="all",
         ),
         cli.switch("--tokenized", "words are separated by spaces already"),
+        cli.JSON,
     ),
     cli.command(
         "neighbours",

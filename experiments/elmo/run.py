@@ -13,9 +13,9 @@ import tensorflow as tf
 from annotated_types import Ge
 
 from experiments import registry
-from experiments.lines import opened_input, opened_output
+from experiments.lines import answer_json, opened_input, opened_output, refuse_beside_json
 from experiments.recipe import Recipe
-from experiments.run import Run, write_json
+from experiments.run import Run, at, write_json
 from experiments.train_run import RunData, measured, report, train_run
 from macaron_tf.cli.program import decoded
 from macaron_tf.data.batches import ArrayBatches
@@ -25,7 +25,9 @@ from macaron_tf.errors import UserError, check_whole
 from macaron_tf.io.paths import as_path
 from macaron_tf.models import Elmo, ElmoConfig
 from macaron_tf.objectives import BidirectionalLanguageObjective
+from macaron_tf.places import load
 from macaron_tf.settings import INT32, Count, Natural
+from macaron_tf.tasks import WordVectors
 from macaron_tf.text.normalization import in_chunks
 from macaron_tf.text.token_rows import fingerprint
 from macaron_tf.text.words import (
@@ -217,7 +219,20 @@ def evaluate(options: argparse.Namespace) -> None:
 
 
 def run_embed(options: argparse.Namespace) -> None:
-    """Writes an .npz with the words, `words_n`, and the vectors, `line_n`, of line n."""
+    """Writes an .npz with the words, `words_n`, and the vectors, `line_n`, of line n; or JSON."""
+    if options.json:
+        refuse_beside_json(
+            "its answers are all layers of the words that it cuts itself; leave one of the two out",
+            layers=options.layers != "all",
+            tokenized=options.tokenized,
+        )
+        model = load(at(options.run, options.checkpoint))
+        if not isinstance(model.task, WordVectors):
+            raise UserError(f"{options.run} is a {model.task.name}: give a run of `elmo train`")
+        answer_json(options.input, options.output, model.predict)
+        return
+    if not options.output:
+        raise UserError("--output is missing: give the .npz to write, or --json")
     opened = ElmoRun.open(options.run)
     network = opened.load_network(opened.checkpoint(options.checkpoint))
     with opened_input(options.input) as file:

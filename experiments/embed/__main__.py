@@ -98,12 +98,15 @@ main = cli.program(
     ),
     cli.command(
         "encode",
-        "lines to an array of vectors, one for each line, in order",
+        "lines to an array of vectors, one for each line, in order; or to JSON",
         "experiments.embed.evaluate:encode",
         _ENCODER,
         cli.place("--input FILE", "a sentence a line; stdin by default"),
-        cli.place("--output FILE", ".npy: (lines, D) float32, by numpy.load", required=True),
-        cli.switch("--unit", "scale each vector to length 1"),
+        cli.place(
+            "--output FILE", ".npy: (lines, D) float32, by numpy.load; of --json stdout by default"
+        ),
+        cli.switch("--unit", "scale each vector to length 1, as those of --json are"),
+        cli.JSON,
         cli.DEVICES,
     ),
     cli.command(

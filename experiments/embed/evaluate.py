@@ -13,13 +13,10 @@ import tensorflow as tf
 from experiments.embed.run import (
     TRIPLETS,
     EmbeddingRun,
-    SentenceEncoder,
     encoder_of,
     pair_task,
-    warn_cut,
 )
-from experiments.finetune.kinds import kind_of
-from experiments.lines import arriving, opened_input, opened_output
+from experiments.lines import answer_json, arriving, opened_input, opened_output
 from experiments.run import default_splits, metrics_line, write_scores
 from experiments.studies import table
 from macaron_tf.cli.program import decoded
@@ -27,6 +24,7 @@ from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import encode_sets
 from macaron_tf.data.tasks.reading import Examples, read_senteval, read_triplets
+from macaron_tf.engines.graph import TaskGraph
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.similarity import (
     nearest,
@@ -36,6 +34,8 @@ from macaron_tf.evaluation.similarity import (
 )
 from macaron_tf.io import paths as storage
 from macaron_tf.models.tasks import SiameseEncoder
+from macaron_tf.tasks import labelled
+from macaron_tf.tasks.vectors import Vectors, warn_cut
 
 
 def read_sets(
@@ -46,7 +46,7 @@ def read_sets(
         if not source:
             raise UserError(f"{task.name} have no data of their own: give --source tsv:FILE")
         return read_triplets(source, split)
-    return kind_of(task).read(split, tfds, source)
+    return labelled(task).read(split, tfds, source)
 
 
 def measure(
@@ -68,7 +68,7 @@ def measure(
     if task.regression:
         return similarity_metrics(vectors[:, 0], vectors[:, 1], labels)
     logits = network.pair_logits(tf.constant(vectors[:, 0]), tf.constant(vectors[:, 1]))  # (N, C)
-    return kind_of(task).measure(tf.cast(logits, tf.float32).numpy(), Examples((), labels))
+    return labelled(task).measure(tf.cast(logits, tf.float32).numpy(), Examples((), labels))
 
 
 def run(options: argparse.Namespace) -> None:
@@ -110,7 +110,7 @@ def run(options: argparse.Namespace) -> None:
 
 def _keep(
     options: argparse.Namespace,
-    encoder: SentenceEncoder,
+    encoder: Vectors,
     opened: EmbeddingRun | None,
     subject: str,
     texts: list,
@@ -163,7 +163,13 @@ def run_sets(options: argparse.Namespace) -> None:
 
 
 def encode(options: argparse.Namespace) -> None:
-    """Encodes the lines of a file or stdin to a NumPy array."""
+    """Encodes the lines of a file or stdin to a NumPy array, or to JSON."""
+    if options.json:
+        graph = TaskGraph(encoder_of(options)[0])
+        answer_json(options.input, options.output, lambda lines: graph.answer([lines]))
+        return
+    if not options.output:
+        raise UserError("--output is missing: give a file for the array, or --json")
     with opened_input(options.input) as lines:
         texts = list(decoded(lines))
     if not texts:
@@ -216,7 +222,7 @@ def search(options: argparse.Namespace) -> None:
         )
 
 
-def corpus_vectors(encoder: SentenceEncoder, texts: list[str], file: pathlib.Path) -> np.ndarray:
+def corpus_vectors(encoder: Vectors, texts: list[str], file: pathlib.Path) -> np.ndarray:
     """Unit vectors `(N, D)` of a file's sentences, kept beside it as FILE.HASH.npy.
 
     The hash is over weights and texts: another model or another text has another file.
@@ -228,7 +234,10 @@ def corpus_vectors(encoder: SentenceEncoder, texts: list[str], file: pathlib.Pat
     # A damaged file is no array of this shape, and is made again.
     with contextlib.suppress(OSError, ValueError, EOFError):
         found = np.load(cache, mmap_mode="r")
-        if found.shape == (len(texts), encoder.width) and found.dtype == np.float32:
+        if (
+            found.shape == (len(texts), encoder.network.config.hidden_dim)
+            and found.dtype == np.float32
+        ):
             return found
     began = time.monotonic()
     vectors = unit_vectors(encoder.encode(texts))

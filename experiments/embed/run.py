@@ -2,22 +2,14 @@
 
 import argparse
 import dataclasses
-import hashlib
-import json
-import sys
-from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
-import numpy as np
 from annotated_types import Ge
 
-from experiments.epochs import EpochRecipe, RowOutputs, fine_tuning, read_init
+from experiments.epochs import EpochRecipe, fine_tuning, read_init
 from experiments.run import Run
-from macaron_tf.data.batches import Buckets, choose_lengths
 from macaron_tf.data.tasks.definitions import TASKS, Task, get_task
-from macaron_tf.data.tasks.encoding import EncodedSentences, encode_sentences
-from macaron_tf.errors import UserError, check_whole
-from macaron_tf.io.progress import track
+from macaron_tf.errors import UserError
 from macaron_tf.models.tasks import SiameseEncoder, parse_concatenation
 from macaron_tf.objectives import (
     CosineObjective,
@@ -25,16 +17,10 @@ from macaron_tf.objectives import (
     PairClassificationObjective,
     TripletObjective,
 )
-from macaron_tf.pretrained import locate
+from macaron_tf.places import locate
 from macaron_tf.settings import INT32, Positive
 from macaron_tf.starts import Start
-from macaron_tf.text import PieceVocabulary
-from macaron_tf.text.token_rows import TokenRows
-
-_LONGEST = 128  # of a model that does not say what it was trained on
-# Lengths of batches: of STS-B's positions 9% are padding; with multiples of 8 it would be 24%.
-_SHAPES = 16
-_LONG = 2_000  # sentences from which on progress is shown
+from macaron_tf.tasks.vectors import Vectors
 
 # Which text is near the anchor; not a task of fine-tuning.
 TRIPLETS = Task(
@@ -183,76 +169,6 @@ class EmbeddingRun(Run):
         )
 
 
-@dataclasses.dataclass(eq=False)
-class SentenceEncoder:
-    """Vectors of sentences, in batches of sentences of about one length; see `RowOutputs`.
-
-    Attributes:
-        max_length: longest row, special ids included; longer sentences are cut.
-        max_tokens: padded tokens of a batch.
-    """
-
-    network: SiameseEncoder
-    vocabulary: PieceVocabulary
-    max_length: int
-    max_tokens: int = 8192
-
-    def __post_init__(self):
-        self.max_tokens = max(self.max_tokens, self.max_length)
-        self.width = self.network.config.hidden_dim
-        self._outputs = RowOutputs(self.network, ("token_ids",))
-
-    def encode(self, texts: Sequence[str]) -> np.ndarray:
-        """Vectors `(N, D)` float32 of N sentences, in their order.
-
-        An empty one is encoded too, as its two special ids. Long ones are cut, with one warning
-        for all on stderr.
-        """
-        check_whole(texts)
-        rows, cut = encode_sentences(self.vocabulary, texts, self.max_length)
-        warn_cut(cut, len(texts), self.max_length)
-        return self.of_rows(rows)
-
-    def of_rows(self, rows: TokenRows) -> np.ndarray:
-        """Vectors `(N, D)` of N rows with their special ids, none longer than `max_length`."""
-        found = np.empty((len(rows.lengths), self.width), np.float32)
-        if not len(found):
-            return found
-        lengths = choose_lengths(rows.lengths, _SHAPES, multiple=1)
-        plan = Buckets(lengths, self.max_tokens).plan(rows.lengths, None)
-        # The last batch alone has rows of padding: of one short query they would be 500.
-        kept = ((batch.rows[batch.rows >= 0], batch.length) for batch in plan)
-        batches = ((own, (rows.padded(own, length),)) for own, length in kept)
-        if len(found) >= _LONG:
-            sized = ((len(batch[0]), batch) for batch in batches)
-            batches = track(sized, len(found), "encoding", "sentences")
-        return self._outputs.fill(found, batches)
-
-    def of_sets(self, data: EncodedSentences) -> np.ndarray:
-        """Vectors `(N, S, D)` of N tokenized examples of S sentences."""
-        # (N S, D) -> (N, S, D)
-        return self.of_rows(data.rows).reshape(-1, data.count, self.width)
-
-    def identity(self) -> str:
-        """SHA-256 (hex) over the settings, vocabulary and weights that a vector depends on."""
-        settings = {**self.network.get_config(), "max_length": self.max_length}
-        digest = hashlib.sha256(f"{self.vocabulary.hash}\n".encode())
-        digest.update(json.dumps(settings, sort_keys=True, default=str).encode())
-        for weight in self.network.get_weights():
-            digest.update(np.ascontiguousarray(weight))
-        return digest.hexdigest()
-
-
-def warn_cut(cut: int, total: int, max_length: int) -> None:
-    """Warns on stderr that `cut` of `total` sentences were too long."""
-    if cut:
-        print(
-            f"warning: {cut:,} of {total:,} sentences have more than {max_length - 2} tokens: "
-            "what comes after is not read",
-            file=sys.stderr,
-        )
-
-
 def read_start(
     given: str,
     model: str | None = None,
@@ -274,7 +190,7 @@ def open_encoder(
     pooling: str | None = None,
     max_length: int | None = None,
     lower_case: bool | None = None,
-) -> tuple[SentenceEncoder, EmbeddingRun | None]:
+) -> tuple[Vectors, EmbeddingRun | None]:
     """A sentence encoder that is ready to use, and its run, where it is one of this kind.
 
     Args:
@@ -286,28 +202,17 @@ def open_encoder(
     start, run = read_start(given, lower_case=lower_case), None
     source, config = start.source, start.config
     if isinstance(source.network, SiameseEncoder):
-        location, own = locate(given), source.network
+        location = locate(given)
         run = None if location.without_recipe else EmbeddingRun.open(location.folder)
-        options = {"pooling": pooling or own.pooling, "dtype": own.dtype_policy}
-        network = SiameseEncoder.from_config({**own.get_config(), **options})
-        network.build()
-        network.set_weights(own.get_weights())
-    else:
-        network = SiameseEncoder(config, pooling or source.pooling or "mean", source.normalize)
-        network.build()
-        start.copy_to(network)
-    if max_length is None:
-        trained_length = start.trained_length or min(_LONGEST, config.max_length)
-        max_length = source.max_length or trained_length
-    elif config.longest is not None and config.longest < max_length:
+    if max_length is not None and config.longest is not None and config.longest < max_length:
         raise UserError(
             f"--max-length {max_length}: {given} has {config.longest} positions: give as many or "
             "less"
         )
-    return SentenceEncoder(network, start.vocabulary, max_length), run
+    return Vectors.pooled(source, pooling, max_length), run
 
 
-def encoder_of(options: argparse.Namespace) -> tuple[SentenceEncoder, EmbeddingRun | None]:
+def encoder_of(options: argparse.Namespace) -> tuple[Vectors, EmbeddingRun | None]:
     """`open_encoder` of a command's options, on its devices."""
     given = (options.encoder, options.pooling, options.max_length, options.lower_case)
     with options.devices.scope():

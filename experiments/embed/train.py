@@ -9,10 +9,8 @@ from experiments.embed.evaluate import measure, read_sets
 from experiments.embed.run import (
     EmbeddingRecipe,
     EmbeddingRun,
-    SentenceEncoder,
     paper_recipe,
     read_start,
-    warn_cut,
 )
 from experiments.epochs import init_of_run, train_examples, warn_start
 from experiments.recipe import override, warn_unread
@@ -21,6 +19,7 @@ from macaron_tf.data.tasks.encoding import encode_sets
 from macaron_tf.io.paths import as_path
 from macaron_tf.models.tasks import SiameseEncoder
 from macaron_tf.starts import Start
+from macaron_tf.tasks.vectors import Vectors, warn_cut
 from macaron_tf.training import FitModel
 
 
@@ -54,7 +53,7 @@ def run(options: argparse.Namespace) -> None:
     objective = recipe.make_objective()
 
     def validation(network: SiameseEncoder):
-        encoder = SentenceEncoder(network, vocabulary, recipe.max_length)
+        encoder = Vectors(network, vocabulary, recipe.max_length)
 
         def validate(model: FitModel, step: int) -> dict[str, float]:
             vectors = encoder.of_sets(judged)

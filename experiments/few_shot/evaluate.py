@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.generate.run import OpenedModel, find_kind, open_model
+from experiments.generate.run import find_kind, open_model
 from experiments.run import write_json
 from experiments.studies import grouped, mean_curves, mean_of, table, values
 from experiments.text_to_text.run import own_examples
@@ -42,6 +42,7 @@ from macaron_tf.evaluation.reading import score_answers
 from macaron_tf.evaluation.translation import TranslationMetric, evaluate_translations
 from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import track
+from macaron_tf.pretrained import Pretrained
 from macaron_tf.text.normalization import as_prompt
 from macaron_tf.text.words import split_sentences
 
@@ -345,16 +346,16 @@ class Asker:
         calibrate: whether scores of a choice are `calibrated`.
     """
 
-    opened: OpenedModel
+    opened: Pretrained
     normalization: str = "token"
     calibrate: bool = False
 
     def __post_init__(self):
-        self.scorer = self.opened.scorer(self.opened.window)
+        self.scorer = self.opened.task.scorer(self.opened.task.window)
 
     @functools.cached_property
     def generator(self) -> TextGenerator:
-        return self.opened.generator()
+        return self.opened.task.generator
 
     def ask(self, task: PromptTask, shots: Sequence[Prompt]) -> dict[str, Any]:
         """Scores a task.
@@ -397,7 +398,7 @@ class Asker:
 
     def _room(self, answer: int) -> int:
         """Greatest number of ids between [CLS] and an answer of `answer` ids."""
-        return max(self.opened.window - 1 - answer, 1)
+        return max(self.opened.task.window - 1 - answer, 1)
 
     def _ids(self, texts: Sequence[str], first: bool = False, lines: bool = False) -> list[Ids]:
         """Texts to ids; a text that does not begin a row begins with a space, as any word does.
@@ -449,7 +450,7 @@ class Asker:
     def _free_config(self, task: PromptTask) -> GenerationConfig:
         """The task's, of half of a row at most: the rest is for the query."""
         config = task.free.generation
-        most = min(config.max_tokens, max(self.opened.window // 2, 1))
+        most = min(config.max_tokens, max(self.opened.task.window // 2, 1))
         return dataclasses.replace(config, max_tokens=most)
 
     def _free(self, task: PromptTask, contexts: list[Ids]) -> dict[str, Any]:
@@ -466,7 +467,7 @@ def _query(prompt: Prompt, zero_shot: bool) -> str:
 
 
 def evaluate(
-    opened: OpenedModel, tasks: list[PromptTask], shots: list[int], seeds: list[int], **settings
+    opened: Pretrained, tasks: list[PromptTask], shots: list[int], seeds: list[int], **settings
 ) -> list[dict]:
     """Scores a model.
 

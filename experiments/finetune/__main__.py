@@ -75,13 +75,13 @@ _TRAINING = cli.together(
 
 def print_tasks(options: argparse.Namespace) -> None:
     """Prints each task's columns, classes and metrics."""
-    from experiments.finetune.kinds import kind_of
     from macaron_tf.data.tasks.definitions import OWN_TASKS, TASKS
+    from macaron_tf.tasks import labelled
 
     print(f"{'task':11} {'columns of a table, with `label`':46} {'classes':40} metrics")
     for task in TASKS.values():
         columns = " ".join((*task.first, *task.question, *task.second))
-        print(f"{task.name:11} {columns:46} {kind_of(task).answer:40} {' '.join(task.metrics)}")
+        print(f"{task.name:11} {columns:46} {labelled(task).answer:40} {' '.join(task.metrics)}")
     for task in OWN_TASKS.values():
         columns, answers = "found in the header, or table.text", "those of your table"
         print(f"{task.name:11} {columns:46} {answers:40} {' '.join(task.metrics)}")
@@ -154,6 +154,7 @@ main = cli.program(
             "a line each: the label and each class's probability; the score; the answer, its "
             "probability and where it begins and ends; of tags a line a word; stdout by default",
         ),
+        cli.JSON,
     ),
     cli.command(
         "submit",

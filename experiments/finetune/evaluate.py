@@ -5,39 +5,40 @@ import itertools
 import time
 from typing import Any
 
-from experiments.finetune.kinds import kind_of
-from experiments.finetune.kinds.base import TaskKind
-from experiments.finetune.run import FinetuningRun, by_split, measure, open_predictor
+from experiments.finetune.run import FinetuningRun, by_split, measure
 from experiments.finetune.train import TRAIN, TaskData
-from experiments.lines import answer_lines
-from experiments.run import default_splits, metrics_line, write_json, write_scores
+from experiments.lines import answer_lines, json_line
+from experiments.run import at, default_splits, metrics_line, write_json, write_scores
 from macaron_tf.data.batches import ExampleBatches
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.reading import read_examples
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.glue import write_submission
 from macaron_tf.io import paths as storage
+from macaron_tf.places import load
+from macaron_tf.tasks import LabelledTask, labelled
+from macaron_tf.tasks.sets import SetOutputs
 from macaron_tf.training.checkpoints import read_manifest, weights_record
 
 
 def predict(options: argparse.Namespace) -> None:
     """Answers the lines of a file or stdin, in order."""
-    predictor = open_predictor(options.run, options.checkpoint)
-    kind, language = predictor.kind, options.language
-    predictor.recipe.changed(language=language or predictor.recipe.language)  # refuses an unknown
+    model = load(at(options.run, options.checkpoint))
+    if not isinstance(model.task, LabelledTask):
+        raise UserError(f"{options.run} is a {model.task.name}: give a run of `finetune train`")
+    given = {"language": options.language} if options.language else {}
+    show = json_line if options.json else model.task.line
 
     def answer(lines: list[str], first: int) -> str:
-        examples = kind.parse(lines, first)
-        outputs = predictor.of_examples(examples, language)
-        refuse_nan(kind, outputs, options.run)
-        return kind.lines(outputs, examples)
+        columns = model.task.columns(lines, first)
+        return "".join(map(show, model.predict(*columns, **given)))
 
     answer_lines(options.input, options.output, answer)
 
 
-def refuse_nan(kind: TaskKind, outputs: Any, run: object) -> None:
+def refuse_nan(task: LabelledTask, outputs: Any, run: object) -> None:
     """Refuses outputs that are not finite: argmax would make the first class of NaN."""
-    if not kind.finite(outputs):
+    if not task.finite(outputs):
         raise UserError(
             f"{run} answers NaN, since its training diverged: give --checkpoint of an earlier "
             "step, or train again with a lower training.learning_rate"
@@ -47,7 +48,7 @@ def refuse_nan(kind: TaskKind, outputs: Any, run: object) -> None:
 def evaluate(options: argparse.Namespace) -> None:
     """Scores a run on any split of any source; writes metrics and predictions."""
     opened = FinetuningRun.open(options.run)
-    task, kind = opened.task, kind_of(opened.task)
+    task, kind = opened.task, labelled(opened.task)
     source = options.source or opened.recipe.source
     splits = [options.split] if options.split else [*task.validation_splits]
     own = source == opened.recipe.source
@@ -80,9 +81,9 @@ def evaluate(options: argparse.Namespace) -> None:
     checkpoint = opened.checkpoint(options.checkpoint)
     manifest = read_manifest(checkpoint)
     with options.devices.scope():
-        predictor = opened.predictor(checkpoint)
+        outputs_of = SetOutputs(opened.answering(checkpoint), opened.recipe.batch_size).of
     began = time.monotonic()
-    outputs = {name: predictor.of_examples(found, spoken[name]) for name, found in examples.items()}
+    outputs = {name: outputs_of(found, spoken[name]) for name, found in examples.items()}
     seconds = time.monotonic() - began
     if languages:
         metrics = {name: kind.measure(outputs[name], found) for name, found in examples.items()}
@@ -119,7 +120,7 @@ def check_trained(opened: FinetuningRun, train: Any) -> None:
     Once a line is added or taken out another part is held out, much of which the run has seen.
     """
     recipe = opened.recipe
-    encoded = kind_of(opened.task).encoded(opened.vocabulary, train, recipe.limits)
+    encoded = labelled(opened.task).encoded(opened.vocabulary, train, recipe.limits)
     opened.check_data(
         ExampleBatches(encoded, recipe.batch_size).fingerprint(),
         "restore the table, whose held-out part is scored, or give other examples by --source",
@@ -146,13 +147,13 @@ def submit(options: argparse.Namespace) -> None:
         for opened in runs.values()
         for file in opened.task.submissions
     ]
-    predictors = {name: opened.predictor(options.checkpoint) for name, opened in runs.items()}
+    tasks = {name: opened.answering(options.checkpoint) for name, opened in runs.items()}
     answers = []
     for opened, _, examples in test_sets:
-        predictor = predictors[opened.task.name]
-        outputs = predictor.of_examples(examples)
-        refuse_nan(predictor.kind, outputs, opened.path)
-        answers.append(predictor.kind.decide(outputs))
+        task = tasks[opened.task.name]
+        outputs = SetOutputs(task, opened.recipe.batch_size).of(examples)
+        refuse_nan(task, outputs, opened.path)
+        answers.append(task.decide(outputs))
     for (opened, file, examples), found in zip(test_sets, answers, strict=True):
         path = write_submission(
             opened.task, file, options.out, found, examples.indices, examples.groups

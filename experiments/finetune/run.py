@@ -27,46 +27,33 @@ at most the updates of its table 4; 3 runs, their mean reported. Betas are its p
 import argparse
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import keras
-import numpy as np
 
 from experiments import registry
-from experiments.epochs import EpochRecipe, RowOutputs, fine_tuning
-from experiments.finetune.kinds import Limits, SpanLimits, kind_of
+from experiments.epochs import EpochRecipe, fine_tuning
 from experiments.recipe import override
 from experiments.run import Run
-from macaron_tf.data.batches import ExampleBatches
 from macaron_tf.data.tasks.definitions import OWN_TASKS, Task, get_task
 from macaron_tf.data.tasks.own_tables import TableSettings
-from macaron_tf.errors import UserError, check_whole, nearest
+from macaron_tf.errors import UserError, nearest
 from macaron_tf.io import paths as storage
 from macaron_tf.models import (
-    CausalClassifier,
     ElmoConfig,
-    EncoderClassifier,
     EncoderConfig,
     EncoderDecoderConfig,
-    EncoderTagger,
     WordEncoderConfig,
 )
-from macaron_tf.models.pretrained import Pretrained
 from macaron_tf.objectives import Objective
 from macaron_tf.plug_ins import is_place
-from macaron_tf.pretrained import load, locate
 from macaron_tf.settings import Dropout, NonNegative
-from macaron_tf.text import PieceVocabulary
-from macaron_tf.text.words import CharacterWords
+from macaron_tf.tasks import LabelledTask, Limits, SpanLimits, labelled
+from macaron_tf.tasks.labelled import embeds_languages
 from macaron_tf.training.checkpoints import read_manifest
 
 RESULT = "result.json"
-CLASSIFIERS = (EncoderClassifier, CausalClassifier)
-_MAX_LENGTH = 128  # of a classifier whose rows in training are not known
-_INPUTS = ("token_ids", "segment_ids")
-# Fills up the outputs of short rows: no position of a span, no tag.
-_PADDING = -1e9
 
 # Table 4 of Lei et al. 2022.
 _SWISH_RNN_STEPS = {
@@ -130,7 +117,7 @@ class FinetuningRecipe(EpochRecipe):
 
     def check(self) -> None:
         self.table.check_task(get_task(self.task, own=True))
-        least = kind_of(self.described).least_length(self.spans)
+        least = labelled(self.described).least_length(self.spans)
         if self.max_length < least:
             raise UserError(
                 f"max_length is {self.max_length}: a row of {self.task} needs {least} or more"
@@ -140,12 +127,7 @@ class FinetuningRecipe(EpochRecipe):
                 f"language={self.language!r} is of classifications, and {self.task} is none: it "
                 "reads every text in the model's first language; leave language out"
             )
-        if self.language and self.language not in self.languages:
-            known = f"one of {', '.join(self.languages)}" if self.languages else "none is named"
-            raise UserError(
-                f"language={self.language!r} is none of the model's: {known}; start from an XLM "
-                "that has read it"
-            )
+        Limits(self.max_length, language=self.language, languages=self.languages)
 
     @property
     def described(self) -> Task:
@@ -153,20 +135,23 @@ class FinetuningRecipe(EpochRecipe):
         return self.table.described(get_task(self.task, own=True))
 
     def usage(self) -> dict:
-        own = {"labels": self.described.labels, "languages": self.languages}
-        own["language"] = self.language
-        return {**super().usage(), **own}
+        return {
+            **super().usage(),
+            "labels": self.described.labels,
+            "languages": self.languages,
+            "language": self.language,
+            "labelled": labelled(self.described, self.limits).description(),
+        }
 
     @property
     def limits(self) -> Limits:
         """Limits of the rows that the model reads."""
-        config, number = self.model_config(), 0
-        if self.language and knows_languages(config):
-            number = self.languages.index(self.language)
-        return Limits(self.max_length, self.spans, config.causal, self.language, number)
+        config = self.model_config()
+        given = self.language, self.languages, embeds_languages(config)
+        return Limits(self.max_length, self.spans, config.causal, *given)
 
     def make_objective(self, static_shapes: bool = False) -> Objective:
-        return kind_of(self.described).learnt(self.model_config(), self.language_weight)
+        return labelled(self.described).learnt(self.model_config(), self.language_weight)
 
     def model_config(
         self, vocab_size: int | None = None
@@ -180,11 +165,6 @@ class FinetuningRecipe(EpochRecipe):
                 f"{self.task} is about two texts: the model needs model.num_segments of 2 (or 0)"
             )
         return config
-
-
-def knows_languages(config: EncoderConfig | EncoderDecoderConfig) -> bool:
-    """Whether a model has embeddings of languages."""
-    return isinstance(config, EncoderConfig) and config.num_languages > 0
 
 
 def _epochs(task: Task, learning_rate: float, spans=None, **settings) -> FinetuningRecipe:
@@ -280,103 +260,6 @@ class FinetuningResult:
     seconds: float | None
 
 
-@dataclasses.dataclass(eq=False)
-class Predictor:
-    """Outputs of a fine-tuned network, text by text or of tokenized examples; see `RowOutputs`.
-
-    Attributes:
-        tuned: metrics of the validation of these weights, see `TaskKind.outputs`.
-    """
-
-    network: keras.Model
-    vocabulary: PieceVocabulary
-    recipe: FinetuningRecipe
-    tuned: Mapping[str, float] = dataclasses.field(default_factory=dict)
-
-    def __post_init__(self):
-        self.kind = kind_of(self.recipe.described)
-        words = self.vocabulary if isinstance(self.vocabulary, CharacterWords) else None
-        self._token_shape = (words.max_characters,) if words else ()
-        self._names = (*_INPUTS, *("language_ids",) * knows_languages(self.network.config))
-        shapes = self.kind.row_shape, self._token_shape
-        self._outputs = RowOutputs(self.network, self._names, *shapes)
-
-    def logits(self, data: ExampleBatches) -> np.ndarray:
-        """The network's outputs `(N, ...)` for N tokenized rows, at the longest row's length."""
-        rows = (len(data), *self.kind.row_shape, data.lengths[-1])
-        ids = dict.fromkeys(self._names, keras.KerasTensor(rows, "int32"))
-        ids["token_ids"] = keras.KerasTensor((*rows, *self._token_shape), "int32")
-        shape = self.network.compute_output_spec(ids).shape
-        batches = data.evaluation_dataset().as_numpy_iterator()
-        filled = ({"language_ids": np.zeros_like(one["token_ids"]), **one} for one in batches)
-        inputs = ((batch["index"], tuple(map(batch.get, self._names))) for batch in filled)
-        return self._outputs.fill(np.full(shape, _PADDING, np.float32), inputs)
-
-    def of_examples(self, examples: Any, language: str | None = None) -> Any:
-        """The kind's outputs of a task's examples, whose labels are not used.
-
-        Args:
-            language: of the texts; None = that of the training texts.
-        """
-        recipe = self.recipe.changed(language=language) if language else self.recipe
-        encoded = self.kind.encoded(self.vocabulary, examples, recipe.limits)
-        data = ExampleBatches(encoded, self.recipe.batch_size)
-        return self.outputs(data, examples, self.logits(data))
-
-    def outputs(self, data: ExampleBatches, examples: Any, logits: np.ndarray) -> Any:
-        """The kind's outputs of examples, from the logits of their rows."""
-        return self.kind.outputs(logits, data.encoded, examples, self.recipe.limits, self.tuned)
-
-    def of_texts(self, *columns: Sequence[str]) -> Any:
-        """The kind's outputs of texts without labels, see `TaskKind.of_texts`."""
-        for column in columns:
-            check_whole(column)
-        return self.of_examples(self.kind.of_texts(*columns))
-
-
-def open_predictor(place: str, checkpoint: str | None = None) -> Predictor:
-    """The predictor of a run, or of a classifier or tagger that was saved without a recipe.
-
-    The place is one of `macaron_tf.load`, the checkpoint a run's.
-    """
-    location = locate(place)
-    if not location.without_recipe:
-        return FinetuningRun.open(location.folder).predictor(checkpoint)
-    found = load(place)
-    return Predictor(found.network, found.vocabulary, recipe_of(place, found))
-
-
-def recipe_of(place: str, found: Pretrained) -> FinetuningRecipe:
-    """The task, classes and limits of a classifier, regression or tagger that no run trained."""
-    if not isinstance(found.network, (*CLASSIFIERS, EncoderTagger)):
-        raise UserError(
-            f"{place} is a {type(found.network).__name__}, which answers no task: give a run of "
-            f"`finetune train`, such as of one with --init {place}"
-        )
-    if found.vocabulary is None:
-        raise UserError(f"{place} has no vocabulary: save the classifier with one")
-    outputs = found.network.head.num_classes
-    if len(found.labels) != (outputs if outputs > 1 else 0):
-        raise UserError(
-            f"{place} is a classifier of {outputs} classes, of which {len(found.labels)} have a "
-            "name: save it with macaron_tf.load's `labels`, or export its .keras file by "
-            "`python -m export.keras_model` with --labels"
-        )
-    longest = min(found.config.longest or _MAX_LENGTH, _MAX_LENGTH)
-    task = "tag" if isinstance(found.network, EncoderTagger) else "classify"
-    return FinetuningRecipe(
-        model=found.model,
-        model_options=found.model_options,
-        task=task if found.labels else "regress",
-        source=None,
-        max_length=found.max_length or found.trained_length or longest,
-        table=TableSettings(text=("text",), classes=tuple(found.labels)),
-        language=found.language,
-        languages=found.languages,
-        training=fine_tuning(5e-5, "score"),
-    )
-
-
 def by_split(measured: Mapping[str, dict[str, float]]) -> dict[str, float]:
     """Metrics of development sets: the first one's by their names, others' behind the split's."""
     first = next(iter(measured))
@@ -391,7 +274,7 @@ def measure(
     task: Task, outputs: Mapping[str, Any], examples: Mapping[str, Any]
 ) -> dict[str, float]:
     """Metrics of outputs, both arguments by split, as `by_split` names them."""
-    kind = kind_of(task)
+    kind = labelled(task)
     return by_split({split: kind.measure(outputs[split], examples[split]) for split in outputs})
 
 
@@ -413,22 +296,18 @@ class FinetuningRun(Run):
             characters = config.max_characters
             config = dataclasses.replace(recipe.words, elmo=config, max_characters=characters)
         policy = recipe.training.dtype_policy
-        return kind_of(self.task).network(config, recipe.head_dropout, policy)
+        return labelled(self.task).make_network(config, recipe.head_dropout, policy)
 
     def write(self, network: keras.Model, fingerprint: str, **counts: int) -> None:
         (self.path / RESULT).unlink(missing_ok=True)
         super().write(network, fingerprint, **counts)
 
-    def predictor(self, checkpoint: os.PathLike | str | None = None) -> Predictor:
-        """Texts to outputs with a checkpoint's weights, see `load_network`."""
+    def answering(self, checkpoint: os.PathLike | str | None = None) -> LabelledTask:
+        """The task with a checkpoint's weights, see `load_network`."""
         checkpoint = self.checkpoint(checkpoint)
-        network = self.load_network(checkpoint)
-        return Predictor(network, self.vocabulary, self.recipe, self.tuned(checkpoint))
-
-    @staticmethod
-    def tuned(checkpoint: os.PathLike) -> dict[str, float]:
-        """Metrics of the validation of a checkpoint's weights; {} where there was none."""
-        return read_manifest(checkpoint).get("metrics") or {}
+        tuned = read_manifest(checkpoint).get("metrics") or {}
+        given = self.load_network(checkpoint), self.vocabulary, tuned
+        return labelled(self.task, self.recipe.limits, *given)
 
     def result(self) -> FinetuningResult | None:
         """The end of the run; None where it has not come."""

@@ -17,13 +17,11 @@ from experiments.epochs import (
     train_examples,
     warn_start,
 )
-from experiments.finetune.kinds import Limits, kind_of
 from experiments.finetune.run import (
     RESULT,
     FinetuningRecipe,
     FinetuningResult,
     FinetuningRun,
-    Predictor,
     measure,
     preset,
 )
@@ -39,8 +37,9 @@ from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path
 from macaron_tf.models import ElmoConfig
 from macaron_tf.starts import Start
+from macaron_tf.tasks import Limits, labelled
+from macaron_tf.tasks.sets import SetOutputs
 from macaron_tf.text import MosesPairVocabulary, PieceVocabulary
-from macaron_tf.text.words import CharacterWords
 from macaron_tf.training import Diverged, FitModel, TrainingResult
 from macaron_tf.training.checkpoints import CheckpointDirectory, read_manifest
 
@@ -64,7 +63,7 @@ class TaskData:
     ):
         self.table, self.tfds = (table or TableSettings()).filled(task, source, tfds), tfds
         self.task = self.table.described(task)
-        self.kind = kind_of(self.task)
+        self.kind = labelled(self.task)
         self.splits = self.kind.read_splits(
             (TRAIN, *task.validation_splits), tfds, source, self.table
         )
@@ -116,7 +115,7 @@ def run(options: argparse.Namespace) -> None:
     steps = ["{me} evaluate {run}{data}", "{me} predict {run} --input FILE"]
     if task.submissions:
         steps.append("{me} submit {run} OUT{data}")
-    if not isinstance(init.vocabulary, (CharacterWords, MosesPairVocabulary)):
+    if not isinstance(init.vocabulary, MosesPairVocabulary):
         steps.append(f"python -m export.saved_model {{run}} served/{task.name}")
     best = "best on the development set at step {step:,}: "
     best += metrics_line(result_of(path, result).metrics)
@@ -175,16 +174,17 @@ def train_recipe(
 
     def validation(network: keras.Model):
         """Loss of the first development set, and metrics of all."""
-        predictor = Predictor(network, vocabulary, recipe)
+        task = labelled(data.task, recipe.limits, network, vocabulary)
+        outputs_of = SetOutputs(task, recipe.batch_size)
         sets = {
             split: example_batches(encoded[split], recipe.batch_size, strategy)
             for split in data.validation
         }
 
         def validate(model: FitModel, step: int) -> dict[str, float]:
-            logits = {split: predictor.logits(rows) for split, rows in sets.items()}
+            logits = {split: outputs_of.logits(rows) for split, rows in sets.items()}
             outputs = {
-                split: predictor.outputs(rows, data.splits[split], logits[split])
+                split: task.outputs(logits[split], rows.encoded, data.splits[split], task.limits)
                 for split, rows in sets.items()
             }
             first = next(iter(sets))

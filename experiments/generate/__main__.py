@@ -34,6 +34,7 @@ _DRAWING = cli.together(
         cli.count("--min-tokens N", "new tokens before it may end", 0, least=0),
     ),
     cli.checkpoint(),
+    cli.JSON,
 )
 
 main = cli.program(

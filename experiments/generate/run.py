@@ -7,22 +7,21 @@ import sys
 from collections.abc import Iterable
 
 from experiments.command_line import drawn
-from experiments.run import read_kind, write_json
-from experiments.text_to_text.run import TaskGenerator
+from experiments.lines import json_line, refuse_beside_json
+from experiments.run import at, read_kind, write_json
 from macaron_tf.cli.program import decoded
-from macaron_tf.decoding import GenerationConfig, SequenceGenerator, TextGenerator, TextScorer
+from macaron_tf.decoding import GenerationConfig, SequenceGenerator
 from macaron_tf.decoding.text_generator import HOLE
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.language import perplexity
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import lines_of
 from macaron_tf.io.progress import Progress
-from macaron_tf.models.pretrained import Pretrained
 from macaron_tf.objectives import learnt
-from macaron_tf.pretrained import load, locate
+from macaron_tf.places import load, locate
+from macaron_tf.pretrained import Pretrained
 from macaron_tf.text.words import cut_lines
 
-_WINDOW = 512  # tokens that T5, which has no greatest length, was trained on
 # The commands for runs of other kinds.
 _OTHER_COMMANDS = {
     "translation": "translate translate",
@@ -34,49 +33,9 @@ _OTHER_COMMANDS = {
 }
 
 
-class OpenedModel(Pretrained):
-    """A model that writes text."""
-
-    @property
-    def weights_record(self) -> dict[str, str]:
-        """The checkpoint's name for a record, see `macaron_tf.training.checkpoints`."""
-        warned = {name: self.results[name] for name in ("warning",) if name in self.results}
-        return {"checkpoint": self.checkpoint, **warned}
-
-    @property
-    def window(self) -> int:
-        """Tokens of the rows that it was trained on."""
-        return self.trained_length or self.config.longest or _WINDOW
-
-    @property
-    def longest(self) -> int | None:
-        """Tokens of a row, or a source, beyond which it knows no position; None = any number."""
-        if self.answers:
-            return self.trained_length
-        if self.trained_length and self.config.longest is not None:
-            # Learned positions behind the rows of the training have learnt nothing. Corrupted texts
-            # are read without [CLS].
-            return self.trained_length - learnt(self.objective).encoder_decoder
-        return self.config.longest
-
-    def generator(self) -> TextGenerator:
-        """The generator that goes on with texts, or answers them."""
-        if self.answers:
-            return TaskGenerator(self.network, self.vocabulary, **self.answers)
-        if learnt(self.objective).encoder_decoder:
-            return SequenceGenerator(
-                self.network, self.vocabulary, self.longest, self.sentinels, **self.ends
-            )
-        return TextGenerator(self.network, self.vocabulary, self.longest, self.starts)
-
-    def scorer(self, window: int) -> TextScorer:
-        """The scorer of texts, in rows of `window` tokens."""
-        return TextScorer(self.network, self.vocabulary, window, starts=self.starts)
-
-
 def open_model(
     path: str | os.PathLike, checkpoint: str | None = None, causal: bool = False
-) -> OpenedModel:
+) -> Pretrained:
     """Opens a pre-training or a text-to-text run, which have learnt to write text.
 
     Args:
@@ -85,7 +44,7 @@ def open_model(
         causal: take a language model only, which says how likely any text is.
     """
     given, kind = os.fspath(path), find_kind(path, causal)
-    opened = OpenedModel(**vars(load(f"{given}@{checkpoint}" if checkpoint else given)))
+    opened = load(at(path, checkpoint))
     learns = learnt(opened.objective)
     if not kind and causal and learns.encoder_decoder:
         raise UserError(
@@ -135,6 +94,12 @@ def complete(options: argparse.Namespace) -> None:
     Each comes on a line of its own, as it is drawn; sample k draws with the seed + k.
     """
     sampling, seed = drawn(options)
+    if options.json:
+        refuse_beside_json(
+            "it is one answer a text, as long as the model makes it; leave one of the two out",
+            samples=options.samples > 1,
+            min_tokens=options.min_tokens,
+        )
     config = GenerationConfig(
         temperature=options.temperature,
         **sampling,
@@ -143,7 +108,7 @@ def complete(options: argparse.Namespace) -> None:
         min_tokens=options.min_tokens,
     )
     opened = open_model(options.run, options.checkpoint)
-    generator = opened.generator()
+    generator = opened.task.generator
     if options.command == "sample":
         if isinstance(generator, SequenceGenerator):
             raise UserError(f"{options.run} answers texts: give it some, by `complete`")
@@ -156,6 +121,12 @@ def complete(options: argparse.Namespace) -> None:
                 f"{options.run} has learnt no {HOLE}, by its corruption.kind: leave {HOLE} out of "
                 "the text, or give a run of random_spans, iid_spans, bert_style or mass_style"
             )
+        if options.json:
+            given = {"temperature": config.temperature, "max_tokens": config.max_tokens}
+            print(
+                json_line(opened.predict(text, seed=seed, **given, **sampling)), end="", flush=True
+            )
+            continue
         shown = "" if isinstance(generator, SequenceGenerator) else text.rstrip()
         for sample in range(config.num_samples):
             pieces = generator.stream(text, config, seed + sample)
@@ -169,15 +140,16 @@ def complete(options: argparse.Namespace) -> None:
 def score(options: argparse.Namespace) -> None:
     """Scores files, prints a line for each, and writes them where asked."""
     opened = open_model(options.run, options.checkpoint, causal=True)
-    longest = opened.longest
+    task = opened.task
+    longest = task.longest
     if options.window and longest is not None and options.window > longest:
         raise UserError(
             f"--window {options.window}: the model has {longest} positions; give {longest} or less"
         )
-    window = options.window or opened.window
+    window = options.window or task.window
     if longest is not None:
         window = min(window, longest)
-    scorer = opened.scorer(window)
+    scorer = task.scorer(window)
     records = []
     texts = ["\n".join(lines_of(storage.as_path(file).expanduser())) for file in options.files]
     pairs = list(zip(options.files, texts, strict=True))

@@ -110,6 +110,7 @@ main = cli.program(
         cli.LOWER_CASE,
         cli.argument("text", "texts with [MASK]; lines of stdin by default", nargs="*"),
         cli.count("--top N", "words for each [MASK] (default 5)", 5),
+        cli.JSON,
     ),
     cli.recipes("experiments.pretrain.run:PretrainingRecipe"),
     cli.settings_of("experiments.pretrain.run:PretrainingRecipe"),

@@ -4,26 +4,22 @@ import argparse
 import dataclasses
 import sys
 
-import numpy as np
-import scipy.special
-
+from experiments.lines import json_line
 from experiments.pretrain.run import PretrainingRun
 from experiments.pretrain.train import check_corpus, validation_batches
-from experiments.run import write_json
+from experiments.run import at, write_json
 from experiments.train_run import measured
 from macaron_tf.cli.program import decoded
 from macaron_tf.data.corpus.reading import PretrainingCorpus
-from macaron_tf.errors import UserError
+from macaron_tf.errors import TextError, UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import Progress
-from macaron_tf.models import PretrainingEncoder
 from macaron_tf.objectives import PRETRAINING
-from macaron_tf.pretrained import load, locate
-from macaron_tf.text.base import PieceVocabulary, check_vocabulary
+from macaron_tf.places import load
+from macaron_tf.tasks.filling import MASK, Filling
+from macaron_tf.text.base import check_vocabulary
 from macaron_tf.training import build_fit_model
 from macaron_tf.training.checkpoints import weights_record
-
-MASK = "[MASK]"
 
 
 def run(options: argparse.Namespace) -> None:
@@ -94,70 +90,24 @@ def run(options: argparse.Namespace) -> None:
     print(f"scores: {path}")
 
 
-def fill(
-    network: PretrainingEncoder, vocabulary: PieceVocabulary, text: str, top: int, longest: int
-) -> list[list[tuple[str, float]]]:
-    """The likeliest pieces for each [MASK] of a text.
-
-    Args:
-        longest: length of the training's rows; later positions are untrained.
-
-    Returns:
-        For each [MASK] pairs (piece, probability), the likeliest first; a piece that continues a
-        word begins with "##".
-    """
-    if MASK not in text:
-        raise UserError(f"{text[:60]!r} has no {MASK}: write it where a word is to be found")
-    parts = vocabulary.encode_lines([part.strip() for part in text.split(MASK)])
-    ids = [vocabulary.cls_id, *parts[0]]
-    for part in parts[1:]:
-        ids += [vocabulary.mask_id, *part]
-    ids.append(vocabulary.sep_id)
-    if len(ids) > longest:
-        raise UserError(
-            f"the text has {len(ids)} tokens, more than the {longest} of the rows that the model "
-            "was trained on: shorten it"
-        )
-    token_ids = np.array([ids], np.int32)  # (1, L)
-    positions = np.flatnonzero(token_ids[0] == vocabulary.mask_id)[None]  # (1, P)
-    outputs = network({"token_ids": token_ids, "masked_positions": positions}, training=False)
-    logits = np.asarray(outputs["masked_language"], np.float64)[0, :, : vocabulary.pieces]  # (P, V)
-    logits[:, list(vocabulary.special_ids)] = -np.inf
-    probabilities = scipy.special.softmax(logits, axis=-1)
-    best = np.argsort(-probabilities, axis=-1)[:, :top]  # (P, top)
-    words = vocabulary.decode_lines([[i] for i in best.reshape(-1)])
-    starts = vocabulary.word_starts()[best.reshape(-1)]
-    words = [word if begins else f"##{word}" for word, begins in zip(words, starts, strict=True)]
-    return [
-        [(words[p * best.shape[1] + n], float(row[i])) for n, i in enumerate(best[p])]
-        for p, row in enumerate(probabilities)
-    ]
-
-
 def run_fill(options: argparse.Namespace) -> None:
     """Fills in the texts given, or the lines of stdin."""
-    if locate(options.run).without_recipe:
-        opened = load(options.run, options.lower_case)
-        if not opened.has_masked_language or opened.vocabulary is None:
-            raise UserError(
-                f"{options.run} has no head over masked tokens, or no tokenizer: it fills no {MASK}"
-            )
-        network, longest = opened.network, opened.config.longest or 512
-    else:
-        opened = PretrainingRun.open(options.run)
-        if opened.recipe.learnt.encoder_decoder:
-            raise UserError(
-                f"{opened.path} is an encoder-decoder and fills no {MASK}: give a run of an encoder"
-            )
-        if not opened.recipe.learnt.fills_masks:
-            known = ", ".join(name for name, kind in PRETRAINING.items() if kind.fills_masks)
-            raise UserError(
-                f"{opened.path} has learnt by {opened.recipe.objective!r} and fills no {MASK}: "
-                f"give a run of {known}"
-            )
-        network = opened.load_network(options.checkpoint)
-        longest = opened.recipe.corpus.sequence_length
+    model = load(at(options.run, options.checkpoint), options.lower_case)
+    if not isinstance(model.task, Filling):
+        known = ", ".join(name for name, kind in PRETRAINING.items() if kind.fills_masks)
+        raise UserError(
+            f"{options.run} is a {model.task.name} and fills no {MASK}: give a run of {known}, or "
+            "an encoder of another library with its head over masked tokens"
+        )
     for text in options.text or decoded(sys.stdin.buffer):
+        try:
+            answer = model.predict(text, top=options.top)
+        except TextError as error:
+            raise UserError(f"{text[:60]!r}: {error.reason}") from error
+        if options.json:
+            print(json_line(answer), end="")
+            continue
         print(text)
-        for answers in fill(network, opened.vocabulary, text, options.top, longest):
-            print("   " + "  ".join(f"{word} {share:.1%}" for word, share in answers))
+        for words, shares in zip(answer["words"], answer["probabilities"], strict=True):
+            pairs = zip(words, shares, strict=True)
+            print("   " + "  ".join(f"{word} {share:.1%}" for word, share in pairs))

@@ -22,7 +22,7 @@ from macaron_tf.data.service import check_addresses, service_error, through_serv
 from macaron_tf.distribution import Workers
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import absolute, as_path
-from macaron_tf.pretrained import load
+from macaron_tf.places import load
 from macaron_tf.starts import Start, start_of
 from macaron_tf.text.base import check_vocabulary
 from macaron_tf.training import TrainingResult

@@ -69,6 +69,7 @@ main = cli.program(
         cli.place("--input FILE", "texts, of two with a tab between; stdin by default"),
         cli.place("--output FILE", "answers; stdout by default"),
         cli.checkpoint(),
+        cli.JSON,
         cli.DEVICES,
     ),
     cli.settings_by(

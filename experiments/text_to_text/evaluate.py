@@ -7,16 +7,18 @@ import sys
 from collections.abc import Sequence
 
 import numpy as np
+import tensorflow as tf
 
-from experiments.lines import answer_lines
-from experiments.run import write_scores
-from experiments.text_to_text.run import PREFIXES, TextRecipe, TextRun, framed, open_run
+from experiments.lines import answer_json, answer_lines, refuse_beside_json
+from experiments.run import at, write_scores
+from experiments.text_to_text.run import TextRecipe, TextRun, open_run
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.questions import Answer, read_questions
 from macaron_tf.data.tasks.reading import read_examples
 from macaron_tf.data.tasks.text_tasks import (
+    PREFIXES,
     answer_text,
     as_texts,
     questions_as_texts,
@@ -29,6 +31,8 @@ from macaron_tf.evaluation.language import rouge
 from macaron_tf.evaluation.reading import score_answers
 from macaron_tf.evaluation.translation import TranslationMetric, evaluate_translations
 from macaron_tf.io.progress import track
+from macaron_tf.places import load
+from macaron_tf.tasks.generation import TextToText, framed_in_graph
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.training.checkpoints import weights_record
 
@@ -147,6 +151,9 @@ def evaluate(options: argparse.Namespace) -> None:
 
 def predict(options: argparse.Namespace) -> None:
     """Answers the lines of a file or stdin in order: a text each, or two with a tab between."""
+    if options.json:
+        _answer_json(options)
+        return
     with options.devices.scope():
         opened, network = open_run(options.run, options.checkpoint, options.task)
         writer = opened.writer(network)
@@ -157,9 +164,25 @@ def predict(options: argparse.Namespace) -> None:
     def answer(lines: list[str], first: int) -> str:
         if alone := [n for n, line in enumerate(lines, first) if paired and "\t" not in line]:
             raise UserError(f"line {alone[0]} has no tab: {task} is about two texts, a tab between")
-        found = writer.translate([framed(task, line) for line in lines], first)
+        sources = framed_in_graph(task, tf.constant(lines)).numpy()
+        found = writer.translate([source.decode() for source in sources], first)
         for warning in found.warnings:
             print(f"warning: {warning}", file=sys.stderr)
         return "".join(f"{line}\n" for line in found.best)
 
     answer_lines(options.input, options.output, answer)
+
+
+def _answer_json(options: argparse.Namespace) -> None:
+    """Answers as `Pretrained.predict` does, with the likeliest tokens."""
+    refuse_beside_json(
+        "lines are of the run's own task; leave one of the two out", task=options.task
+    )
+    with options.devices.scope():
+        model = load(at(options.run, options.checkpoint))
+    if not isinstance(model.task, TextToText):
+        raise UserError(
+            f"{options.run} does not say which task it answers: give a run of `text_to_text "
+            "train`, or leave --json out"
+        )
+    answer_json(options.input, options.output, model.predict)

@@ -5,29 +5,25 @@ import sys
 import typing
 from typing import Annotated, Self
 
-import tensorflow as tf
 from annotated_types import Ge
 
 from experiments.recipe import MAY_CHANGE, Recipe
 from experiments.run import Run
 from macaron_tf.data.batches import MixingConfig
-from macaron_tf.data.tasks.definitions import TASKS, get_task
-from macaron_tf.data.tasks.text_tasks import in_one_line, source_text, source_texts
+from macaron_tf.data.tasks.definitions import TASKS
+from macaron_tf.data.tasks.text_tasks import PREFIXES
 from macaron_tf.data.translation import BatchingConfig
-from macaron_tf.decoding import BeamSearchConfig, LineTranslator, SequenceGenerator
+from macaron_tf.decoding import BeamSearchConfig, LineTranslator
 from macaron_tf.errors import UserError, nearest
 from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig
-from macaron_tf.models.pretrained import Pretrained
 from macaron_tf.objectives import TranslationObjective
-from macaron_tf.pretrained import load, locate
+from macaron_tf.places import load, locate
+from macaron_tf.pretrained import Pretrained
 from macaron_tf.settings import INT32, Count, Dropout, Natural
 from macaron_tf.special_ids import BOS, EOS
 from macaron_tf.text import TextVocabulary
-from macaron_tf.text.normalization import as_prompt, as_prompts
 from macaron_tf.training import TrainingConfig
 
-# Tasks of pairs of texts, and what stands before the first.
-PREFIXES = {"summarization": "summarize: ", "translation": "translate: "}
 # Tasks whose answers are words: a class's name, a score, or what stands in the context.
 TEXT_TASKS = tuple(n for n, task in TASKS.items() if task.kind == "classification" or n == "squad")
 # The e-mails and their subjects that TensorFlow Datasets has.
@@ -283,41 +279,3 @@ def open_run(
         starts=bool(answers.get("source_start", recipe.starts)),
     )
     return TextRun(location.folder, recipe, found.vocabulary), found.network
-
-
-def framed(task: str, line: str) -> str:
-    """The source of a text, or of two with a tab between; any white space in them is a space.
-
-    Of several tasks the line says which, as sources do: "sst2 sentence: ...".
-    """
-    line = as_prompt(line)
-    if task in PREFIXES or "+" in task:
-        return PREFIXES.get(task, "") + " ".join(line.split())
-    first, tab, second = line.partition("\t")
-    return source_text(get_task(task), first, second if tab else None)
-
-
-def framed_in_graph(task: str, lines: tf.Tensor) -> tf.Tensor:
-    """`framed` in a graph, `(B,)` strings to `(B,)` strings."""
-    lines = as_prompts(lines)
-    if task in PREFIXES or "+" in task:
-        return tf.strings.join([PREFIXES.get(task, ""), in_one_line(lines)])
-    return source_texts(get_task(task), lines)
-
-
-class TaskGenerator(SequenceGenerator):
-    """Answers lines of a task, see `framed`; at temperature 0 with the likeliest tokens."""
-
-    def __init__(self, network, vocabulary, task: str, max_target: int, **options):
-        super().__init__(network, vocabulary, **options)
-        self.task, self.max_target = task, max_target
-
-    def rows(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        sources = framed_in_graph(self.task, texts)
-        ids = tf.cast(self.vocabulary.encode(sources), tf.int32)  # (B, None)
-        start = tf.repeat(tf.constant([self.source_start], tf.int32), ids.nrows(), axis=0)
-        return tf.concat([start, ids, tf.fill([tf.shape(texts)[0], 1], EOS)], axis=1)
-
-    def room(self, length: int | tf.Tensor) -> int:
-        # The last position is for EOS, which a search puts there.
-        return self.max_target - len(self.answer_start)

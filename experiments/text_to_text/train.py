@@ -9,15 +9,16 @@ import numpy as np
 from experiments import registry
 from experiments.recipe import override, warn_unread
 from experiments.text_to_text.evaluate import TextPairs, check_answers
-from experiments.text_to_text.run import PREFIXES, TextRecipe, TextRun, recipe_for
+from experiments.text_to_text.run import TextRecipe, TextRun, recipe_for
 from experiments.train_run import report, train_pairs, warn_full
 from macaron_tf.data.batches import Draw
 from macaron_tf.data.tasks.definitions import get_task
+from macaron_tf.data.tasks.text_tasks import PREFIXES
 from macaron_tf.data.translation import CleaningConfig, TranslationData
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path
 from macaron_tf.objectives import TranslationObjective
-from macaron_tf.pretrained import load
+from macaron_tf.places import load
 from macaron_tf.starts import Start, start_of
 
 _SCORES = {"summarization": ("rouge1", "rouge2", "rougeL"), "translation": ("bleu", "chrf")}

@@ -120,6 +120,7 @@ main = cli.program(
             cli.count("--temperature T", "draw at this temperature; 0 is greedy", least=0.0),
             cli.DRAWING,
         ),
+        cli.JSON,
         cli.DEVICES,
     ),
     cli.recipes("experiments.translate.run:TranslationRecipe"),

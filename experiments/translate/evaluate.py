@@ -7,9 +7,9 @@ import sys
 import time
 
 from experiments.command_line import drawn
-from experiments.lines import answer_lines
-from experiments.run import default_splits, write_scores
-from experiments.translate.run import TranslationRun, is_translator, line_translator
+from experiments.lines import answer_json, answer_lines, refuse_beside_json
+from experiments.run import at, default_splits, write_scores
+from experiments.translate.run import TranslationRun
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.decoding import BeamSearchConfig, LineTranslator, SamplingConfig, Translations
 from macaron_tf.errors import UserError
@@ -20,8 +20,10 @@ from macaron_tf.evaluation.translation import (
 )
 from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import track
-from macaron_tf.pretrained import load, locate
+from macaron_tf.places import load, locate
+from macaron_tf.pretrained import Pretrained
 from macaron_tf.settings import SettingError, Settings
+from macaron_tf.tasks.translation import Translation
 from macaron_tf.training.checkpoints import (
     average_checkpoints,
     last_checkpoints,
@@ -32,6 +34,9 @@ from macaron_tf.training.checkpoints import (
 
 def translate(options: argparse.Namespace) -> None:
     """Translates a file or stdin to a file or stdout."""
+    if options.json:
+        _answer_json(options)
+        return
     with options.devices.scope():
         translator = _translator(options)
 
@@ -44,6 +49,29 @@ def translate(options: argparse.Namespace) -> None:
     answer_lines(options.input, options.output, answer)
 
 
+def _answer_json(options: argparse.Namespace) -> None:
+    """Translates as `Pretrained.predict` does, by beam search from the source's language."""
+    refuse_beside_json(
+        "its answers are of beam search, from source to target; leave one of the two out",
+        temperature=options.temperature is not None,
+        backward=options.backward,
+    )
+    with options.devices.scope():
+        model = load(at(options.run, options.checkpoint))
+    decoding = _decoding(options, _translation(options.run, model).decoding)
+    fields = {"beam_size": decoding.beam_size, "n_best": decoding.n_best}
+    answer_json(options.input, options.output, lambda lines: model.predict(lines, **fields))
+
+
+def _translation(place: str, model: Pretrained) -> Translation:
+    if not isinstance(model.task, Translation):
+        raise UserError(
+            f"{place} is no translator: give a run of `translate train`, such as of one with "
+            f"--init {place}"
+        )
+    return model.task
+
+
 def _translator(options: argparse.Namespace) -> LineTranslator:
     """The translator of a run, or of a model that was saved without a recipe."""
     _, seed = drawn(options)
@@ -51,15 +79,10 @@ def _translator(options: argparse.Namespace) -> LineTranslator:
         opened = TranslationRun.open(options.run)
         decoding = _decoding(options, opened.recipe.decoding)
         return opened.translator(options.checkpoint, decoding, seed, options.backward)
-    decoding, found = _decoding(options, BeamSearchConfig()), load(options.run)
+    task = _translation(options.run, load(options.run))
     if options.backward:
         raise UserError(f"--backward: {options.run} was saved without a recipe: give its run")
-    if not is_translator(found):
-        raise UserError(
-            f"{options.run} is no translator: give a run of `translate train`, such as of one with "
-            f"--init {options.run}"
-        )
-    return line_translator(found.network, found.vocabulary, decoding, seed)
+    return task.lines(_decoding(options, task.decoding), seed)
 
 
 def _decoding(

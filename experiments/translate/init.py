@@ -14,7 +14,7 @@ from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig, catalog
 from macaron_tf.models.config import FREE, differing_fields
 from macaron_tf.objectives import learnt
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
-from macaron_tf.pretrained import load, locate
+from macaron_tf.places import load, locate
 from macaron_tf.starts import (
     PARTS,
     Start,

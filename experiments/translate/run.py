@@ -19,11 +19,11 @@ from macaron_tf.decoding import (
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.translation import TranslationMetric
 from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig
-from macaron_tf.models.encoder_decoder import Backward, first_stage_variables
-from macaron_tf.models.pretrained import Pretrained
+from macaron_tf.models.encoder_decoder import first_stage_variables
 from macaron_tf.objectives import DenoisingConfig, TranslationObjective
 from macaron_tf.settings import INT32, Count, Dropout, Natural, Settings
-from macaron_tf.text import PairVocabulary, PieceVocabulary
+from macaron_tf.tasks.translation import Translation
+from macaron_tf.text import PairVocabulary
 from macaron_tf.text.normalization import NormalizationConfig
 from macaron_tf.text.sentencepiece import NormalizationRule
 from macaron_tf.training.updates import FirstStage
@@ -170,6 +170,9 @@ class TranslationRecipe(Recipe):
                 "unsupervised=True, or leave it out"
             )
 
+    def usage(self) -> dict:
+        return {**super().usage(), "decoding": dataclasses.asdict(self.decoding)}
+
     def unread(self) -> dict[str, str]:
         others = {} if self.unsupervised else {"denoising.": "unsupervised=True"}
         return super().unread() | others
@@ -200,12 +203,6 @@ class TranslationRecipe(Recipe):
             return self
         metric = dataclasses.replace(self.metric, language=self.data.target_language)
         return dataclasses.replace(self, metric=metric)
-
-
-def source_limit(network: EncoderDecoder) -> int:
-    """Greatest number of pieces of a source line, EOS not counted."""
-    longest = network.config.longest
-    return _MAX_SOURCE if longest is None else min(_MAX_SOURCE, longest - 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -240,35 +237,9 @@ class TranslationRun(Run):
                 f"--backward: {self.path} translates from {source} to {target} alone: give a run "
                 "of unsupervised translation"
             )
-        decoding, network = decoding or self.recipe.decoding, self.load_network(checkpoint)
-        return line_translator(network, self.vocabulary, decoding, seed, backward)
+        task = Translation(self.load_network(checkpoint), self.vocabulary, self.recipe.decoding)
+        return task.lines(decoding, seed, backward)
 
     def writer(self, network: EncoderDecoder, decoding: BeamSearchConfig) -> LineTranslator:
         """A translator of lines with a network's weights."""
-        return line_translator(network, self.vocabulary, decoding)
-
-
-def is_translator(found: Pretrained) -> bool:
-    """Whether a model without a recipe can only be a translator."""
-    learnt = found.objective or found.answers
-    return isinstance(found.network, EncoderDecoder) and bool(found.vocabulary) and not learnt
-
-
-def line_translator(
-    network: EncoderDecoder,
-    vocabulary: PieceVocabulary,
-    decoding: BeamSearchConfig | SamplingConfig,
-    seed: int = 1,
-    backward: bool = False,
-) -> LineTranslator:
-    """A translator of lines, of at most as many pieces as the network reads.
-
-    Args:
-        backward: from the target's language to the source's.
-    """
-    longest = source_limit(network)
-    if backward:
-        own, network = vocabulary, Backward(network)
-        sides = (own.target, own.source, own.normalization, own.languages[::-1])
-        vocabulary = PairVocabulary(*sides)
-    return LineTranslator(network, vocabulary, decoding, max_source_length=longest, seed=seed)
+        return Translation(network, self.vocabulary, decoding).lines()

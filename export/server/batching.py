@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from export.server.errors import Code, ServingError, rows_of
+from export.server.errors import Code, ServingError
 from export.server.servable import Servable, Signature
+from macaron_tf.io.serving import failed_rows
 
 _LOG = logging.getLogger(__name__)
 Arrays = dict[str, np.ndarray]
@@ -169,8 +170,9 @@ def run_joined(
     """Runs requests (rows and inputs) as one batch: the number of each with its outputs or error.
 
     A batch that fails is run again in two parts, and so on, so that only the faulty requests fail.
-    Where the error names rows (`export.module.require`), the first part is all without them: good
-    requests wait for one more run. Else the parts are halves. A run that fails costs little.
+    Where the error names rows (`macaron_tf.tasks.base.require`), the first part is all without
+    them: good requests wait for one more run. Else the parts are halves. A run that fails costs
+    little.
     """
     waiting = [[*range(len(requests))]]
     while waiting:
@@ -183,7 +185,9 @@ def run_joined(
                 yield numbers[0], error
                 continue
             _LOG.info("a batch of %d requests failed, running parts: %s", len(numbers), error)
-            parts = _parts([rows for rows, _ in chosen], rows_of(error), signature.batchable)
+            parts = _parts(
+                [rows for rows, _ in chosen], failed_rows(str(error)), signature.batchable
+            )
             waiting[:0] = [[numbers[at] for at in part] for part in parts]
         else:
             yield from zip(numbers, outputs, strict=True)

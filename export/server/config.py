@@ -7,10 +7,8 @@ from typing import Annotated
 from annotated_types import Ge, Gt, Le, Lt
 
 from macaron_tf.errors import UserError
+from macaron_tf.io.serving import MAX_VERSION
 from macaron_tf.settings import Count, Settings
-
-MODEL_FILE = "saved_model.pb"
-MAX_VERSION = 2**63 - 1  # TensorFlow Serving's versions are int64
 
 Port = Annotated[int, Ge(0), Le(65535)]
 Seconds = Annotated[float, Gt(0), Lt(1e6)]
@@ -84,9 +82,3 @@ def check_name(name: str, where: str) -> None:
     """Raises a UserError where a model's name, given at `where`, cannot stand in a URL."""
     if not re.fullmatch(r"[^/:?#%\s]+", name):
         raise UserError(f"{where}: the name {name!r} cannot stand in a URL; give another")
-
-
-def version_of(name: str) -> int | None:
-    """The number of a version's folder; None of another folder."""
-    known = name.isascii() and name.isdigit() and len(name) < 40 and int(name) <= MAX_VERSION
-    return int(name) if known else None

@@ -4,11 +4,10 @@ import re
 
 from grpc import StatusCode as Code
 
+from macaron_tf.io.serving import failed_check
+
 MAX_MESSAGE = 1000  # characters: an error that quotes a 100,000-character line must not repeat it
 # TensorFlow's messages name nodes, values and stacks of the graph; a client has no use for them.
-_ASSERTION = re.compile(r"assertion failed: \[(.*?)\](?=\s|$)", re.S)
-# As `export.module.require` names the rows that fail.
-_ROWS = re.compile(r"assertion failed: \[.*?\] \[rows:\] \[([0-9 ]+)\]", re.S)
 _PREAMBLE = re.compile(r"Graph execution error:\s+|\d+ root error\(s\) found\.\s+\(0\) \w+: ")
 _TRACE = re.compile(
     r"\s*(\[\[|\n\s*\(1\) |\n\n(Original stack|Errors may have originated|Stack trace)|\[Op:)"
@@ -85,15 +84,9 @@ def from_exception(error: BaseException) -> ServingError:
     return ServingError(Code.INTERNAL, f"{type(error).__name__}: {error}")
 
 
-def rows_of(error: BaseException) -> set[int]:
-    """The rows that a failed check of the model names: a guess, as texts can imitate it."""
-    found = _ROWS.search(str(getattr(error, "message", "")))
-    return set(map(int, re.findall(r"\b\d{1,9}\b", found[1]))) if found else set()
-
-
 def _sentence(message: str) -> str:
     """The cause that TensorFlow's message states: an assertion's own words, or the first error."""
-    if found := _ASSERTION.search(message):
-        return found[1]
+    if (sentence := failed_check(message)) is not None:
+        return sentence
     _, _, message = message.rpartition("\nNode: ") if "\nNode: " in message else ("", "", message)
     return _TRACE.split(_PREAMBLE.sub("", message), maxsplit=1)[0].strip()

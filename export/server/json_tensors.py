@@ -3,7 +3,6 @@
 import base64
 import binascii
 import collections
-import functools
 import json
 
 import numpy as np
@@ -11,6 +10,7 @@ import tensorflow as tf
 
 from export.server.errors import Code, ServingError, invalid
 from export.server.servable import Signature
+from macaron_tf.io.serving import as_json, as_rows
 
 _JSON = json.JSONEncoder(ensure_ascii=False)
 _QUOTED = 80  # characters of an offending value that are repeated to the client
@@ -90,15 +90,17 @@ def encode_outputs(outputs: dict[str, np.ndarray], row_form: bool) -> bytes:
     Raises:
         ServingError: INVALID_ARGUMENT when row form is asked of outputs without equal rows.
     """
-    answer = {name: _to_json(name, array) for name, array in outputs.items()}
     if row_form:
         _check_rows(outputs)
+    try:
+        if row_form:
+            return _print({"predictions": as_rows(outputs)}).encode("utf-8")
+        answer = {name: as_json(name, array) for name, array in outputs.items()}
+    except ValueError as error:
+        raise invalid(f"{error}; ask by gRPC") from None
     if len(answer) == 1:
         [answer] = answer.values()
-    elif row_form:
-        rows = zip(*answer.values(), strict=True)
-        answer = [dict(zip(outputs, row, strict=True)) for row in rows]
-    return _print({"predictions" if row_form else "outputs": answer}).encode("utf-8")
+    return _print({"outputs": answer}).encode("utf-8")
 
 
 def _print(value) -> str:
@@ -212,27 +214,6 @@ def _string(leaf, place: str) -> bytes:
         except (binascii.Error, ValueError):
             raise invalid(f"{place}: Unable to base64 decode") from None
     raise invalid(f"{place}: JSON Value: {_quote(leaf)} is not of expected type: string")
-
-
-def _to_json(name: str, array: np.ndarray):
-    """An array as nested lists of JSON values."""
-    if array.dtype == np.object_:
-        if name.endswith("_bytes"):
-            shown = lambda value: {"b64": base64.b64encode(value).decode("ascii")}  # noqa: E731
-        else:  # JSON is UTF-8: other bytes become U+FFFD, so that the answer can be parsed
-            shown = functools.partial(bytes.decode, errors="replace")
-        return np.vectorize(shown, otypes=[np.object_])(array).tolist()
-    if array.dtype in (np.float64, np.bool_) or np.issubdtype(array.dtype, np.integer):
-        return array.tolist()
-    if np.iscomplexobj(array):
-        raise invalid(f"output {name!r}: JSON cannot express the type {array.dtype}; ask by gRPC")
-    if array.dtype not in (np.float16, np.float32):  # bfloat16 and the float8s
-        array = array.astype(np.float32)
-    # The shortest text of a float32 ("0.2"), as TensorFlow Serving prints it: through float64
-    # alone it would read 0.20000000298023224.
-    pieces = np.array_split(array.reshape(-1), array.size // 2048 + 1)  # others run between
-    numbers = [piece.astype("U32").astype(np.float64) for piece in pieces]
-    return np.concatenate(numbers).reshape(array.shape).tolist()
 
 
 def _check_rows(outputs: dict[str, np.ndarray]) -> None:

@@ -19,7 +19,7 @@ from export.server.models import ServedModel, served_models
 from export.server.rest import RestApi
 from export.server.servable import DEFAULT_SIGNATURE
 from export.server.versions import VersionManager, check_base_path, find_versions
-from export.warm_up import CONTROLS, TEXT, typical
+from macaron_tf.engines.warm_up import CONTROLS, TEXT, typical
 from macaron_tf.errors import UserError
 
 _LOG = logging.getLogger(__name__)

@@ -12,11 +12,11 @@ import urllib.parse
 from google.protobuf import json_format
 
 from export.server import json_tensors, metrics
-from export.server.config import MAX_VERSION
 from export.server.core import ServingCore, Spec
 from export.server.errors import Code, ServingError, from_exception, invalid, too_late
 from export.server.http_server import Head, Response, error_response
 from export.server.servable import Servable
+from macaron_tf.io.serving import MAX_VERSION
 
 _LOG = logging.getLogger(__name__)
 _WHICH = r"(?:/versions/(?P<version>\d+)|/labels/(?P<label>[^/:]+))?"

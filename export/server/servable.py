@@ -11,7 +11,7 @@ from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow_serving.apis import prediction_log_pb2
 
 from export.server.errors import invalid
-from export.warm_up import WARMUP_REQUESTS, typical
+from macaron_tf.engines.warm_up import WARMUP_REQUESTS, typical
 
 DEFAULT_SIGNATURE = "serving_default"
 _LOG = logging.getLogger(__name__)

@@ -7,11 +7,11 @@ import threading
 import time
 from collections.abc import Callable
 
-from export.server.config import MODEL_FILE, version_of
 from export.server.errors import Code, from_exception, invalid, no_status, not_found, not_loaded
 from export.server.models import ServedModel
 from export.server.servable import Servable
 from macaron_tf.errors import UserError
+from macaron_tf.io.serving import MODEL_FILE, version_of
 
 _MAX_RETRY_SECONDS = 60.0
 _LOG = logging.getLogger(__name__)

@@ -17,4 +17,4 @@ from macaron_tf.interop.keras_models import (
     read_model_garden_bert,
 )
 from macaron_tf.interop.language_models import read_language_model, read_xlnet
-from macaron_tf.models.pretrained import Pretrained
+from macaron_tf.pretrained import Pretrained

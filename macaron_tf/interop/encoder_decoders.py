@@ -23,7 +23,7 @@ from macaron_tf.interop.arrays import (
 )
 from macaron_tf.interop.vocabularies import read_t5_vocabulary, read_vocabulary
 from macaron_tf.models.encoder_decoder import EncoderDecoder
-from macaron_tf.models.pretrained import Pretrained
+from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import PieceVocabulary
 
 _TOKENIZERS = ("spiece.model", "vocab.json", "tokenizer.json")

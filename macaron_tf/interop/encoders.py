@@ -31,8 +31,8 @@ from macaron_tf.interop.arrays import (
 from macaron_tf.interop.vocabularies import read_vocabulary, read_xlm_vocabulary
 from macaron_tf.layers.heads import Pooler
 from macaron_tf.layers.language_heads import ReplacedTokenHead
-from macaron_tf.models.pretrained import Pretrained
 from macaron_tf.models.pretraining import PretrainingEncoder
+from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import PieceVocabulary
 
 

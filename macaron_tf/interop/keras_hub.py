@@ -33,9 +33,9 @@ from macaron_tf.models.base import Model
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.language_model import LanguageModel
-from macaron_tf.models.pretrained import Pretrained
 from macaron_tf.models.pretraining import PretrainingEncoder
 from macaron_tf.models.tasks import EncoderClassifier
+from macaron_tf.pretrained import Pretrained
 from macaron_tf.settings import hints_of
 from macaron_tf.special_ids import PAD
 from macaron_tf.text.base import RECORD, PieceVocabulary, Vocabulary

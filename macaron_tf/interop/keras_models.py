@@ -22,7 +22,7 @@ from macaron_tf.interop.arrays import (
 from macaron_tf.interop.encoders import SETTINGS, EncoderFamily, head_table, import_encoder
 from macaron_tf.interop.language_models import LANGUAGE_FAMILIES, import_language_model
 from macaron_tf.interop.vocabularies import read_keras_hub_vocabulary
-from macaron_tf.models.pretrained import Pretrained
+from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.wordpiece import WordPieceVocabulary
 

@@ -46,6 +46,7 @@ class Vocabulary(abc.ABC):
 
     Attributes:
         added: ids of the tokens that Hugging Face's users added; each is matched whole in a text.
+        languages: of the lines, the source's first; empty where no rule depends on a language.
     """
 
     kind: ClassVar[str] = ""
@@ -53,6 +54,7 @@ class Vocabulary(abc.ABC):
     options: ClassVar[tuple[str, ...]] = ()
     kinds: ClassVar[dict[str, type["Vocabulary"]]] = {}
     added: Mapping[str, int] = types.MappingProxyType({})
+    languages: tuple[str, ...] = ()
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -238,7 +240,6 @@ class PieceVocabulary(Vocabulary):
     Attributes:
         pad_id, unk_id, cls_id, sep_id, mask_id: the special ids; `pad_id` is 0, `mask_id` is None
             where there is no [MASK].
-        languages: of the lines, the source's first; empty where no rule depends on a language.
         pair_separators: number of [SEP] between two texts; RoBERTa's and XLM-R's have 2.
         cls_last: [CLS] ends a row, as in XLNet, instead of beginning it.
         spaces_after: a piece that ends a word carries the space after it; in the other kinds the
@@ -252,7 +253,6 @@ class PieceVocabulary(Vocabulary):
     cls_id: int
     sep_id: int
     mask_id: int | None = None
-    languages: tuple[str, ...] = ()
     pair_separators = 1
     cls_last = False
     spaces_after = False

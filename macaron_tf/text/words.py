@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import itertools
+import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -19,10 +20,6 @@ SENTENCE_START, SENTENCE_END = "<S>", "</S>"
 # 0 follows a word's end, byte n is n + 1.
 _WORD_START, _WORD_END, _OF_SENTENCE_START, _OF_SENTENCE_END = range(257, 261)
 
-_NO_GRAPH = (
-    "words are numbered outside of graphs, so a task's model with ELMo has no export: "
-    "export the language model itself, whose vectors are its outputs"
-)
 # White space, and characters that are words of their own; `\s` alone leaves out \v.
 _SPACE, _APART = r"[\s\v]", r"[^\p{L}\p{M}\p{N}\s\v]"
 
@@ -218,8 +215,8 @@ class CharacterWords(PieceVocabulary):
     """Words for a model that reads their characters: there is no unknown one.
 
     The ids are numbers of the words that were met, for rows and batches; `characters` has what the
-    model reads. They begin anew in each `opened` copy, so that the ids of a set of examples follow
-    from its texts alone.
+    model reads. They begin anew in each graph and each `opened` copy, so that the ids of a set of
+    examples follow from its texts alone.
 
     Args:
         max_characters: C, see `character_ids`.
@@ -235,6 +232,8 @@ class CharacterWords(PieceVocabulary):
         self.max_characters = max_characters
         words = ("", *_SPECIAL)  # in the order of the special ids
         self._numbers = {word.encode(): number for number, word in enumerate(words)}
+        # Of each graph, the words of its tokenized tensors, whose numbers follow the special ones'.
+        self._in_graphs = weakref.WeakKeyDictionary()
 
     def opened(self) -> "CharacterWords":
         """A copy that has met no word."""
@@ -244,6 +243,16 @@ class CharacterWords(PieceVocabulary):
     def characters(self) -> np.ndarray:
         """The characters of the words met, `(words, C)` int32; of padding zeros."""
         return character_ids(tf.constant(list(self._numbers)), self.max_characters).numpy()
+
+    def characters_of(self, ids: tf.Tensor) -> tf.Tensor:
+        """The characters `(..., C)` int32 of words that were met, by their ids."""
+        words = tf.constant([*self._numbers])
+        if not tf.executing_eagerly():
+            words = tf.concat([words, *self._met_in_graph()], axis=0)
+        return character_ids(tf.gather(words, ids), self.max_characters)
+
+    def _met_in_graph(self) -> list[tf.Tensor]:
+        return self._in_graphs.setdefault(tf.compat.v1.get_default_graph(), [])
 
     def contents(self) -> bytes:
         return b""
@@ -266,12 +275,16 @@ class CharacterWords(PieceVocabulary):
 
     def tokenize_with_offsets(self, strings: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
         """`tokenize`, and where each word begins and ends, in bytes."""
-        if not tf.executing_eagerly():
-            raise UserError(_NO_GRAPH)
         words, starts, ends = tensorflow_text.regex_split_with_offsets(
             strings, f"{_SPACE}+|{_APART}", _APART
         )
         numbers = self._numbers
+        if not tf.executing_eagerly():
+            met = self._met_in_graph()
+            before = len(numbers) + sum(map(tf.size, met))
+            own, found = tf.unique(words.values)
+            met.append(own)
+            return words.with_values(before + found), starts, ends
         found = [numbers.setdefault(word, len(numbers)) for word in words.values.numpy()]
         return words.with_values(tf.constant(found, tf.int32)), starts, ends
 
@@ -279,4 +292,4 @@ class CharacterWords(PieceVocabulary):
         return list(self._numbers)[number]
 
     def trackables(self) -> list:
-        raise UserError(_NO_GRAPH)
+        return []

@@ -12,6 +12,11 @@ from experiments.finetune import __main__ as finetune
 from experiments.finetune.run import FinetuningRun, preset
 from experiments.recipe import override, recipe_from_json
 from macaron_tf.data.tasks.definitions import get_task
+from macaron_tf.data.tasks.questions import Questions
+from macaron_tf.data.tasks.reading import Examples
+from macaron_tf.data.tasks.tags import TaggedSentences, at_spaces
+from macaron_tf.tasks import LabelledTask, Spans, Tags
+from macaron_tf.tasks.sets import SetOutputs
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
 from macaron_tf.training import checkpoints
 from macaron_tf.training.progress import read_lines
@@ -269,3 +274,14 @@ def tagged(count: int, seed: int) -> list[list[tuple[str, str]]]:
             sentence[at:at] = [("the", "I-ORG"), (str(rng.choice(PLACES)), "I-ORG")]
         found.append(sentence)
     return found
+
+
+def outputs_of(task: LabelledTask, *columns: list[str]):
+    """The outputs of a task for texts, by way of a data set's tokenized rows."""
+    if isinstance(task, Spans):
+        examples = Questions([*map(str, range(len(columns[0])))], *columns, None)
+    elif isinstance(task, Tags):
+        examples = TaggedSentences([at_spaces(line) for line in columns[0]], None)
+    else:
+        examples = Examples(columns, None)
+    return SetOutputs(task, 8).of(examples)

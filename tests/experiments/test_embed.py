@@ -8,10 +8,11 @@ import pytest
 from scipy.stats import spearmanr
 
 from experiments.embed.__main__ import main
-from experiments.embed.run import EmbeddingRun, SentenceEncoder, open_encoder, paper_recipe
+from experiments.embed.run import EmbeddingRun, open_encoder, paper_recipe
 from macaron_tf.data.tasks.definitions import TASKS
 from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.evaluation.similarity import cosines, unit_vectors
+from macaron_tf.tasks import Vectors
 from tests.experiments import task_toys
 from tests.harness import refuses
 
@@ -125,7 +126,7 @@ def test_vectors_come_in_the_order_of_the_lines(run, encoder, tmp_path, ran, ref
         ids = encode_pairs(encoder.vocabulary, [lines[place]], None, 16)["token_ids"]
         alone = encoder.network({"token_ids": ids}).numpy()[0]
         np.testing.assert_allclose(vectors[place], alone, atol=1e-5)
-    small = SentenceEncoder(encoder.network, encoder.vocabulary, 16, max_tokens=40)
+    small = Vectors(encoder.network, encoder.vocabulary, 16, max_tokens=40)
     np.testing.assert_allclose(small.encode(lines), vectors[:304], atol=1e-5)
     ran(main, *arguments, "--unit")
     np.testing.assert_allclose(np.load(target), unit_vectors(vectors), atol=1e-6)

@@ -13,15 +13,17 @@ from experiments.embed import __main__ as embed
 from experiments.epochs import read_init, warn_start
 from experiments.finetune.__main__ import main
 from experiments.finetune.grid import combinations, markdown
-from experiments.finetune.kinds import kind_of
-from experiments.finetune.run import FinetuningRun, Predictor, measure, preset
+from experiments.finetune.run import FinetuningRun, measure, preset
 from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
 from experiments.recipe import override
 from experiments.run import kept_data_dir, read_kind
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.data.tasks.definitions import TASKS, get_task
 from macaron_tf.data.tasks.reading import Examples, read_examples
+from macaron_tf.engines.graph import TaskGraph
 from macaron_tf.errors import UserError
+from macaron_tf.tasks import labelled
+from macaron_tf.tasks.sets import SetOutputs
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
 from macaron_tf.training import TrainingConfig
 from macaron_tf.training.checkpoints import CheckpointDirectory
@@ -84,7 +86,8 @@ def test_predict_gives_one_line_for_each_line_in_order(toy_run, monkeypatch, cap
     assert len(lines) == 3
     assert lines[0].startswith("positive") and lines[2].startswith("negative")
     assert "line 3 is not UTF-8" in capfd.readouterr().err
-    monkeypatch.setattr(Predictor, "of_examples", lambda *_: np.full((1, 2), np.nan))
+    nan = {"label": np.array([b"dull"]), "probabilities": np.full((1, 2), np.nan)}
+    monkeypatch.setattr(TaskGraph, "_run", lambda *_: nan)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"dull\n")))
     assert main(["predict", str(toy_run)]) == 2
     assert "answers NaN, since its training diverged" in capfd.readouterr().err
@@ -198,7 +201,7 @@ def test_the_servers_files(toy_run, toy, tmp_path, monkeypatch, refused, capsys)
     assert f"zip -j {tmp_path}/glue.zip {tmp_path}/glue/*   and" in capsys.readouterr().out
     twice = ["submit", str(toy_run), str(toy_run), str(tmp_path / "twice")]
     refused(main, twice, "give one run for each task", tmp_path)
-    monkeypatch.setattr(Predictor, "of_examples", lambda *_: np.full((50, 2), np.nan))
+    monkeypatch.setattr(SetOutputs, "of", lambda *_: np.full((50, 2), np.nan))
     lost = ["submit", str(toy_run), str(tmp_path / "lost")]
     refused(main, lost, "answers NaN, since its training diverged", tmp_path)
 
@@ -255,11 +258,10 @@ def test_a_diverged_models_outputs_score_nan():
 
 
 def test_a_pair_needs_its_tab():
-    rte = kind_of(get_task("rte"))
-    pairs = rte.parse(["a b\tc", "\t"], 1)
-    assert (pairs.first, pairs.second, len(pairs)) == (["a b", ""], ["c", ""], 2)
+    rte = labelled(get_task("rte"))
+    assert rte.columns(["a b\tc", "\t"]) == [["a b", ""], ["c", ""]]
     with pytest.raises(UserError, match="line 6: 1 columns, not 2"):
-        rte.parse(["a\tb", "a"], 5)
+        rte.columns(["a\tb", "a"], 5)
 
 
 def test_a_pre_training_run_gives_encoder_pooler_and_vocabulary(toy, tmp_path, capsys):
@@ -356,7 +358,7 @@ MISTAKES = [
         "train sst2 OUT OWN --init none --vocabulary TOY/vocabulary --model elmo_tiny",
         "elmo_tiny is trained before it is asked",
     ),
-    ("predict FOLDER", "is not a run"),
+    ("predict FOLDER", "is no run"),
     ("predict RUN --input /nowhere", "cannot be read"),
     ("evaluate RUN --source tsv:FOLDER/secret.tsv", "has no labels to score against"),
     ("baseline sst2 --source tsv:FOLDER/{split}.tsv", "two classes"),

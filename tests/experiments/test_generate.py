@@ -69,7 +69,7 @@ def test_a_seed_repeats_and_samples_count_up_from_it(language_run, ran):
 
 
 def test_a_stream_says_what_complete_says(language_run):
-    generator = open_model(language_run).generator()
+    generator = open_model(language_run).task.generator
     config = GenerationConfig(temperature=1.5, top_p=0.95, num_samples=2, max_tokens=8)
     texts = ["c c", "", "naïve ."]
     for text, completions in zip(texts, generator.complete(texts, config, seed=3), strict=True):
@@ -125,7 +125,7 @@ def test_gaps_are_what_the_corruption_has_taught(kind, t5_run, tmp_path, ran, re
     model = json.loads((tmp_path / "model.json").read_text())
     model["usage"] = recipe.usage()
     (tmp_path / "model.json").write_text(json.dumps(model))
-    generator = open_model(tmp_path).generator()
+    generator = open_model(tmp_path).task.generator
     gaps = [number - generator.vocabulary.size for number in generator.row("a [MASK] b [MASK] c")]
     taught = {"iid_spans": [0, 1], "mass_style": [0, 0], "prefix_lm": []}[kind]
     assert [gap for gap in gaps if gap >= 0] == taught
@@ -231,7 +231,8 @@ class Reader:
     window, trained_length, prefix = 500, None, ()
 
     def __init__(self, says):
-        self.says, self.rows, self.scored, self.vocabulary = says, [], [], self
+        self.says, self.rows, self.scored = says, [], []
+        self.task = self.generator = self.vocabulary = self
 
     def scorer(self, window):
         return self
@@ -240,9 +241,6 @@ class Reader:
         self.scored += [bytes(ids).decode() for ids, _ in pairs]
         ones = np.ones(len(pairs))
         return types.SimpleNamespace(log_probs=-ones, lengths=ones)
-
-    def generator(self):
-        return self
 
     def encode_lines(self, texts):
         return [[*text.encode()] for text in texts]

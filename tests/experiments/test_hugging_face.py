@@ -12,25 +12,26 @@ from experiments.embed import run as embedding
 from experiments.epochs import read_init
 from experiments.few_shot import __main__ as few_shot
 from experiments.finetune import __main__ as finetune
-from experiments.finetune.run import FinetuningRun, Predictor
+from experiments.finetune.run import FinetuningRun
 from experiments.generate import __main__ as generate
 from experiments.generate.run import open_model
 from experiments.pretrain.__main__ import main as pretrain
 from experiments.text_to_text import __main__ as text_to_text
-from experiments.text_to_text.run import TextRun, framed, recipe_for
+from experiments.text_to_text.run import TextRun, recipe_for
 from experiments.text_to_text.train import read_init as read_pair
-from export.fine_tuned import ClassifierModule
-from export.generator import GeneratorModule
 from macaron_tf.data.translation import TranslationData
 from macaron_tf.decoding import GenerationConfig, SamplingConfig, translate_ids
+from macaron_tf.engines.graph import TaskGraph
 from macaron_tf.errors import UserError
 from macaron_tf.interop import read_encoder, read_encoder_decoder, read_language_model
 from macaron_tf.models import CausalClassifier
 from macaron_tf.objectives import TranslationObjective
 from macaron_tf.special_ids import BOS, EOS
+from macaron_tf.tasks import labelled
+from macaron_tf.tasks.generation import framed_in_graph
 from macaron_tf.training.progress import read_lines
 from tests.experiments.pretraining_toy import flags, write_documents
-from tests.experiments.task_toys import PAIR_HEADER, not_yet_trained, write_table
+from tests.experiments.task_toys import PAIR_HEADER, not_yet_trained, outputs_of, write_table
 from tests.harness import numpy_of
 
 pytest.importorskip("torch")
@@ -110,10 +111,10 @@ def test_xlnet_classifies_as_theirs(xlnet_place):
     options = {"padding": True, "return_token_type_ids": True, "return_tensors": "pt"}
     with torch.no_grad():
         expected = theirs(**tokenizer(first, second, **options)).logits
-    found = Predictor(network, init.vocabulary, recipe).of_texts(first, second)
+    task = labelled(recipe.described, recipe.limits, network, init.vocabulary)
+    found = outputs_of(task, first, second)
     np.testing.assert_allclose(found, expected.numpy(), atol=1e-4)
-    module = ClassifierModule(network, init.vocabulary, recipe.described, recipe.limits)
-    probabilities = module.serve(tf.constant(first), tf.constant(second))["probabilities"]
+    probabilities = task.serve(tf.constant(first), tf.constant(second))["probabilities"]
     np.testing.assert_allclose(probabilities, expected.softmax(-1).numpy(), atol=1e-5)
     with pytest.raises(UserError, match="an XLNet whose rows end"):
         embedding.read_start(given)
@@ -137,8 +138,8 @@ def test_a_run_from_it_is_trained_and_opened_again(system, xlnet_place, tmp_path
     losses = [line["loss"] for line in read_lines(run / "metrics.jsonl") if "loss" in line]
     # No token of a row is one that can never come.
     assert losses and max(losses) < 50
-    predictor = FinetuningRun.open(run).predictor()
-    assert np.isfinite(predictor.of_texts(["the wheel"], ["he"])).all()
+    task = FinetuningRun.open(run).answering()
+    assert np.isfinite(outputs_of(task, ["the wheel"], ["he"])).all()
 
 
 @pytest.mark.parametrize("family", ["xlm", "gpt", "xlnet"])
@@ -202,7 +203,7 @@ def test_it_goes_on_as_theirs(system, models, ran):
     command = ["complete", given, TEXT, "--temperature", 0, "--max-tokens", TOKENS]
     assert ran(generate.main, *command).out == f"{TEXT}{expected}\n"
     config = GenerationConfig(temperature=0.0, max_tokens=TOKENS)
-    [[whole]] = open_model(given).generator().complete([TEXT], config)
+    [[whole]] = open_model(given).task.generator.complete([TEXT], config)
     assert (whole.text, whole.length) == (expected, TOKENS)
 
 
@@ -216,8 +217,7 @@ def test_only_gpt2_begins_a_text(models, refused):
 
 def test_what_is_exported_of_gpt_goes_on_as_well(models):
     theirs, read, given = models["gpt"]
-    module = GeneratorModule(open_model(given))
-    [complete] = module.signatures().values()
+    [complete] = TaskGraph(open_model(given).task).signatures.values()
     settings = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": 1, "max_tokens": TOKENS}
     inputs = {name: tf.constant([value]) for name, value in settings.items()}
     found = complete(text=tf.constant([TEXT]), **inputs)
@@ -332,9 +332,9 @@ def their_answers(bart):
     """The likeliest tokens after </s> <s>, as text: none that ours never writes."""
     theirs, tokenizer, _ = bart
     answers = []
-    for line in LINES:
+    for source in framed_in_graph("sst2", tf.constant(LINES)).numpy():
         found = theirs.generate(
-            **tokenizer(framed("sst2", line), return_tensors="pt"),
+            **tokenizer(source.decode(), return_tensors="pt"),
             decoder_input_ids=torch.tensor([[2, 0]]),
             forced_bos_token_id=None,
             suppress_tokens=[0, 1, 3, tokenizer.mask_token_id],
@@ -353,11 +353,11 @@ def test_what_a_run_answers_is_theirs_everywhere(bart, answered):
     text = "".join(f"{line}\n" for line in LINES)
     found = answered(text_to_text.main, "predict", folder / "run", text=text).splitlines()
     assert [text.strip() for text in found] == [text.strip() for text in expected]
-    writes = open_model(folder / "run")
+    task = open_model(folder / "run").task
     config = GenerationConfig(temperature=0.0, max_tokens=LONGEST)
-    generated = [one.text for [one] in writes.generator().complete(LINES, config)]
+    generated = [one.text for [one] in task.generator.complete(LINES, config)]
     assert [text.strip() for text in generated] == [text.strip() for text in expected]
-    [complete] = GeneratorModule(writes).signatures().values()
+    [complete] = TaskGraph(task).signatures.values()
     settings = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": 1, "max_tokens": LONGEST}
     inputs = {name: tf.constant([value] * len(LINES)) for name, value in settings.items()}
     exported = complete(text=tf.constant(LINES), **inputs)["completion"].numpy()

@@ -8,20 +8,19 @@ import tensorflow as tf
 
 import macaron_tf
 from experiments.finetune.__main__ import main
-from experiments.finetune.kinds.classification import probabilities
-from experiments.finetune.run import FinetuningRun, open_predictor
-from export.places import open_module
+from experiments.finetune.run import FinetuningRun
 from export.saved_model import main as export
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import get_task
-from macaron_tf.data.tasks.reading import read_examples
+from macaron_tf.data.tasks.reading import Examples, read_examples
 from macaron_tf.models import EncoderClassifier, EncoderConfig
-from macaron_tf.models.pretrained import Pretrained
+from macaron_tf.pretrained import Pretrained
+from macaron_tf.tasks.sets import SetOutputs
 from macaron_tf.text import MosesPairVocabulary
 from tests.conftest import number_pairs
 from tests.data.tasks.test_reading import prepare
 from tests.experiments.pretraining_toy import flags
-from tests.experiments.task_toys import scores_in, write_table
+from tests.experiments.task_toys import outputs_of, scores_in, write_table
 from tests.experiments.translate.test_init import make_start
 from tests.harness import refuses
 
@@ -80,17 +79,18 @@ def test_a_model_trained_in_one_language_is_scored_in_others(xnli, tmp_path, cap
     record = scores_in(tmp_path / "scores")
     assert record["languages"] == [*record["metrics"]] == ["en", "de"]
     # A language is its row of the table: in English, German's row gives the outputs of German.
-    predictor = opened.predictor()
+    answering = opened.answering()
+    of = SetOutputs(answering, opened.recipe.batch_size).of
     task, tfds = get_task("xnli"), Tfds(xnli)
     examples = {code: read_examples(task, "validation", tfds, TOY, code) for code in ("en", "de")}
-    english = predictor.of_examples(examples["en"], "en")
-    german = predictor.of_examples(examples["de"], "de")
+    english = of(examples["en"], "en")
+    german = of(examples["de"], "de")
     assert record["predictions"]["de"] == german.argmax(-1).tolist()
-    np.testing.assert_array_equal(predictor.of_examples(examples["de"]), german)
-    table = predictor.network.encoder.embeddings.languages
+    np.testing.assert_array_equal(of(examples["de"]), german)
+    table = answering.network.encoder.embeddings.languages
     table.assign(table.numpy()[::-1])
-    np.testing.assert_allclose(predictor.of_examples(examples["de"], "en"), german, atol=1e-6)
-    assert np.abs(predictor.of_examples(examples["en"], "en") - english).max() > 1e-4
+    np.testing.assert_allclose(of(examples["de"], "en"), german, atol=1e-6)
+    assert np.abs(of(examples["en"], "en") - english).max() > 1e-4
     refused(
         main, [*evaluate, "fr"], "language='fr' is none of the model's: one of en, de", tmp_path
     )
@@ -110,15 +110,15 @@ def test_the_language_of_a_run_goes_with_its_folder_and_its_export(tmp_path, ran
     own = flags(["max_length=24", "training.max_steps=2", "model.dropout=0"])
     ran(main, "train", "classify", run, *given, *own)
     dataclasses.replace(macaron_tf.load(run), recipe={}).save_pretrained(saved)
-    predictor = FinetuningRun.open(run).predictor()
-    expected = probabilities(predictor.of_texts(texts))
-    english = probabilities(predictor.of_examples(predictor.kind.of_texts(texts), "en"))
+    task = FinetuningRun.open(run).answering()
+    expected = tf.nn.softmax(outputs_of(task, texts)).numpy()
+    english = SetOutputs(task, 8).of(Examples([texts], None), "en")
+    english = tf.nn.softmax(english).numpy()
     assert np.abs(expected - english).max() > 1e-4
-    np.testing.assert_array_equal(
-        probabilities(open_predictor(str(saved)).of_texts(texts)), expected
-    )
+    again = tf.nn.softmax(outputs_of(macaron_tf.load(saved).task, texts)).numpy()
+    np.testing.assert_array_equal(again, expected)
     for place in (run, saved):
-        found = open_module(str(place))[0].serve(tf.constant(texts))["probabilities"]
+        found = macaron_tf.load(place).task.serve(tf.constant(texts))["probabilities"]
         np.testing.assert_allclose(found, expected, atol=1e-6)
     # The part that the run held out, and a table in one file.
     (tmp_path / "other.tsv").write_bytes(table.read_bytes())

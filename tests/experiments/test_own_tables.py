@@ -8,17 +8,16 @@ import pytest
 import macaron_tf
 from experiments.epochs import read_init
 from experiments.finetune.__main__ import main
-from experiments.finetune.kinds import kind_of
 from experiments.finetune.run import FinetuningRun, preset
 from experiments.finetune.train import TaskData
 from experiments.recipe import override
-from export.places import open_module
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.own_tables import TableSettings
 from macaron_tf.data.tasks.reading import read_examples
 from macaron_tf.data.tasks.tags import TaggedSentences
 from macaron_tf.io.paths import as_path
+from macaron_tf.tasks import labelled
 from tests.data.tasks.test_reading import prepare
 from tests.experiments.task_toys import (
     READING,
@@ -60,8 +59,7 @@ def test_the_classes_of_a_table_go_with_the_run(own, tmp_path, ran, answered):
     for place in (folder / "run", tmp_path / "saved"):
         lines = answered(main, "predict", place, text="the plot was great\nvery dull\n")
         assert [line.split("\t")[0] for line in lines.splitlines()] == ["5 stars", "1 star"]
-        module, _ = open_module(str(place))
-        answer = module.serve(["the plot was great"])
+        answer = macaron_tf.load(place).task.serve(["the plot was great"])
         assert answer["label"].numpy().tolist() == [b"5 stars"]
         assert answer["classes"].numpy().tolist() == [[b"1 star", b"5 stars"]]
 
@@ -110,8 +108,8 @@ def test_scores_are_of_the_tables_size(toy, tmp_path, answered):
     text = "the plot was great\nvery dull film\n"
     good, bad = map(float, answered(main, "predict", tmp_path / "run", text=text).split())
     assert 1030 < good < 1070 and 980 < bad < 1020
-    module, _ = open_module(str(tmp_path / "run"))
-    assert module.serve(text.splitlines())["score"].numpy() == pytest.approx([good, bad], rel=1e-5)
+    task = macaron_tf.load(tmp_path / "run").task
+    assert task.serve(text.splitlines())["score"].numpy() == pytest.approx([good, bad], rel=1e-5)
 
 
 def test_tags_are_those_of_the_file(tmp_path, ran):
@@ -147,11 +145,10 @@ def test_a_word_without_a_piece_has_the_usual_tag(table, usual, tmp_path, answer
     words = ["ann", "\u200b", "saw", "\xad", "️"]
     found = answered(main, "predict", run.path, text=" ".join(words)).splitlines()
     assert [found[number] for number in (1, 3, 4)] == [f"{words[n]}\t{usual}" for n in (1, 3, 4)]
-    module, _ = open_module(str(run.path))
-    tags = module.serve([" ".join(words)])["tags"].numpy()[0]
+    tags = macaron_tf.load(run.path).task.serve([" ".join(words)])["tags"].numpy()[0]
     assert [f"{word}\t{tag.decode()}" for word, tag in zip(words, tags, strict=True)] == found[:5]
     train = TaggedSentences([["a"]], [np.array([run.task.outside - 1])])
-    assert kind_of(run.task).baseline(train)(TaggedSentences([["new"]], None)) == [[usual]]
+    assert labelled(run.task).baseline(train)(TaggedSentences([["new"]], None)) == [[usual]]
 
 
 def test_a_function_of_ones_own_is_a_table(toy, tmp_path, monkeypatch, ran, refused):

@@ -7,13 +7,13 @@ import sys
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import macaron_tf
 from experiments import registry
 from experiments.elmo.__main__ import main as elmo
 from experiments.embed.__main__ import main as embed
 from experiments.finetune.__main__ import main as finetune
-from experiments.finetune.kinds.classification import probabilities
 from experiments.finetune.run import FinetuningRun
 from experiments.pretrain.__main__ import main
 from experiments.pretrain.run import PretrainingRun
@@ -27,7 +27,7 @@ from macaron_tf.layers.blocks import MacaronBlock
 from macaron_tf.models.catalog import build
 from macaron_tf.plug_ins import allow
 from tests.experiments.pretraining_toy import flags, toy_settings
-from tests.experiments.task_toys import validations
+from tests.experiments.task_toys import outputs_of, validations
 
 PARTS = '''
 import dataclasses
@@ -171,7 +171,7 @@ def test_a_strangers_block_goes_from_pre_training_to_an_export(outside, toy, ran
     assert "stopped after step 4: " in ran(finetune, "train", *more).out
     assert export(["tuned", "served"]) == 0
     texts = ["the film was good", "dull"]
-    expected = probabilities(FinetuningRun.open("tuned").predictor().of_texts(texts))
+    expected = tf.nn.softmax(outputs_of(FinetuningRun.open("tuned").answering(), texts))
     # A fresh process needs TensorFlow alone for the answers, and finds the block by its name.
     code = (
         "import json, sys, tensorflow as tf, tensorflow_text\n"

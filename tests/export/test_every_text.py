@@ -19,7 +19,6 @@ import macaron_tf
 from experiments import registry
 from experiments.elmo.run import ElmoRecipe, ElmoRun, embed
 from experiments.embed.run import EmbeddingRun, open_encoder, paper_recipe
-from experiments.finetune.kinds.classification import probabilities
 from experiments.finetune.run import FinetuningRun, preset
 from experiments.generate.run import open_model
 from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
@@ -51,7 +50,7 @@ from macaron_tf.text.wordpiece import WordPieceVocabulary
 from macaron_tf.text.words import WordVocabulary
 from tests.conftest import number_settings
 from tests.experiments.pretraining_toy import toy_settings
-from tests.experiments.task_toys import write_untrained
+from tests.experiments.task_toys import outputs_of, write_untrained
 from tests.export.serving_toys import ask_elsewhere, call
 from tests.export.test_exported import READING, write_run
 from tests.hard_texts import hard_texts
@@ -123,17 +122,16 @@ def rows_of(**columns) -> list[dict]:
 
 def classes(path, columns):
     run = FinetuningRun.open(path)
-    outputs = run.predictor().of_texts(*columns)
+    outputs = outputs_of(run.answering(), *columns)
     if run.task.regression:
         return rows_of(score=decide(run.task, outputs))
     labels = [run.task.labels[label] for label in decide(run.task, outputs)]
     names = [run.task.labels] * len(labels)
-    return rows_of(label=labels, probabilities=probabilities(outputs), classes=names)
+    return rows_of(label=labels, probabilities=tf.nn.softmax(outputs).numpy(), classes=names)
 
 
 def spans(path, columns):
-    predictor = FinetuningRun.open(path).predictor()
-    found = predictor.of_texts(*columns)
+    found = outputs_of(FinetuningRun.open(path).answering(), *columns)
     judged = {name: np.asarray(v) for name, v in decided(found.found, found.threshold).items()}
     start, end = (np.where(judged["answered"], found.found[n], 0) for n in ("start", "end"))
     texts = np.where(judged["answered"], np.array(found.texts, object), "")
@@ -141,11 +139,11 @@ def spans(path, columns):
 
 
 def tags(path, columns):
-    predictor = FinetuningRun.open(path).predictor()
-    outputs = predictor.of_texts(*columns)
+    task = FinetuningRun.open(path).answering()
+    outputs = outputs_of(task, *columns)
     return rows_of(
         words=map(at_spaces, columns[0]),
-        tags=predictor.kind.decide(outputs),
+        tags=task.decide(outputs),
         probabilities=[found.max(axis=1) for found in outputs],
     )
 
@@ -162,7 +160,7 @@ def layers(path, columns):
 
 def completions(draw: GenerationConfig):
     def answer(path, columns):
-        generator = open_model(path).generator()
+        generator = open_model(path).task.generator
         found = []
         for text in columns[0]:
             try:
@@ -437,6 +435,25 @@ def test_the_export_says_what_the_run_says(name, expected, elsewhere):
     assert len(answers) > 150
     assert len({json.dumps(one, default=str) for one in answers}) > 40
     assert check(name, expected[name], elsewhere[name], "alone") < 1e-5
+
+
+@pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if not kind.keras])
+def test_python_says_what_the_run_says(name, folder, expected):
+    kind, found = KINDS[name], []
+    model = macaron_tf.load(folder / name)
+    options = {**kind.inputs, **({"n_best": 2} if kind.expected is translations else {})}
+    for part in parts_of(expected[name]):
+        columns = [[column[i] for i in part] for column in asked_of(kind, TEXTS)]
+        try:
+            answers = model.predict(*columns, **options)
+        except UserError as error:
+            found.append({"error": str(error)})
+            continue
+        if isinstance(answers[0], dict):
+            found.append({key: [one[key] for one in answers] for key in answers[0]})
+        else:
+            found.append({"": answers})
+    assert check(name, expected[name], found, "Python") < 1e-5
 
 
 def server_of(folder, name: str) -> ModelServer:

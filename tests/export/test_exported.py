@@ -18,35 +18,37 @@ import macaron_tf
 from experiments import registry
 from experiments.embed.run import EmbeddingRun, open_encoder, paper_recipe
 from experiments.epochs import read_init
-from experiments.finetune.kinds.classification import probabilities
-from experiments.finetune.kinds.spans import THRESHOLD
 from experiments.finetune.run import FinetuningRun, preset
 from experiments.generate.__main__ import main as generate
 from experiments.generate.run import open_model
 from experiments.pretrain.corpus import train_vocabulary
 from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
 from experiments.recipe import override
-from experiments.text_to_text.run import TaskGenerator, TextRun, framed, recipe_for
+from experiments.text_to_text.run import TextRun, recipe_for
 from experiments.translate.run import TranslationRun
-from export import client, keras_model, module, translator
+from export import client, keras_model
 from export.client import GrpcClient, RestClient
-from export.places import open_module
 from export.saved_model import export, main
 from export.server.batching import Batcher
 from export.server.config import ServerConfig
 from export.server.model_server import ModelServer
 from export.server.servable import Servable
-from export.warm_up import WARMUP_REQUESTS
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.tags import at_spaces
 from macaron_tf.decoding import GenerationConfig
+from macaron_tf.decoding.spans import decided
+from macaron_tf.engines import graph
+from macaron_tf.engines.warm_up import WARMUP_REQUESTS
 from macaron_tf.evaluation.glue import decide
 from macaron_tf.evaluation.similarity import unit_vectors
 from macaron_tf.io.paths import as_path
+from macaron_tf.tasks import translation
+from macaron_tf.tasks.generation import TaskGenerator, framed_in_graph
 from tests.conftest import number_pairs
 from tests.experiments.pretraining_toy import toy_settings, write_documents
 from tests.experiments.task_toys import (
     SHRUNK,
+    outputs_of,
     sentences,
     write_reading,
     write_toy,
@@ -55,6 +57,8 @@ from tests.experiments.task_toys import (
 from tests.export.serving_toys import ask_elsewhere, call
 from tests.hard_texts import HARDEST, SURROGATES
 from tests.harness import refuses
+from tests.interop.toys import write_bert, write_modules
+from tests.test_wheel import PREDICT, run, scripts, wheel  # noqa: F401
 
 LINES = [text for text, _ in sentences(50, seed=5)]
 LINES += ["film " * 100, "\ufeffFUN\u2028plöt \ufffd", *HARDEST]
@@ -149,7 +153,7 @@ def write_run(path, run_class, recipe, vocabulary, model="bert_tiny", **more) ->
     run = run_class(
         as_path(path), override(recipe.changed(**init.settings), settings), init.vocabulary
     )
-    write_untrained(run, metrics={THRESHOLD: -0.5})
+    write_untrained(run, metrics={"best_f1_thresh": -0.5})
 
 
 def write_writer(folder, name: str):
@@ -236,10 +240,10 @@ def answers(folder, number_hypotheses, tmp_path_factory):
 
 def test_half_a_character_is_refused_in_python_too(folder):
     ways = (
-        FinetuningRun.open(folder / "conll2003").predictor().of_texts,
+        macaron_tf.load(folder / "conll2003").predict,
         open_encoder(str(folder / "embedder"))[0].encode,
         TranslationRun.open(folder / "numbers").translator().translate,
-        open_model(folder / "bart").generator().complete,
+        open_model(folder / "bart").task.generator.complete,
     )
     for way in ways:
         for text in SURROGATES:
@@ -257,12 +261,13 @@ def test_bytes_that_are_no_text_are_refused_and_no_texts_have_no_answers(answers
 def test_classes_and_scores_are_the_runs(folder, answers):
     [classes, _], [scores, _] = answers["sst2"], answers["stsb"]
     run = FinetuningRun.open(folder / "sst2")
-    outputs = run.predictor().of_texts(LINES)
-    np.testing.assert_allclose(classes["probabilities"], probabilities(outputs), atol=1e-5)
+    outputs = outputs_of(run.answering(), LINES)
+    shares = tf.nn.softmax(outputs)
+    np.testing.assert_allclose(classes["probabilities"], shares, atol=1e-5)
     labels = [run.task.labels[label] for label in decide(run.task, outputs)]
     assert classes["label"] == labels and len(set(labels)) > 1
     run = FinetuningRun.open(folder / "stsb")
-    expected = decide(run.task, run.predictor().of_texts(LINES, LINES[::-1]))
+    expected = decide(run.task, outputs_of(run.answering(), LINES, LINES[::-1]))
     np.testing.assert_allclose(scores["score"], expected, atol=1e-5)
     assert set(scores) == {"score"}
 
@@ -276,15 +281,15 @@ def test_vectors_are_the_runs_and_of_unit_length(folder, answers):
 
 def test_spans_are_the_runs(folder, answers):
     found = answers["squad2"][0]
-    predictor = FinetuningRun.open(folder / "squad2").predictor()
-    assert predictor.tuned[THRESHOLD] != 0
-    examples = predictor.kind.of_texts(QUESTIONS, CONTEXTS)
-    said = predictor.kind.lines(predictor.of_examples(examples), examples)
-    rows = [line.split("\t") for line in said.splitlines()]
-    assert [" ".join(answer.split()) for answer in found["answer"]] == [row[0] for row in rows]
-    assert found["start"] == [int(row[2]) for row in rows]
-    assert found["end"] == [int(row[3]) for row in rows]
-    np.testing.assert_allclose(found["probability"], [float(row[1]) for row in rows], atol=1e-4)
+    task = FinetuningRun.open(folder / "squad2").answering()
+    assert task.threshold == -0.5
+    outputs = outputs_of(task, QUESTIONS, CONTEXTS)
+    judged = decided(outputs.found, outputs.threshold)
+    answered = np.asarray(judged["answered"])
+    assert found["answer"] == list(np.where(answered, np.array(outputs.texts, object), ""))
+    for name in ("start", "end"):
+        assert found[name] == list(np.where(answered, outputs.found[name], 0))
+    np.testing.assert_allclose(found["probability"], judged["probability"], atol=1e-4)
     places = zip(CONTEXTS, found["start"], found["end"], strict=True)
     assert found["answer"] == [context[a:b] for context, a, b in places]
     assert any(found["answer"])
@@ -292,9 +297,9 @@ def test_spans_are_the_runs(folder, answers):
 
 def test_tags_are_the_runs(folder, answers):
     found = answers["conll2003"][0]
-    predictor = FinetuningRun.open(folder / "conll2003").predictor()
-    outputs = predictor.of_texts(TAGGED)
-    for number, expected in enumerate(predictor.kind.decide(outputs)):
+    task = FinetuningRun.open(folder / "conll2003").answering()
+    outputs = outputs_of(task, TAGGED)
+    for number, expected in enumerate(task.decide(outputs)):
         words = at_spaces(TAGGED[number])
         count = len(words)
         assert found["words"][number][:count] == words
@@ -306,7 +311,7 @@ def test_tags_are_the_runs(folder, answers):
 
 
 def check_completions(run, prompts, found, alone, long, broken):
-    generator = open_model(run).generator()
+    generator = open_model(run).task.generator
     for row, (text, temperature, top_k, top_p, seed, most) in enumerate(prompts):
         config = GenerationConfig(temperature, top_k, top_p, 1, most)
         [[expected]] = generator.complete([text], config, seed)
@@ -369,7 +374,8 @@ def test_at_temperature_0_it_is_predicts_greedy_answer(folder):
     lines = ["a c\td b", "b c\ta d", "a", "d d d d d"]
     for most in (run.recipe.max_target, 3):  # whole answers, and cut ones
         run = dataclasses.replace(run, recipe=dataclasses.replace(run.recipe, max_target=most))
-        expected = run.writer(network, greedy).translate([framed("mrpc", line) for line in lines])
+        sources = [line.decode() for line in framed_in_graph("mrpc", tf.constant(lines)).numpy()]
+        expected = run.writer(network, greedy).translate(sources)
         generator = TaskGenerator(network, run.vocabulary, **run.recipe.usage()["answers"])
         found = generator.complete(lines, GenerationConfig(temperature=0.0))
         assert [one.text for [one] in found] == expected.best
@@ -378,6 +384,31 @@ def test_at_temperature_0_it_is_predicts_greedy_answer(folder):
                 ended += 1
                 assert one.log_prob == pytest.approx(other.log_prob, abs=1e-3)
     assert ended
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_python_says_what_the_saved_model_says(folder, name):
+    model = macaron_tf.load(folder / name)
+    options = {"n_best": 2} if name == "numbers" else {}
+    serve = tf.saved_model.load(str(served(folder, name))).signatures["serving_default"]
+    given = INPUTS[name][0]
+    outputs = serve(**{key: tf.constant(values) for key, values in given.items()})
+    expected = model.task.rows({key: value.numpy() for key, value in outputs.items()})
+    texts = [given[key] for key in model.task.texts]
+    if len(given) == len(texts):
+        found = model.predict(*texts, **options)
+    else:  # one call for each row's settings
+        rows = [dict(zip(given, row, strict=True)) for row in zip(*given.values(), strict=True)]
+        found = [model.predict(row.pop("text"), **row) for row in rows]
+    tf.nest.map_structure(same, found, expected)
+    assert model.predict(*(column[0] for column in texts), **options) is not None
+
+
+def same(found, expected) -> None:
+    if isinstance(found, float):
+        assert found == pytest.approx(expected, abs=1e-4, rel=1e-4)
+    else:
+        assert found == expected
 
 
 def server_of(folder, name) -> ModelServer:
@@ -406,8 +437,7 @@ def test_a_compiled_translator_says_of_one_line_what_the_run_says(
     folder, number_hypotheses, tmp_path, monkeypatch
 ):
     """Asked in this process; `answers` are of one without this project."""
-    for room in (module, translator):
-        monkeypatch.setattr(room, "COMPILED_LENGTHS", (8,))
+    monkeypatch.setattr(translation, "_COMPILED_LENGTHS", (8,))
     path = export(folder / "numbers", tmp_path / "served", n_best=2, compiled=True)
     # A text of at most 7 pieces, for each signature.
     assert len(list(tf.data.TFRecordDataset(str(path / WARMUP_REQUESTS)))) == 2
@@ -431,7 +461,7 @@ def test_a_compiled_translator_says_of_one_line_what_the_run_says(
 def test_in_bfloat16_the_answers_are_near_and_only_matrices_are_stored_so(
     folder, answers, tmp_path, monkeypatch, capsys, name, output
 ):
-    monkeypatch.setattr(module, "emulates_bfloat16", lambda strategy: name == "sst2")
+    monkeypatch.setattr(graph, "emulates_bfloat16", lambda strategy: name == "sst2")
     assert main([str(folder / name), str(tmp_path), "--bfloat16"]) == 0
     assert ("warning: this CPU has no bfloat16" in capsys.readouterr().err) == (name == "sst2")
     record = json.loads((tmp_path / "1/assets.extra/export.json").read_text())
@@ -567,13 +597,13 @@ def test_the_client_answers_lines_by_what_the_model_is(
 
 
 def test_a_classifier_without_a_run_is_one_where_its_classes_have_names(folder, tmp_path, refused):
-    found = dataclasses.replace(macaron_tf.load(folder / "sst2"), recipe={}, labels=())
+    found = dataclasses.replace(macaron_tf.load(folder / "sst2"), recipe={}, labels=(), labelled={})
     found.save_pretrained(tmp_path / "plain")
     words = "classifier of 2 classes, of which 0 have a name"
     refused(main, [tmp_path / "plain", tmp_path / "out"], words)
     dataclasses.replace(found, labels=("no", "yes")).save_pretrained(tmp_path / "named")
-    module, _ = open_module(str(tmp_path / "named"))
-    assert set(module.serve(tf.constant(LINES))["label"].numpy()) == {b"no", b"yes"}
+    answers = macaron_tf.load(tmp_path / "named").predict(LINES)
+    assert {answer["label"] for answer in answers} == {"no", "yes"}
 
 
 def test_every_export_is_on_record(folder):
@@ -594,9 +624,9 @@ def test_every_export_is_on_record(folder):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("{tmp} {tmp}/out", "is not a run"),
-        ("{tmp}/kind {tmp}/out", "poetry run"),
-        ("{tmp}/damaged {tmp}/out", "names no kind of run"),
+        ("{tmp} {tmp}/out", "is no run"),
+        ("{tmp}/kind {tmp}/out", "is no run"),
+        ("{tmp}/damaged {tmp}/out", "damaged"),
         ("{runs}/sst2 {tmp}/out --checkpoint 9", "has no checkpoint 9"),
         ("{runs}/numbers {tmp}/out --checkpoint 9", "has no checkpoint 9"),
         ("{runs}/sst2 {tmp}/out --n-best 2", "--n-best"),
@@ -604,15 +634,15 @@ def test_every_export_is_on_record(folder):
         ("{runs}/byte_bpe {tmp}/out --n-best 2", "--n-best"),
         ("{runs}/bart {tmp}/out --beam-size 2", "--beam-size"),
         ("{runs}/numbers {tmp}/out --n-best 99", "n_best"),
-        ("{runs}/numbers {tmp}/damaged/recipe.json/out", "cannot be written"),
+        ("{runs}/numbers {tmp}/damaged/model.json/out", "cannot be written"),
         ("{runs}/sst2 {runs}/served/sst2 --version 1", "--version 1 exists"),
         ("hugging-face:DIR {tmp}/out --checkpoint best", "has one set of weights"),
     ],
 )
 def test_bad_requests_are_one_sentence(arguments, words, folder, tmp_path, refused):
-    for name, recipe in (("kind", '{"kind": "poetry"}'), ("damaged", "[]")):
+    for name, record in (("kind", "[]"), ("damaged", '{"kind": "poetry"}')):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "recipe.json").write_text(recipe)
+        (tmp_path / name / "model.json").write_text(record)
     asked = [part.format(tmp=tmp_path, runs=folder) for part in arguments.split()]
     refused(main, asked, words, tmp_path, folder / "served")
 
@@ -630,3 +660,36 @@ def test_bad_requests_are_one_sentence(arguments, words, folder, tmp_path, refus
 def test_a_bad_keras_model_is_one_sentence(decoding, words, tmp_path, refused):
     places = [str(tmp_path / name) for name in ("nowhere.keras", "vocabulary", "out")]
     refused(keras_model.main, [*places, "--decoding", decoding], words, tmp_path)
+
+
+@pytest.mark.slow
+def test_the_wheel_alone_answers_and_exports_what_rest_answers(
+    scripts,  # noqa: F811
+    folder,
+    tmp_path,
+):
+    """Each kind of model, from its run, and of Hugging Face's files two encoders."""
+    bert, sentences = (write_bert(tmp_path / name) for name in ("bert", "sentences"))
+    write_modules(sentences)
+    drawn = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": 1, "max_tokens": 5}
+    asked = [
+        ("sst2", folder / "sst2", [["a fine film", "dull"]], {}),
+        ("conll2003", folder / "conll2003", [["the old Ann saw Oslo"]], {}),
+        ("squad2", folder / "squad2", [["Who?"], ["the old Ann saw, in Rome"]], {}),
+        ("numbers", folder / "numbers", [["one two", "three"]], {}),
+        ("byte_bpe", folder / "byte_bpe", [["c c"]], drawn),
+        ("embedder", folder / "embedder", [["a fine film"]], {}),
+        ("bert", f"hugging-face:{bert}", [["a [MASK] cafe"]], {}),
+        ("sentences", f"hugging-face:{sentences}", [["a cafe"]], {}),
+    ]
+    words = [json.dumps(one, default=str) for one in (tmp_path / "served", *asked)]
+    shown = run(scripts / "python", "-c", PREDICT, *words, cwd=tmp_path)
+    answers = dict(map(json.loads, shown.splitlines()))
+    for name, place, columns, options in asked:
+        inputs = macaron_tf.load(place).task.texts
+        with server_of(tmp_path, name) as server:
+            for row, texts in enumerate(zip(*columns, strict=True)):
+                given = {**dict(zip(inputs, texts, strict=True)), **options}
+                body = {"instances": [given if len(given) > 1 else texts[0]]}
+                _, said = call(server.rest_port, "POST", f"/v1/models/{name}:predict", body)
+                tf.nest.map_structure(same, answers[name][row], said["predictions"][0])

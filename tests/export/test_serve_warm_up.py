@@ -9,9 +9,9 @@ import tensorflow as tf
 import tensorflow_text
 from tensorflow_serving.apis import prediction_log_pb2
 
-from export import warm_up
 from export.server import servable as servable_module
 from export.server.servable import Servable
+from macaron_tf.engines import warm_up
 
 
 @pytest.fixture

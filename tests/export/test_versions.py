@@ -16,15 +16,15 @@ import types
 import pytest
 import tensorflow as tf
 
-from export import module
 from export.client import RestClient
-from export.module import _aside, write_version
 from export.server import versions
 from export.server.config import ServerConfig
 from export.server.errors import ServingError
 from export.server.model_server import ModelServer
 from export.server.models import ServedModel
 from export.server.versions import VersionManager, find_versions
+from macaron_tf.engines import saved_model
+from macaron_tf.engines.saved_model import _aside, write_version
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from tests import ram_paths
@@ -33,7 +33,7 @@ from tests.harness import refuses
 
 
 class Doubled(tf.Module):
-    """Twice a number, by a table that fills 400 KB."""
+    """Twice a number, by a table that fills 400 KB: a graph, and its task."""
 
     network = types.SimpleNamespace(compute_dtype="float32")
 
@@ -42,12 +42,17 @@ class Doubled(tf.Module):
         self.vocabulary = NoVocabulary()
         self.table = tf.Variable(tf.random.stateless_uniform([100_000], (1, 2)))
 
+    @property
+    def task(self):
+        return self
+
     def typical_texts(self):
         return [""]
 
     def restored(self):
         return self
 
+    @property
     def signatures(self):
         @tf.function(input_signature=[tf.TensorSpec([], tf.float32, "x")])
         def double(x):
@@ -92,10 +97,10 @@ def test_a_number_that_is_taken_meanwhile_is_left_to_the_other(tmp_path, monkeyp
         monkeypatch.undo()
         write(tmp_path)
 
-    monkeypatch.setattr(module, "write_warm_up", taken)
+    monkeypatch.setattr(saved_model, "write_warm_up", taken)
     assert write(tmp_path).name == "2"
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["1", "2"]
-    monkeypatch.setattr(module, "write_warm_up", lambda *_: (tmp_path / "7").mkdir())
+    monkeypatch.setattr(saved_model, "write_warm_up", lambda *_: (tmp_path / "7").mkdir())
     refuses("--version 7 exists", write, tmp_path, 7)
     refuses("a path is empty", write, "")
 
@@ -119,7 +124,7 @@ def test_the_next_version_never_overflows(tmp_path):
 def test_an_export_removes_what_a_killed_one_left(tmp_path):
     code = """
 import os, signal, sys
-from export import module
+from macaron_tf.engines import saved_model as module
 def kill(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
 module.tf.saved_model.save = kill
 from tests.export.test_versions import write

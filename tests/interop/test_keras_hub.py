@@ -17,7 +17,7 @@ from macaron_tf.models import (
     PretrainingEncoder,
 )
 from macaron_tf.models.elmo import WordEncoderConfig
-from macaron_tf.models.pretrained import Pretrained
+from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import BytePairVocabulary, WordPieceVocabulary
 from macaron_tf.text.byte_pairs import byte_alphabet
 from tests.harness import built, ids, numpy_of, refuses

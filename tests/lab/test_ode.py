@@ -7,7 +7,7 @@ import pytest
 from experiments.lab import ode
 from macaron_tf.io.paths import as_path
 from macaron_tf.models import EncoderConfig, PretrainingEncoder
-from macaron_tf.models.pretrained import Pretrained
+from macaron_tf.pretrained import Pretrained
 from tests.harness import built
 
 

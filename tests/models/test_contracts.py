@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from macaron_tf import layers, models
-from macaron_tf.models.pretrained import Pretrained
-from macaron_tf.pretrained import load
+from macaron_tf.places import load
+from macaron_tf.pretrained import Pretrained
 from tests.harness import check_model, ids, normal
 from tests.objectives.toy import tiny
 from tests.systems_toy import SYSTEMS

@@ -42,7 +42,6 @@ import numpy as np
 import scipy.special
 import tensorflow as tf
 
-from experiments.finetune.kinds import kind_of
 from experiments.finetune.run import FinetuningRun
 from experiments.lab.benchmarks import peers
 from experiments.lab.benchmarks.harness import Benchmark, Tables, made_up_texts, set_threads, timed
@@ -57,6 +56,7 @@ from macaron_tf.interop import read_encoder
 from macaron_tf.models import EncoderConfig, catalog
 from macaron_tf.models.tasks import EncoderClassifier
 from macaron_tf.special_ids import EOS, PAD
+from macaron_tf.tasks import labelled
 from macaron_tf.text import SentencePieceVocabulary
 from macaron_tf.text.wordpiece import WordPieceVocabulary
 
@@ -474,7 +474,7 @@ def of_run(options: argparse.Namespace, folder: pathlib.Path) -> Tables:
     if task.kind != "classification" or task.second or task.regression:
         raise UserError(f"--run {options.run} is of {task.name}: give one on one text's class")
     split, tfds = task.validation_splits[0], Tfds(kept_data_dir(options.run))
-    read = kind_of(task).read_splits([split], tfds, recipe.source, recipe.table)[split]
+    read = labelled(task).read_splits([split], tfds, recipe.source, recipe.table)[split]
     answers = {}
     for name, words in ((SAVED_MODEL, ()), (f"{SAVED_MODEL}, bfloat16", ("--bfloat16",))):
         served = folder / str(len(answers))

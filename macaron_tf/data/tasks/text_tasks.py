@@ -11,6 +11,8 @@ from macaron_tf.data.tasks.encoding import WHITE_SPACE
 from macaron_tf.data.tasks.questions import Questions
 from macaron_tf.data.tasks.reading import Examples
 
+# Tasks of pairs of texts, and what stands before the first.
+PREFIXES = {"summarization": "summarize: ", "translation": "translate: "}
 _STEP = 0.2  # of a score: STS-B becomes a choice among 26 words
 
 

@@ -10,11 +10,11 @@ import signal
 import numpy as np
 import pytest
 
+import macaron_tf
 from experiments import registry
 from experiments.pretrain import train as training
 from experiments.pretrain.__main__ import main
 from experiments.pretrain.corpus import described, vocabulary_lines
-from experiments.pretrain.evaluate import fill
 from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
 from experiments.pretrain.train import train_recipe
 from experiments.recipe import override, recipe_from_json
@@ -54,9 +54,10 @@ def test_it_learns_which_letter_a_document_says(trained, corpus):
     # Chance is 1 in 10; where a sentence ends cannot be known.
     assert lines[-1]["accuracy"] > 0.7
     opened = PretrainingRun.open(trained)
-    [answers] = fill(opened.load_network(), opened.vocabulary, "c c [MASK] c c", 3, 16)
-    assert answers[0][0] == "c" and answers[0][1] > 0.5
-    assert answers[0][1] >= answers[1][1] >= answers[2][1]
+    answer = macaron_tf.load(trained).predict("c c [MASK] c c", top=3)
+    [words], [shares] = answer["words"], answer["probabilities"]
+    assert words[0] == "c" and shares[0] > 0.5
+    assert len(words) == 3 and shares[0] >= shares[1] >= shares[2]
     # The run says what its corpus is, not what the recipe would have prepared.
     assert opened.recipe.corpus == PretrainingCorpus.open(corpus).config
     assert opened.recipe.vocabulary.size == 27
@@ -217,9 +218,9 @@ def test_bad_recipes_corpora_and_texts_are_one_sentence(source, corpus, trained,
             "--beam has workers of its own: leave --processes out",
         ),
         (["evaluate", trained, "--corpus", longer], "sequence_length=24"),
-        (["fill", tmp_path, "a [MASK]"], "is not a run"),
+        (["fill", tmp_path, "a [MASK]"], "is no run"),
         (["fill", trained, "nothing hidden"], "has no [MASK]"),
-        (["fill", trained, "a " * 600 + "[MASK]"], "more than the 16 of the rows"),
+        (["fill", trained, "a " * 600 + "[MASK]"], "more than the 16 tokens that the model reads"),
     ):
         refused(main, arguments, message, tmp_path)
 
@@ -326,8 +327,8 @@ def test_a_second_phase_starts_from_the_first_ones_weights(trained, source, tmp_
     one, other = opened.load_network(), before.load_network("best")
     for ours, theirs in zip(one.encoder.get_weights(), other.encoder.get_weights(), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-6)
-    [answers] = fill(one, opened.vocabulary, "c c [MASK] c c", 1, 16)
-    assert answers[0][0] == "c"
+    found = macaron_tf.load(run).predict("c c [MASK] c c", top=1)
+    assert found["words"] == [["c"]]
     assert "stopped after step 1: " in ran(main, "train", "--resume", run).out
 
 

@@ -141,7 +141,7 @@ def test_its_saved_model_writes_the_same_text(whole, tmp_path):
         seed=tf.constant([3, 4]),
         max_tokens=tf.constant([9, 9]),
     )
-    generator = open_model(whole).generator()
+    generator = open_model(whole).task.generator
     for row, (text, temperature, seed) in enumerate([("c c c", 1.0, 3), ("a b " * 12, 1.5, 4)]):
         config = GenerationConfig(temperature, 0, 1.0, 1, 9)
         [[expected]] = generator.complete([text], config, seed)

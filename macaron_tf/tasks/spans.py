@@ -2,15 +2,16 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
 
-from experiments.finetune.kinds.base import Limits, SpanLimits, TaskKind
 from macaron_tf.data.tasks.questions import (
     EncodedQuestions,
     Questions,
     encode_question_examples,
+    encode_questions,
     read_questions,
 )
 from macaron_tf.decoding.spans import best_answers, best_spans, decided
@@ -18,10 +19,11 @@ from macaron_tf.errors import UserError, parse_json
 from macaron_tf.evaluation.reading import score_answers
 from macaron_tf.models import EncoderSpanReader
 from macaron_tf.objectives import SpanObjective
+from macaron_tf.tasks.labelled import LabelledTask, Limits, SpanLimits
 
 # Windows searched at once: of 384 positions and answers of 30, 12 MB of scores.
 _CHUNK = 256
-THRESHOLD = "best_f1_thresh"
+_THRESHOLD = "best_f1_thresh"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -39,39 +41,68 @@ class SpanOutputs:
     threshold: float | None
 
 
-class Spans(TaskKind):
-    """Tasks of SQuAD's kind."""
+class Spans(LabelledTask):
+    """Tasks of SQuAD's kind.
 
+    Signature `serving_default`: `question (B,)` and `context (B,)` strings to `answer (B,)`
+    strings, "" for no answer, `start (B,)` and `end (B,)` int64, character offsets in the context,
+    and `probability (B,)` float32. A context of any length is read through windows.
+    """
+
+    name = "reader"
+    kind = "spans"
+    inputs: ClassVar = {"question": tf.string, "context": tf.string}
     reader = staticmethod(read_questions)
 
     @property
     def answer(self) -> str:
         return "a part of the context" + (", or none" if self.task.unanswerable else "")
 
-    def of_texts(self, *columns: Sequence[str]) -> Questions:
-        questions, contexts = map(list, columns)
-        return Questions([*map(str, range(len(questions)))], questions, contexts, None)
+    @property
+    def threshold(self) -> float | None:
+        """See `macaron_tf.decoding.spans.decided`; None where every question has an answer."""
+        return float(self.tuned.get(_THRESHOLD, 0.0)) if self.task.unanswerable else None
 
-    def parse(self, lines: list[str], first: int) -> Questions:
+    def serve(self, question: tf.Tensor, context: tf.Tensor) -> dict[str, tf.Tensor]:
+        spans = self.limits.spans
+        inputs, places = encode_questions(
+            self.vocabulary,
+            question,
+            context,
+            max_length=self.limits.max_length,
+            stride=spans.doc_stride,
+            max_question=spans.max_question,
+        )
+        logits = self.logits(inputs)  # (M, 2, L)
+        found = best_answers(best_spans(logits, spans.max_answer), places)
+        judged = decided(found, self.threshold)
+        start, end = (
+            tf.where(judged["answered"], found[name], tf.zeros_like(found[name]))
+            for name in ("start", "end")
+        )
+        answer = tf.strings.substr(context, start, end - start, unit="UTF8_CHAR")
+        probability = judged["probability"]
+        return {"answer": answer, "start": start, "end": end, "probability": probability}
+
+    def columns(self, lines: Sequence[str], first: int = 1) -> list[list[str]]:
         """Lines of a question and a context: a tab between, or a JSON object of both."""
         columns: list[list[str]] = [[], []]
         for number, line in enumerate(lines, first):
             # JSON writes a tab within a text as \t.
             if "\t" in line or not line.startswith("{"):
-                pair = super().parse([line], number)
-                columns[0] += pair.questions
-                columns[1] += pair.contexts
-                continue
-            try:
-                record = parse_json(line, question=str, context=str)
-                for column, name in zip(columns, ("question", "context"), strict=True):
-                    column.append(record[name].encode("utf-8", "replace").decode("utf-8"))
-            except ValueError as error:
-                raise UserError(
-                    f'line {number} is no JSON object of a "question" and a "context", both of '
-                    "text: correct it, or separate the two by one tab"
-                ) from error
-        return self.of_texts(*columns)
+                pair = [text for [text] in super().columns([line], number)]
+            else:
+                try:
+                    record = parse_json(line, question=str, context=str)
+                    pair = [record[n].encode("utf-8", "replace").decode() for n in self.inputs]
+                except ValueError as error:
+                    raise UserError(
+                        f'line {number} is no JSON object of a "question" and a "context", both of '
+                        "text: correct it, or separate the two by one tab"
+                    ) from error
+            for column, text in zip(columns, pair, strict=True):
+                column.append(text)
+        return columns
 
     def least_length(self, spans: SpanLimits) -> int:
         return spans.max_question + 4
@@ -85,7 +116,7 @@ class Spans(TaskKind):
             max_question=limits.spans.max_question,
         )
 
-    def network(self, config, head_dropout, policy) -> EncoderSpanReader:
+    def make_network(self, config, head_dropout, policy) -> EncoderSpanReader:
         return EncoderSpanReader(config, dtype=policy)
 
     @property
@@ -93,7 +124,7 @@ class Spans(TaskKind):
         return SpanObjective()
 
     def outputs(
-        self, logits, encoded: EncodedQuestions, examples: Questions, limits: Limits, tuned
+        self, logits, encoded: EncodedQuestions, examples: Questions, limits: Limits
     ) -> SpanOutputs:
         chunks = [
             best_spans(tf.constant(logits[begin : begin + _CHUNK]), limits.spans.max_answer)
@@ -104,8 +135,7 @@ class Spans(TaskKind):
         found = {name: value.numpy() for name, value in answers.items()}
         positions = zip(examples.contexts, found["start"], found["end"], strict=True)
         texts = [context[start:end] for context, start, end in positions]
-        threshold = float(tuned.get(THRESHOLD, 0.0)) if self.task.unanswerable else None
-        return SpanOutputs(texts, found, threshold)
+        return SpanOutputs(texts, found, self.threshold)
 
     def finite(self, outputs: SpanOutputs) -> bool:
         return super().finite(outputs.found)
@@ -119,24 +149,11 @@ class Spans(TaskKind):
 
     def answers(self, outputs: SpanOutputs, examples: Questions) -> dict[str, str]:
         """The official scripts' form: answers by the questions' ids."""
-        said = [text for text, *_ in self._said(outputs)]
+        answered = np.asarray(decided(outputs.found, outputs.threshold)["answered"])
+        said = [text if known else "" for text, known in zip(outputs.texts, answered, strict=True)]
         return dict(zip(examples.ids, said, strict=True))
 
-    def lines(self, outputs: SpanOutputs, examples: Questions) -> str:
-        """A line a question: answer, probability, and where it begins and ends, in characters."""
-        return "".join(
-            f"{' '.join(text.split())}\t{probability:.4f}\t{start}\t{end}\n"
-            for text, probability, start, end in self._said(outputs)
-        )
-
-    def _said(self, outputs: SpanOutputs) -> list[tuple[str, float, int, int]]:
-        found = outputs.found
-        judged = decided(found, outputs.threshold)
-        answered, probability = (np.asarray(judged[n]) for n in ("answered", "probability"))
-        columns = zip(
-            outputs.texts, answered, probability, found["start"], found["end"], strict=True
-        )
-        return [
-            (text, p, start, end) if answers else ("", p, 0, 0)
-            for text, answers, p, start, end in columns
-        ]
+    def line(self, answer: dict[str, Any]) -> str:
+        """The answer, its probability, and where it begins and ends, in characters."""
+        text, share = " ".join(answer["answer"].split()), answer["probability"]
+        return f"{text}\t{share:.4f}\t{answer['start']}\t{answer['end']}\n"

@@ -2,17 +2,17 @@
 
 import collections
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from typing import Any, Self
 
 import numpy as np
 import tensorflow as tf
 
-from experiments.finetune.kinds.base import Limits, TaskKind
 from macaron_tf.data.tasks.tags import (
     EncodedTaggedSentences,
     TaggedSentences,
-    at_spaces,
     encode_tagged,
+    encode_words,
     read_tagged,
     scheme_of,
     word_probabilities,
@@ -20,22 +20,52 @@ from macaron_tf.data.tasks.tags import (
 from macaron_tf.evaluation.reading import score_tags, score_words
 from macaron_tf.models import EncoderTagger
 from macaron_tf.objectives import TaggingObjective
+from macaron_tf.tasks.labelled import LabelledTask, Limits, named_classes
 
 
-class Tags(TaskKind):
-    """Tasks of CoNLL's kind. Outputs are the tags' probabilities, `(words, C)` a sentence."""
+class Tags(LabelledTask):
+    """Tasks of CoNLL's kind. Outputs are the tags' probabilities, `(words, C)` a sentence.
+
+    Signature `serving_default`: `text (B,)` strings, words with white space between, to `words
+    (B, W)` and `tags (B, W)` strings, padded with "", and `probabilities (B, W)` float32 of the
+    tags. Sentences longer than a row are read through windows.
+    """
+
+    name = "tagger"
+    kind = "tags"
 
     reader = staticmethod(read_tagged)
     answer = "a tag for each word: O, B- and I-"
 
-    def of_texts(self, *columns: Sequence[str]) -> TaggedSentences:
-        (lines,) = columns
-        return TaggedSentences([at_spaces(line) for line in lines], None)
+    @classmethod
+    def of(cls, model: Any) -> Self | None:
+        if model.labelled or not isinstance(model.network, EncoderTagger):
+            return super().of(model)
+        return cls(*named_classes(model, "tag"))
+
+    def serve(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+        words = tf.strings.split(text)  # (B, None)
+        inputs, places = encode_words(self.vocabulary, words, self.limits.max_length)
+        logits = self.logits(inputs)
+        found = word_probabilities(logits, places, self.task.outside)  # (N, C), N words
+        tags = tf.gather(tf.constant(self.task.labels), tf.argmax(found, axis=1))  # (N,)
+        return {
+            "words": words.to_tensor(),
+            "tags": words.with_values(tags).to_tensor(),
+            "probabilities": words.with_values(tf.reduce_max(found, axis=1)).to_tensor(),
+        }
+
+    def rows(self, outputs: Mapping[str, np.ndarray]) -> list[dict[str, list]]:
+        counts = (outputs["words"] != b"").sum(axis=1)  # (B,)
+        return [
+            {name: values[:count] for name, values in row.items()}
+            for row, count in zip(super().rows(outputs), counts, strict=True)
+        ]
 
     def encode(self, vocabulary, examples, limits: Limits) -> EncodedTaggedSentences:
         return encode_tagged(vocabulary, examples, limits.max_length)
 
-    def network(self, config, head_dropout, policy) -> EncoderTagger:
+    def make_network(self, config, head_dropout, policy) -> EncoderTagger:
         return EncoderTagger(config, self.task.num_classes, head_dropout, dtype=policy)
 
     @property
@@ -43,7 +73,7 @@ class Tags(TaskKind):
         return TaggingObjective(self.task.num_classes)
 
     def outputs(
-        self, logits, encoded: EncodedTaggedSentences, examples, limits, tuned
+        self, logits, encoded: EncodedTaggedSentences, examples, limits
     ) -> list[np.ndarray]:
         # (W, C)
         found = word_probabilities(tf.constant(logits), encoded.positions, self.task.outside)
@@ -58,13 +88,10 @@ class Tags(TaskKind):
             return self.with_score(score_words(predictions, truths))
         return self.with_score(score_tags(predictions, truths, scheme))
 
-    def lines(self, outputs: list[np.ndarray], examples: TaggedSentences) -> str:
+    def line(self, answer: dict[str, list]) -> str:
         """CoNLL's columns: a line a word, with its tag, and an empty line after a sentence."""
-        sentences = zip(examples.words, self.decide(outputs), strict=True)
-        return "".join(
-            "".join(f"{word}\t{tag}\n" for word, tag in zip(words, tags, strict=True)) + "\n"
-            for words, tags in sentences
-        )
+        pairs = zip(answer["words"], answer["tags"], strict=True)
+        return "".join(f"{word}\t{tag}\n" for word, tag in pairs) + "\n"
 
     def baseline(self, train: TaggedSentences) -> Callable[[TaggedSentences], list[list[str]]]:
         """Gives each word its most frequent tag of the training set; a new one is outside."""

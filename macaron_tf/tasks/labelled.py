@@ -1,23 +1,28 @@
-"""The interface of a kind of task."""
+"""Kinds of tasks that are learnt from a data set's answers: reading, rows, objective, score."""
 
 import abc
 import dataclasses
+import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from macaron_tf.data.batches import EncodedExamples
 from macaron_tf.data.sources.names import Source
 from macaron_tf.data.sources.tfds import Tfds, open_set
-from macaron_tf.data.tasks.definitions import Task
+from macaron_tf.data.tasks.definitions import Task, get_task
 from macaron_tf.data.tasks.own_tables import TableSettings
 from macaron_tf.errors import UserError
 from macaron_tf.models import EncoderConfig
-from macaron_tf.settings import Count, Natural, Settings
+from macaron_tf.settings import Count, Settings
+from macaron_tf.tasks.base import TaskKind
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.words import CharacterWords
+
+_MAX_LENGTH = 128  # of a classifier whose rows in training are not known
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,37 +50,85 @@ class Limits(Settings):
         max_length: greatest length of a row, special ids included.
         spans: of questions.
         causal: whether the model is causal, whose rows are made otherwise, see `encode_pairs`.
-        language, language_id: of the texts of a classification, and its row in the model's table.
+        language: of the texts of a classification; None = the model's first.
+        languages: those that the model has read, in the order of its embeddings.
+        embeds_languages: whether it has embeddings of languages.
     """
 
     max_length: Count
     spans: SpanLimits = SpanLimits()
     causal: bool = False
     language: str | None = None
-    language_id: Natural = 0
+    languages: tuple[str, ...] = ()
+    embeds_languages: bool = False
+
+    def check(self) -> None:
+        if self.language and self.language not in self.languages:
+            known = f"one of {', '.join(self.languages)}" if self.languages else "none is named"
+            raise UserError(
+                f"language={self.language!r} is none of the model's: {known}; start from an XLM "
+                "that has read it"
+            )
+
+    @property
+    def language_id(self) -> int:
+        """The row of the language in the model's table."""
+        embedded = self.language and self.embeds_languages
+        return self.languages.index(self.language) if embedded else 0
 
 
-class TaskKind(abc.ABC):
-    """A kind of task, of one task.
+class LabelledTask(TaskKind):
+    """A kind of task, of one data set or table.
 
     A kind has types of its own for "examples", which have a length and `labels` (None where they
     are secret), for "outputs", made from a network's logits, and for "predictions", decided from
     outputs.
 
+    Args:
+        task: the data set's columns, classes and metrics.
+        limits: of the rows that the network reads; None where no network is asked.
+        tuned: metrics of the validation of the network's weights, if there was one.
+
     Attributes:
+        kind: see `Task`.
         reader: reads examples: task, split, tfds and source, see `read_examples`.
         row_shape: (R,) where an example has R rows at once; () where it has one.
         cuts: whether rows that are too long are cut; other kinds read them through windows.
         answer: the answer to be predicted, in a few words.
     """
 
+    kind: ClassVar[str]
     reader: ClassVar[Callable]
     row_shape: tuple[int, ...] = ()
     cuts: ClassVar[bool] = False
     answer: str
 
-    def __init__(self, task: Task):
-        self.task = task
+    def __init__(
+        self,
+        task: Task,
+        limits: Limits | None = None,
+        network: keras.Model | None = None,
+        vocabulary: PieceVocabulary | CharacterWords | None = None,
+        tuned: Mapping[str, float] = types.MappingProxyType({}),
+    ):
+        super().__init__(network, vocabulary)
+        self.task, self.limits, self.tuned = task, limits, tuned
+
+    @classmethod
+    def of(cls, model: Any) -> Self | None:
+        if model.labelled.get("task", {}).get("kind") != cls.kind:
+            return None
+        task, limits = Task(**model.labelled["task"]), Limits(**model.labelled["limits"])
+        metrics = model.results.get("metrics") or {}
+        return cls(task, limits, model.network, model.vocabulary, metrics)
+
+    def description(self) -> dict[str, Any]:
+        """What `of` reads as `labelled`."""
+        return {"task": dataclasses.asdict(self.task), "limits": dataclasses.asdict(self.limits)}
+
+    def facts(self) -> dict[str, Any]:
+        labels, longest = list(self.task.labels), self.limits.max_length
+        return {"task": self.task.name, "labels": labels, "max_length": longest}
 
     def read(
         self, split: str, tfds: Tfds | None, source: str | None, language: str | None = None
@@ -135,31 +188,15 @@ class TaskKind(abc.ABC):
             return {"validation": alike} if alike else None
         return {} if parsed.has_splits or not {*splits} - {"all"} else None
 
-    @abc.abstractmethod
-    def of_texts(self, *columns: Sequence[str]) -> Any:
-        """Examples without labels, of N texts, or of N first and N second ones."""
-
-    @property
-    def columns(self) -> int:
-        """The texts of an example."""
-        return 2 if self.task.second else 1
-
-    def parse(self, lines: list[str], first: int) -> Any:
-        """Examples from the lines of a file, one a line, tabs between its texts."""
-        if self.columns == 1:
-            return self.of_texts(lines)
-        rows = [line.split("\t") for line in lines]
-        for number, row in enumerate(rows, first):
-            if len(row) != self.columns:
-                raise UserError(
-                    f"line {number}: {len(row)} columns, not {self.columns}: {self.task.name} is "
-                    f"about {self.columns} texts, separate them by one tab each"
-                )
-        return self.of_texts(*([row[column] for row in rows] for column in range(self.columns)))
-
     def least_length(self, spans: SpanLimits) -> int:
         """The shortest `max_length` that a row fits into."""
         return 5 if self.task.second else 3
+
+    def logits(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
+        """The network's float32 outputs for tokenized rows."""
+        if isinstance(self.vocabulary, CharacterWords):
+            inputs = {**inputs, "token_ids": self.vocabulary.characters_of(inputs["token_ids"])}
+        return tf.cast(self.network(inputs, training=False), tf.float32)
 
     @abc.abstractmethod
     def encode(self, vocabulary: PieceVocabulary, examples: Any, limits: Limits) -> EncodedExamples:
@@ -176,7 +213,7 @@ class TaskKind(abc.ABC):
         return dataclasses.replace(encoded, characters=words.characters)
 
     @abc.abstractmethod
-    def network(self, config: EncoderConfig, head_dropout: float, policy) -> keras.Model:
+    def make_network(self, config: EncoderConfig, head_dropout: float, policy) -> keras.Model:
         """The encoder with the kind's head, not built."""
 
     @property
@@ -195,13 +232,11 @@ class TaskKind(abc.ABC):
         encoded: EncodedExamples,
         examples: Any,
         limits: Limits,
-        tuned: Mapping[str, float],
     ) -> Any:
         """The network's outputs for each example.
 
         Args:
             logits: of each row; where its output is shorter than the longest, -1e9 fills it up.
-            tuned: metrics of the validation of the network's weights, if there was one.
         """
 
     def finite(self, outputs: Any) -> bool:
@@ -221,8 +256,8 @@ class TaskKind(abc.ABC):
         return self.decide(outputs)
 
     @abc.abstractmethod
-    def lines(self, outputs: Any, examples: Any) -> str:
-        """Predictions as lines for a person."""
+    def line(self, answer: Any) -> str:
+        """An answer of `rows` as lines for a person."""
 
     def baseline(self, train: Any) -> Callable[[Any], Any] | None:
         """A predictor without a network, fitted to the training set; None where there is none."""
@@ -237,3 +272,34 @@ class TaskKind(abc.ABC):
     def with_score(self, metrics: dict[str, float]) -> dict[str, float]:
         """The metrics, and "score"."""
         return {**metrics, "score": float(np.mean([metrics[name] for name in self.task.metrics]))}
+
+
+def named_classes(model: Any, task: str) -> tuple[Task, Limits, keras.Model, PieceVocabulary]:
+    """Arguments of a `LabelledTask` for a network that no run trained, by the names of its classes.
+
+    Args:
+        model: a `macaron_tf.pretrained.Pretrained`.
+        task: of `OWN_TASKS`.
+    """
+    outputs, labels = model.network.head.num_classes, tuple(model.labels)
+    if len(labels) != (outputs if outputs > 1 else 0):
+        raise UserError(
+            f"{model.checkpoint} is a classifier of {outputs} classes, of which {len(labels)} have "
+            "a name: save it with macaron_tf.load's `labels`, or export its .keras file by "
+            "`python -m export.keras_model` with --labels"
+        )
+    described = TableSettings(text=("text",), classes=labels).described(get_task(task, own=True))
+    longest = min(model.config.longest or _MAX_LENGTH, _MAX_LENGTH)
+    limits = Limits(
+        model.max_length or model.trained_length or longest,
+        causal=model.config.causal,
+        language=model.language,
+        languages=tuple(model.languages),
+        embeds_languages=embeds_languages(model.config),
+    )
+    return described, limits, model.network, model.vocabulary
+
+
+def embeds_languages(config: Any) -> bool:
+    """Whether a model has embeddings of languages."""
+    return isinstance(config, EncoderConfig) and config.num_languages > 0

@@ -1,0 +1,1 @@
+"""Engines: a task's graph run in this process, or written for another runtime."""

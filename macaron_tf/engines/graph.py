@@ -1,0 +1,231 @@
+"""A task's graph in this process: texts in, answers out."""
+
+import functools
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from macaron_tf.distribution import emulates_bfloat16
+from macaron_tf.errors import TextError, UserError, check_whole
+from macaron_tf.io.progress import track
+from macaron_tf.io.serving import failed_check, failed_rows
+from macaron_tf.kernels import implementation_scope
+from macaron_tf.layers.packing import packing_scope
+from macaron_tf.tasks.base import TaskKind, require
+
+_TOGETHER = 32  # texts answered together
+
+
+class TaskGraph:
+    """The graphs of a task with its network: those that a SavedModel holds.
+
+    They are traced at their first use and kept; the network's weights are read at each call. A text
+    that is not UTF-8 is an InvalidArgumentError, which a server's client gets as a 400.
+    """
+
+    def __init__(self, task: TaskKind):
+        self.task = task
+        self._scope = keras.StatelessScope()  # values that stand for the network's own
+
+    def compute_in_bfloat16(self, place: str) -> None:
+        """Puts the network under Keras's policy `mixed_bfloat16`, whatever it was trained under.
+
+        The matrices of dense layers are stored in bfloat16: a request of one line would take
+        longer to cast them than to multiply with them. All other weights stay float32, and so
+        does what the layers compute in float32 themselves: norms, softmax, recurrences.
+
+        Raises:
+            UserError: the network, named by `place`, is quantized.
+        """
+        layers = [*self.task.network._flatten_layers()]
+        if any(layer.quantization_mode for layer in layers):
+            raise UserError(f"--bfloat16: {place} is quantized to int8: leave the flag out")
+        if emulates_bfloat16(tf.distribute.get_strategy()):
+            print(
+                "warning: this CPU has no bfloat16 instructions: on one like it the export is "
+                "several times slower than without --bfloat16",
+                file=sys.stderr,
+            )
+        for layer in layers:
+            layer.dtype_policy = "mixed_bfloat16"
+            if isinstance(layer, keras.layers.Dense):
+                matrix = tf.Variable(tf.cast(layer.kernel.value, tf.bfloat16), trainable=False)
+                self._scope.add_update((layer.kernel, matrix))
+
+    @functools.cached_property
+    def signatures(self) -> dict[str, tf.types.experimental.ConcreteFunction]:
+        """The concrete functions by signature name."""
+        # Stock operations: a server has no others.
+        with self._scope, implementation_scope("loop"), packing_scope():
+            return {
+                # Without autograph: all control flow is tf.while_loop's.
+                name: tf.function(_checked(function), autograph=False).get_concrete_function(
+                    *(tf.TensorSpec((None,), dtype, each) for each, dtype in inputs.items())
+                )
+                for name, (function, inputs) in self.task.functions().items()
+            }
+
+    def restored(self) -> tf.Module:
+        """The variables and the tokenizer's resources that a SavedModel restores.
+
+        Raises:
+            UserError: the vocabulary cuts texts outside of graphs.
+        """
+        module = tf.Module()
+        with self._scope:
+            module.weights = [weight.value for weight in self.task.network.weights]
+        module.resources = self.task.vocabulary.trackables()
+        return module
+
+    def answer(
+        self, columns: Sequence[Sequence[str]], signature: str = "serving_default", **controls: Any
+    ) -> list[Any]:
+        """Answers N texts, in their order; texts of like lengths are answered together.
+
+        Args:
+            columns: N texts for each input of the signature that is a string.
+            controls: of its other inputs, one value for all texts.
+
+        Raises:
+            TextError: a text is refused.
+            UserError: a control is refused, or the answers are NaN.
+        """
+        for column in columns:
+            check_whole(column)
+        inputs = self.task.functions()[signature][1]
+        texts = [name for name, dtype in inputs.items() if dtype == tf.string]
+        if unknown := [name for name in controls if name not in inputs]:
+            self.task.with_options(**{unknown[0]: controls[unknown[0]]})
+        settings = {**self.task.controls, **controls}
+        sizes = [sum(map(len, row)) for row in zip(*columns, strict=True)]
+        order = sorted(range(len(sizes)), key=sizes.__getitem__)
+        batches = [order[i : i + _TOGETHER] for i in range(0, len(order), _TOGETHER)]
+        found: list[Any] = [None] * len(sizes)
+        sized = ((len(batch), batch) for batch in batches)
+        # A progress bar has a thread of its own, which costs a single batch 0.2 ms.
+        shown = track(sized, len(sizes), "answering", "texts") if len(batches) > 1 else batches
+        for batch in shown:
+            given = dict(zip(texts, ([c[i] for i in batch] for c in columns), strict=True))
+            for name, dtype in inputs.items():
+                if name not in given:
+                    given[name] = np.full(len(batch), settings[name], dtype.as_numpy_dtype)
+            outputs = self._run(signature, [given[name] for name in inputs], batch)
+            _refuse_nan(outputs)
+            for index, row in zip(batch, self.task.rows(outputs), strict=True):
+                found[index] = row
+        return found
+
+    def _run(self, signature: str, given: list, batch: list[int]) -> dict[str, np.ndarray]:
+        try:
+            found = self.signatures[signature](*map(tf.constant, given))
+        except tf.errors.InvalidArgumentError as error:
+            sentence = failed_check(error.message)
+            if sentence is None:
+                raise
+            bad = sorted(batch[row] + 1 for row in failed_rows(error.message) if row < len(batch))
+            raise (TextError(bad[0], sentence) if bad else UserError(sentence)) from error
+        return {name: value.numpy() for name, value in found.items()}
+
+
+def _refuse_nan(outputs: dict[str, np.ndarray]) -> None:
+    for name, value in outputs.items():
+        if value.dtype.kind == "f" and np.isnan(value).any():
+            raise UserError(
+                f"the model answers NaN, since its training diverged ({name}): take an earlier "
+                "checkpoint, or train again with a lower training.learning_rate"
+            )
+
+
+def columns_of(names: Sequence[str], given: Sequence[Any]) -> tuple[list[list[str]], bool]:
+    """Texts, however they are given, as a list for each input, and whether they are one example.
+
+    Args:
+        names: the inputs.
+        given: an argument for each input, a text or N of them; or one argument of N examples, each
+            a text, a tuple of the inputs or a dictionary of them by name. N texts are any iterable,
+            such as a list, a NumPy array, a column of pandas or a `tf.data.Dataset`, batched or
+            not.
+
+    Raises:
+        UserError: other than that.
+    """
+    if len(given) == len(names) > 1:
+        columns = [[*_texts_of(column)] for column in given]
+        one = all(isinstance(column, str | bytes) for column in given)
+    elif len(given) == 1:
+        [examples] = given
+        one = isinstance(examples, str | bytes | tuple | dict)
+        rows = [_row(names, r) for r in ([examples] if one else _examples_of(examples))]
+        columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in names]
+    else:
+        raise UserError(
+            f"{len(given)} texts or lists of texts: give {len(names)}, {' and '.join(names)}, or "
+            "one list of examples"
+        )
+    if len({len(column) for column in columns}) > 1:
+        sizes = ", ".join(f"{len(c)} of {n}" for n, c in zip(names, columns, strict=True))
+        raise UserError(f"give as many texts of each: here are {sizes}")
+    for name, column in zip(names, columns, strict=True):
+        for number, text in enumerate(column, 1):
+            if not isinstance(text, str):
+                raise UserError(
+                    f"{name} {number} is {text!r:.60}, no text: leave it out, or give ''"
+                )
+    return columns, one
+
+
+def _texts_of(column: Any) -> Iterator[Any]:
+    if isinstance(column, str | bytes):
+        column = [column]
+    return (_as_text(text) for text in _examples_of(column))
+
+
+def _examples_of(examples: Any) -> Iterable[Any]:
+    if not isinstance(examples, tf.data.Dataset):
+        try:
+            return iter(examples)
+        except TypeError:
+            raise UserError(f"{repr(examples)[:60]} is no text and no list of texts") from None
+    spec = tf.nest.flatten(examples.element_spec)[0]
+    batched = examples.unbatch() if spec.shape.rank == 1 else examples
+    return batched.as_numpy_iterator()
+
+
+def _row(names: Sequence[str], example: Any) -> list[Any]:
+    if isinstance(example, dict):
+        if missing := [name for name in names if name not in example]:
+            raise UserError(f"an example has no {missing[0]!r}: it needs {', '.join(names)}")
+        values = [example[name] for name in names]
+    elif len(names) == 1:
+        values = [example[0] if isinstance(example, tuple) and len(example) == 1 else example]
+    else:
+        values = [*example] if isinstance(example, tuple | list | np.ndarray) else [example]
+    if len(values) != len(names):
+        raise UserError(
+            f"an example has {len(values)} texts: it needs {len(names)}, {', '.join(names)}"
+        )
+    return [_as_text(value) for value in values]
+
+
+def _as_text(value: Any) -> Any:
+    """A text of NumPy or TensorFlow as Python's; anything else as it is."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return str(value) if isinstance(value, np.str_) else value
+
+
+def _checked(function: Callable) -> Callable:
+    """A function that is called only with texts which are UTF-8."""
+    return lambda *inputs: function(
+        *(_checked_text(given) if given.dtype == tf.string else given for given in inputs)
+    )
+
+
+def _checked_text(texts: tf.Tensor) -> tf.Tensor:
+    """The texts `(B,)`, or an InvalidArgumentError where one is not UTF-8."""
+    mended = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
+    return require(tf.equal(mended, texts), "a text is not UTF-8: send it as UTF-8", texts)

@@ -1,0 +1,68 @@
+"""TensorFlow Serving's conventions: folders of versions, and outputs as plain Python and JSON."""
+
+import base64
+import functools
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+# As `macaron_tf.tasks.base.require` writes them.
+_ASSERTION = re.compile(r"assertion failed: \[(.*?)\](?=\s|$)", re.S)
+_ROWS = re.compile(r"assertion failed: \[.*?\] \[rows:\] \[([0-9 ]+)\]", re.S)
+
+MODEL_FILE = "saved_model.pb"
+MAX_VERSION = 2**63 - 1  # its versions are int64
+
+
+def version_of(name: str) -> int | None:
+    """The number of a version's folder; None of another folder."""
+    known = name.isascii() and name.isdigit() and len(name) < 40 and int(name) <= MAX_VERSION
+    return int(name) if known else None
+
+
+def as_json(name: str, array: np.ndarray) -> Any:
+    """An array as nested lists of JSON values; strings of an output `..._bytes` are base64.
+
+    Raises:
+        ValueError: JSON cannot express the array's type.
+    """
+    if array.dtype == np.object_:
+        if name.endswith("_bytes"):
+            shown = lambda value: {"b64": base64.b64encode(value).decode("ascii")}  # noqa: E731
+        else:  # JSON is UTF-8: other bytes become U+FFFD, so that the answer can be parsed
+            shown = functools.partial(bytes.decode, errors="replace")
+        return np.vectorize(shown, otypes=[np.object_])(array).tolist()
+    if array.dtype in (np.float64, np.bool_) or np.issubdtype(array.dtype, np.integer):
+        return array.tolist()
+    if np.iscomplexobj(array):
+        raise ValueError(f"output {name!r}: JSON cannot express the type {array.dtype}")
+    if array.dtype not in (np.float16, np.float32):  # bfloat16 and the float8s
+        array = array.astype(np.float32)
+    # The shortest text of a float32 ("0.2"), as TensorFlow Serving prints it: through float64
+    # alone it would read 0.20000000298023224.
+    pieces = np.array_split(array.reshape(-1), array.size // 2048 + 1)  # others run between
+    numbers = [piece.astype("U32").astype(np.float64) for piece in pieces]
+    return np.concatenate(numbers).reshape(array.shape).tolist()
+
+
+def as_rows(outputs: Mapping[str, np.ndarray]) -> list[Any]:
+    """Outputs of `(B, ...)` as B answers: a dictionary each, or the value of a single output."""
+    columns = {name: as_json(name, array) for name, array in outputs.items()}
+    if len(columns) == 1:
+        [rows] = columns.values()
+        return rows
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def failed_check(message: str) -> str | None:
+    """The sentence of a check that failed in a graph; None where TensorFlow's error is another."""
+    found = _ASSERTION.search(message)
+    return found[1] if found else None
+
+
+def failed_rows(message: str) -> set[int]:
+    """The rows that a failed check names: a guess, as texts can imitate it."""
+    found = _ROWS.search(message)
+    return set(map(int, re.findall(r"\b\d{1,9}\b", found[1]))) if found else set()

@@ -1,0 +1,330 @@
+"""`load`: a trained network and its vocabulary, from wherever they are kept."""
+
+import contextlib
+import dataclasses
+import functools
+import os
+import pathlib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+from etils import epath
+
+from macaron_tf.distribution.memory import refuse_oversize
+from macaron_tf.errors import UserError, needed, parse_json
+from macaron_tf.interop.arrays import read_json
+from macaron_tf.interop.encoder_decoders import FAMILIES, read_encoder_decoder
+from macaron_tf.interop.encoders import read_encoder, read_sentence_transformer
+from macaron_tf.interop.keras_models import read_keras_hub, read_model_garden_bert
+from macaron_tf.interop.language_models import LANGUAGE_FAMILIES, read_language_model, read_xlnet
+from macaron_tf.io import paths
+from macaron_tf.io.progress import Progress
+from macaron_tf.io.signatures import allow_signed_code
+from macaron_tf.models.base import Model
+from macaron_tf.models.config import StackConfig
+from macaron_tf.plug_ins import trusting, trusts_code
+from macaron_tf.pretrained import HEADS, RECIPE, USAGE, Pretrained
+from macaron_tf.text.base import Vocabulary
+from macaron_tf.training.checkpoints import (
+    MODEL,
+    find_checkpoint,
+    is_saved,
+    saved_file,
+    weights_record,
+)
+from macaron_tf.training.state import load_network, load_weights
+
+HUGGING_FACE, KERAS_HUB, MODEL_GARDEN, HUB = "hugging-face", "keras-hub", "model-garden", "hub"
+LIBRARIES = (HUGGING_FACE, KERAS_HUB, MODEL_GARDEN)
+_MEND = "restore it, or train or save the model again"
+# Files on a hub that no reader here opens.
+_UNREAD = (
+    "*.onnx",
+    "*.msgpack",
+    "*.ot",
+    "*.tflite",
+    "*.gguf",
+    "tf_model.h5",
+    "onnx/*",
+    "openvino/*",
+)
+
+
+def load(
+    place: str | os.PathLike,
+    lower_case: bool | None = None,
+    pooling: bool = True,
+    vocabulary: Vocabulary | str | os.PathLike | None = None,
+    trust_code: bool = False,
+) -> Pretrained:
+    """Reads a pre-trained network with its weights, its vocabulary and how it is used.
+
+    Args:
+        place: one of
+            - the folder of a run, with `@CHECKPOINT` where the checkpoint is not to be the default
+              one (see `find_checkpoint`), or a folder that `Pretrained.save_pretrained` wrote;
+            - `hugging-face:DIR` of its `save_pretrained` or sentence-transformers;
+            - `keras-hub:DIR` of a BERT, RoBERTa, DistilBERT, ELECTRA or GPT-2 preset, or one of
+              `macaron_tf.interop.keras_hub`;
+            - `model-garden:DIR` of a BERT as Model Garden publishes it;
+            - `hub:OWNER/NAME[@REVISION]`, any of these on Hugging Face's hub, which is downloaded
+              once, by the package huggingface_hub;
+            - a network's `.keras` file, which holds no vocabulary: give `vocabulary`.
+        lower_case: whether text is lower-cased, for a directory of a WordPiece vocabulary that
+            does not say so.
+        pooling: read how a sentence-transformers model pools, and refuse an unknown way.
+        vocabulary: the vocabulary, or its folder, of a network that is kept without one.
+        trust_code: import the modules that the folder names, such as another's block, and open
+            `.keras` files without Keras's safe mode. Their code runs here.
+
+    Raises:
+        UserError: nothing is there, it cannot be read, or it names code, see `trust_code`.
+
+    Example:
+        bert = macaron_tf.load("hugging-face:bert-base-uncased")
+        classifier = bert.classifier(num_classes=2)
+        bert.save_pretrained("my-bert")
+    """
+    place = os.fspath(place)
+    if trust_code:
+        with trusting():
+            return load(place, lower_case, pooling, vocabulary)
+    if vocabulary is not None:
+        found = load(place, lower_case, pooling)
+        if found.vocabulary is not None:
+            raise UserError(f"{place} has a vocabulary of its own: leave `vocabulary` out")
+        if not isinstance(vocabulary, Vocabulary):
+            vocabulary = Vocabulary.load(vocabulary)
+        network = found.network
+        if isinstance(network, Model) and isinstance(network.config, StackConfig):
+            rows = network.config.vocab_size
+            if vocabulary.size > rows:
+                raise UserError(
+                    f"the vocabulary has {vocabulary.size} pieces and {place} knows {rows}: give "
+                    "the one it was trained with"
+                )
+        return dataclasses.replace(found, vocabulary=vocabulary)
+    if place.endswith(".keras"):
+        path = paths.as_path(place)
+        with _refuse_network(place):
+            network = keras.saving.load_model(path, compile=False, safe_mode=not trusts_code())
+        return Pretrained(network, name=path.stem, checkpoint=place)
+    found = locate(place)
+    with Progress(f"loading {place}"):
+        if found.library:
+            read = dataclasses.replace(_read_library(found, lower_case, pooling), checkpoint=place)
+        else:
+            read = _read_own(found)
+    # A hub's folder is named by a revision.
+    name = place.rpartition("/")[2] if place.startswith(f"{HUB}:") else found.folder.name
+    return dataclasses.replace(read, name=name)
+
+
+@dataclasses.dataclass(frozen=True)
+class Location:
+    """The folder of a place that `load` takes.
+
+    Attributes:
+        place: as it was given.
+        folder: of one library's, local and absolute.
+        library: one of `LIBRARIES`; "" = of this one, a run or a folder of `save_pretrained`.
+        checkpoint: of RUN@CHECKPOINT.
+    """
+
+    place: str
+    folder: epath.Path
+    library: str = ""
+    checkpoint: str | None = None
+
+    @property
+    def without_recipe(self) -> bool:
+        """Whether no training here made it: another library's, or saved here of one."""
+        recipe = self.folder / RECIPE
+        return bool(self.library) or (is_saved(self.folder) and not recipe.exists())
+
+
+def locate(place: str) -> Location:
+    """Finds the folder of a place, a hub's once it is downloaded; it need not exist."""
+    kind, _, directory = place.partition(":")
+    if kind in LIBRARIES and directory:
+        if paths.is_remote(directory):
+            raise UserError(f"{place}: copy the folder from its bucket to the disk first")
+        return Location(place, paths.as_path(directory).expanduser().absolute(), kind)
+    if kind == HUB:
+        folder = paths.as_path(_downloaded(place))
+        return Location(place, folder, _library_of(folder))
+    folder = paths.as_path(place)
+    if not folder.exists() and "@" in place:
+        run, _, checkpoint = place.rpartition("@")
+        if not checkpoint:
+            raise UserError(f"{place}: give a checkpoint behind the @, or leave it out")
+        return Location(place, paths.as_path(run), checkpoint=checkpoint)
+    return Location(place, folder)
+
+
+def _library_of(folder: epath.Path) -> str:
+    """The one of `LIBRARIES` whose directory a folder is, or ""."""
+    if is_saved(folder):
+        return ""
+    if (folder / "bert_config.json").exists() and list(folder.glob("*.index")):
+        return MODEL_GARDEN
+    config = folder / "config.json"
+    preset = config.exists() and "registered_name" in read_json(config)
+    return KERAS_HUB if preset else HUGGING_FACE
+
+
+@functools.cache
+def _downloaded(place: str) -> pathlib.Path:
+    """The local folder of `hub:OWNER/NAME[@REVISION]`."""
+    with needed(place):
+        import huggingface_hub
+    name, _, revision = place.removeprefix(f"{HUB}:").partition("@")
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        raise UserError(f"{place}: write it as {HUB}:OWNER/NAME or {HUB}:OWNER/NAME@REVISION")
+    try:
+        folder = huggingface_hub.snapshot_download(
+            name, revision=revision or None, ignore_patterns=_UNREAD
+        )
+    except Exception as error:  # of the hub's client, its HTTP client, sockets and the disk
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].partition(". ")[0]
+        raise UserError(
+            f"{place} cannot be downloaded ({reason}): check the name and the network, or copy the "
+            f"folder here and give {HUGGING_FACE}:DIR or DIR"
+        ) from error
+    return pathlib.Path(folder)
+
+
+@contextlib.contextmanager
+def _refuse_network(place: str) -> Iterator[None]:
+    """Turns Keras's refusal of a network's description within the `with` into a UserError."""
+    try:
+        yield
+    except (ImportError, *paths.FILE_ERRORS, *paths.DAMAGE) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(
+            f"{place} holds no network that this version can make ({reason[:200]}): check the "
+            "path, or load it with the version that wrote it"
+        ) from error
+
+
+def saved_network(folder: epath.Path) -> keras.Model:
+    """The network that a folder's model.json describes, built, without its weights."""
+    return _layers(folder, _described(folder, str(folder)))["network"]
+
+
+def _described(path: epath.Path, place: str) -> dict[str, Any]:
+    try:
+        record = parse_json(paths.read_bytes(path / MODEL))
+    except (UserError, ValueError) as error:
+        raise UserError(
+            f"{place} is no run: it has no model.json that can be read; give the folder that a "
+            "`train` command or `save_pretrained` wrote, hugging-face:DIR, keras-hub:DIR, "
+            "model-garden:DIR, hub:OWNER/NAME or a .keras file"
+        ) from error
+    allow_signed_code(path)
+    return record
+
+
+def _layers(path: epath.Path, record: dict[str, Any]) -> dict[str, keras.layers.Layer]:
+    """The network, built, and the heads outside it."""
+    with paths.refuse_damage(path / MODEL, _MEND):
+        heads = {n: head for n, head in record.get("heads", {}).items() if n in HEADS}
+        layers = {"network": record["network"], **heads}
+    with _refuse_network(str(path / MODEL)), refuse_oversize(str(path)):
+        read, safe = keras.saving.deserialize_keras_object, not trusts_code()
+        made = {name: read(layer, safe_mode=safe) for name, layer in layers.items()}
+        if not made["network"].built:
+            made["network"].build()
+    return made
+
+
+def _read_own(found: Location) -> Pretrained:
+    path, place = found.folder, found.place
+    record = _described(path, place)
+    with paths.refuse_damage(path / MODEL, _MEND):
+        usage = {name: value for name, value in record["usage"].items() if name in USAGE}
+        usage |= {name: tuple(usage.get(name, ())) for name in ("languages", "labels", "unread")}
+        weights = find_checkpoint(path, found.checkpoint, record.get("save_every_steps"))
+        folder, ids = record["vocabulary"] and str(record["vocabulary"]), record.get("ids")
+        scores = record.get("results", {}).get("scores") or _scores(path)
+    vocabulary = Vocabulary.load(path / folder) if folder else None
+    made = _layers(path, record)
+    with _refuse_network(str(path / MODEL)):
+        manifest = load_network(weights, made["network"], vocabulary.hash if vocabulary else "")
+        for name in HEADS:
+            if name in made:
+                load_weights(made[name], saved_file(path, name))
+    results = {name: manifest[name] for name in ("step", "metrics") if name in manifest}
+    if reason := weights_record(weights).get("warning"):
+        results["warning"] = reason
+    return Pretrained(
+        **made,
+        vocabulary=vocabulary,
+        ids=None if ids is None else np.array(ids),
+        checkpoint=weights.name,
+        recipe=_optional(path / RECIPE),
+        results={**results, "scores": scores},
+        **usage,
+    )
+
+
+def _optional(path: epath.Path) -> dict[str, Any]:
+    """The object in a JSON file; {} where there is no such file or another content."""
+    try:
+        return paths.read_json(path)
+    except UserError:
+        return {}
+
+
+def _scores(run: epath.Path) -> dict[str, dict[str, float]]:
+    """Metrics of the evaluations in RUN/scores, by the file's name."""
+    files = sorted((run / "scores").glob("*.json")) if (run / "scores").exists() else ()
+    found = {}
+    for file in files:
+        record = _optional(file)
+        metrics = record.get("metrics", record)
+        if isinstance(metrics, Mapping):
+            found[file.stem] = {
+                n: v for n, v in metrics.items() if isinstance(v, float) and n != "seconds"
+            }
+    return found
+
+
+def _read_library(found: Location, lower_case: bool | None, pooling: bool) -> Pretrained:
+    folder = pathlib.Path(found.folder)
+    if not folder.is_dir():
+        raise UserError(f"{found.place}: there is no folder {folder}; check the path")
+    config = folder / "config.json"
+    described = read_json(config) if config.is_file() else {}
+    if found.library == KERAS_HUB:
+        if str(described.get("registered_name")).startswith("macaron_tf>"):
+            from macaron_tf.interop.keras_hub import read_preset  # KerasHub is optional
+
+            return read_preset(folder)
+        return read_keras_hub(folder)
+    if found.library == MODEL_GARDEN:
+        return read_model_garden_bert(folder, _lower_case(folder, lower_case))
+    if (folder / "modules.json").is_file() and pooling:
+        return read_sentence_transformer(folder, lower_case)
+    kind = described.get("model_type")
+    if kind in LANGUAGE_FAMILIES:
+        return read_language_model(folder)
+    if kind == "xlnet":
+        return read_xlnet(folder)
+    if kind in FAMILIES:
+        return read_encoder_decoder(folder)
+    return read_encoder(folder, lower_case)
+
+
+def _lower_case(folder: pathlib.Path, given: bool | None) -> bool:
+    """Whether Model Garden's BERT lower-cases: as given, or as the name of its folder says."""
+    found = re.search("uncased|cased", folder.name)
+    if given is None and not found:
+        raise UserError(
+            f"no file in {folder} says whether its text is lower-cased, nor does its name "
+            "(uncased_..., cased_...): give lower_case=True or False, or --[no-]lower-case"
+        )
+    return given if given is not None else found[0] == "uncased"

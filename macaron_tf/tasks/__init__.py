@@ -1,0 +1,60 @@
+"""Tasks: what a model is asked and how it answers, one class a kind."""
+
+from typing import Any
+
+from macaron_tf.data.tasks.definitions import Task
+from macaron_tf.errors import UserError
+from macaron_tf.models import EncoderConfig
+from macaron_tf.tasks.base import TaskKind, needs_vocabulary
+from macaron_tf.tasks.classification import Choice, Classification
+from macaron_tf.tasks.filling import Filling
+from macaron_tf.tasks.generation import Continuation, TextToText
+from macaron_tf.tasks.labelled import LabelledTask, Limits, SpanLimits
+from macaron_tf.tasks.spans import Spans
+from macaron_tf.tasks.tags import Tags
+from macaron_tf.tasks.translation import Translation
+from macaron_tf.tasks.vectors import Vectors, WordVectors
+
+KINDS: tuple[type[TaskKind], ...] = (
+    Classification,
+    Choice,
+    Spans,
+    Tags,
+    Vectors,
+    WordVectors,
+    TextToText,
+    Continuation,
+    Filling,
+    Translation,
+)
+_LABELLED = {kind.kind: kind for kind in KINDS if issubclass(kind, LabelledTask)}
+
+
+def labelled(task: Task, *arguments) -> LabelledTask:
+    """The kind of a data set's task; arguments as for `LabelledTask`."""
+    return _LABELLED[task.kind](task, *arguments)
+
+
+def task_of(model: Any) -> TaskKind:
+    """The task of a loaded model, a `macaron_tf.pretrained.Pretrained`.
+
+    Raises:
+        UserError: it has no vocabulary, or answers no text.
+    """
+    name = model.name or model.checkpoint or "the model"
+    if model.vocabulary is None and model.checkpoint.endswith(".keras"):
+        raise needs_vocabulary(model.checkpoint)
+    if model.vocabulary is None:
+        raise UserError(
+            f"{name} has no vocabulary: give `macaron_tf.load` one, by `vocabulary=`, or put the "
+            "tokenizer's files beside the weights"
+        )
+    for kind in KINDS:
+        if (task := kind.of(model)) is not None:
+            return task
+    if isinstance(model.config, EncoderConfig) and not model.config.causal:
+        return Vectors.pooled(model)  # an encoder without a head of its own
+    raise UserError(
+        f"{name} is a {type(model.network).__name__}, which answers no text: fine-tune it on a "
+        f"task, as by `finetune train TASK RUN --init {model.checkpoint or name}`"
+    )

@@ -1,0 +1,236 @@
+"""Classes or scores of one text or two, and the choice of one of several endings."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import tensorflow as tf
+from scipy import sparse
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression, Ridge
+
+from macaron_tf.data.tasks.definitions import Task
+from macaron_tf.data.tasks.encoding import (
+    encode_choices,
+    encode_examples,
+    encode_pairs,
+    present,
+)
+from macaron_tf.data.tasks.reading import Examples, read_examples
+from macaron_tf.errors import UserError
+from macaron_tf.evaluation.glue import decide, score
+from macaron_tf.models import CausalChooser, CausalClassifier, EncoderChooser, EncoderClassifier
+from macaron_tf.objectives import AuxiliaryLanguageObjective, ClassificationObjective
+from macaron_tf.tasks.base import require
+from macaron_tf.tasks.labelled import LabelledTask, Limits, named_classes
+
+
+class Classification(LabelledTask):
+    """Tasks of GLUE and SuperGLUE. Outputs are logits `(N, C)`, or scores `(N, 1)`.
+
+    Signature `serving_default`: `text (B,)` strings, or `first (B,)` and `second (B,)` for a task
+    on two texts, to `label (B,)` strings, `probabilities (B, C)` float32 and `classes (B, C)`
+    strings, their names; to `score (B,)` float32 for a regression task. A long text is truncated as
+    in training.
+    """
+
+    name = "classifier"
+    kind = "classification"
+    networks: ClassVar[tuple[type, ...]] = (EncoderClassifier, CausalClassifier)
+    takes = ("language",)
+    reader = staticmethod(read_examples)
+    cuts = True
+
+    @classmethod
+    def of(cls, model: Any) -> Self | None:
+        if model.labelled or not isinstance(model.network, cls.networks):
+            return super().of(model)
+        return cls(*named_classes(model, "classify" if model.labels else "regress"))
+
+    @property
+    def answer(self) -> str:
+        low, high = self.task.score_range or (-math.inf, math.inf)
+        return " ".join(self.task.labels) or f"a number from {low:g} to {high:g}"
+
+    @property
+    def inputs(self) -> dict[str, tf.DType]:
+        return dict.fromkeys(("first", "second") if self.task.second else ("text",), tf.string)
+
+    def with_options(self, **options: Any) -> Self:
+        """Takes `language`, of the texts: a code that the model knows."""
+        if [*options] != ["language"]:
+            return super().with_options(**{k: v for k, v in options.items() if k != "language"})
+        limits = dataclasses.replace(self.limits, language=options["language"])
+        return type(self)(self.task, limits, self.network, self.vocabulary, self.tuned)
+
+    def serve(self, first: tf.Tensor, second: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
+        limits = self.limits
+        how = limits.max_length, limits.causal, limits.language
+        inputs = encode_pairs(self.vocabulary, first, second, *how)
+        if limits.language_id:
+            inputs["language_ids"] = tf.ones_like(inputs["token_ids"]) * limits.language_id
+        logits = self.logits(inputs)  # (B, C)
+        if self.task.regression:
+            scores = logits[:, 0] * self.task.deviation + self.task.mean  # (B,)
+            if self.task.score_range:
+                scores = tf.clip_by_value(scores, *self.task.score_range)
+            return {"score": scores}
+        return _classes(self.task, logits)
+
+    def encode(self, vocabulary, examples: Examples, limits: Limits):
+        if self.task.regression and examples.labels is not None:
+            scores = (examples.labels - self.task.mean) / self.task.deviation  # (N,)
+            examples = dataclasses.replace(examples, labels=scores.astype(np.float32))
+        language = limits.language, limits.language_id
+        return encode_examples(vocabulary, examples, limits.max_length, limits.causal, *language)
+
+    def make_network(self, config, head_dropout, policy) -> EncoderClassifier | CausalClassifier:
+        if config.causal:
+            return CausalClassifier(
+                config, self.task.num_classes, head_dropout, self.task.symmetric, dtype=policy
+            )
+        return EncoderClassifier(config, self.task.num_classes, head_dropout, dtype=policy)
+
+    @property
+    def objective(self) -> ClassificationObjective:
+        return ClassificationObjective(self.task.num_classes)
+
+    def learnt(self, config, language_weight) -> ClassificationObjective:
+        if not config.causal:
+            return self.objective
+        return AuxiliaryLanguageObjective(self.task.num_classes, language_weight)
+
+    def outputs(self, logits, encoded, examples, limits) -> np.ndarray:
+        if not self.task.regression:
+            return logits
+        return logits.astype(float) * self.task.deviation + self.task.mean  # any range of scores
+
+    def decide(self, outputs: np.ndarray) -> np.ndarray:
+        return decide(self.task, outputs)
+
+    def score(self, predictions: np.ndarray, examples: Examples) -> dict[str, float]:
+        return score(self.task, predictions, examples.labels, examples.groups)
+
+    def answers(self, outputs: np.ndarray, examples: Examples) -> list:
+        return self.decide(outputs).tolist()
+
+    def line(self, answer: dict[str, Any] | float) -> str:
+        """The label and each class's probability, or the score."""
+        if self.task.regression:
+            return f"{answer:.6g}\n"
+        shares = (f"{share:.4f}" for share in answer["probabilities"])
+        return "\t".join([answer["label"], *shares]) + "\n"
+
+    def baseline(self, train: Examples) -> Callable[[Examples], np.ndarray]:
+        return bag_of_words(self.task, train)
+
+
+class Choice(Classification):
+    """Tasks of RACE's kind. Outputs are logits `(N, R)`, one of each choice, -1e9 where none is.
+
+    Signature `serving_default`: `context (B,)` strings, `question (B,)` of a task with questions,
+    and `choice1 (B,)` to `choiceR (B,)`, "" where there is none, to the outputs of
+    `Classification`, the classes being the names of the choices. A long text is truncated as in
+    training.
+    """
+
+    name = "chooser"
+    kind = "choice"
+    networks = ()
+    takes = ()
+
+    @property
+    def answer(self) -> str:
+        return f"one of the choices {' '.join(self.task.labels)}"
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        return (len(self.task.second),)
+
+    @property
+    def inputs(self) -> dict[str, tf.DType]:
+        asked = ["question"] if self.task.question else []
+        choices = (f"choice{number}" for number in range(1, len(self.task.second) + 1))
+        return dict.fromkeys(["context", *asked, *choices], tf.string)
+
+    def with_options(self, **options: Any) -> Self:
+        return LabelledTask.with_options(self, **options)
+
+    def serve(self, context: tf.Tensor, *texts: tf.Tensor) -> dict[str, tf.Tensor]:
+        count = len(self.task.second)  # R
+        asked = tf.repeat(texts[0], count) if self.task.question else None  # (B R,)
+        choices = tf.stack(texts[-count:], axis=1)  # (B, R)
+        several = tf.math.count_nonzero(present(choices), axis=1) > 1
+        message = "a row has fewer than two choices: give two or more"
+        choices = require(several, message, tf.reshape(choices, [-1]))  # (B, R) -> (B R,)
+        given = tf.repeat(context, count), asked, choices
+        how = self.limits.max_length, self.limits.causal
+        rows = encode_choices(self.vocabulary, *given, *how)
+        shape = (tf.shape(context)[0], count, tf.shape(rows["token_ids"])[1])
+        rows = {name: tf.reshape(ids, shape) for name, ids in rows.items()}  # (B, R, L)
+        return _classes(self.task, self.logits(rows))
+
+    def make_network(self, config, head_dropout, policy) -> EncoderChooser | CausalChooser:
+        return (CausalChooser if config.causal else EncoderChooser)(
+            config, head_dropout, dtype=policy
+        )
+
+    def baseline(self, train: Examples) -> None:
+        return None
+
+
+def _classes(task: Task, logits: tf.Tensor) -> dict[str, tf.Tensor]:
+    """The answers that logits `(B, C)` give."""
+    names = tf.constant(task.labels)  # (C,)
+    return {
+        "label": tf.gather(names, tf.argmax(logits, axis=1)),
+        "probabilities": tf.nn.softmax(logits),
+        "classes": tf.broadcast_to(names, tf.shape(logits)),
+    }
+
+
+def bag_of_words(task: Task, train: Examples) -> Callable[[Examples], np.ndarray]:
+    """Fits scikit-learn's TF-IDF weights and linear model, its settings as they come.
+
+    Logistic regression, or ridge regression of scores. Words and pairs of them, sublinear counts.
+    Two texts a and b give the columns a, b, |a - b|, a * b and their cosine: without the last three
+    no linear model can tell whether they are alike.
+    """
+    # One-letter words count: "a" and "I" are grammar, which CoLA asks about.
+    words = TfidfVectorizer(
+        ngram_range=(1, 2), sublinear_tf=True, dtype=np.float32, token_pattern=r"(?u)\b\w+\b"
+    )
+    try:
+        words.fit([*train.first, *(train.second or ())])
+    except ValueError as error:
+        raise UserError(f"the training texts of {task.name!r} hold no words: give text") from error
+    if task.regression:
+        model = Ridge()
+    elif len(np.unique(train.labels)) < 2:
+        raise UserError(
+            f"all training labels of {task.name!r} are {task.labels[train.labels[0]]!r}: "
+            "give examples of two classes or more"
+        )
+    else:
+        model = LogisticRegression(max_iter=1000)
+    model.fit(_features(words, train), train.labels)
+
+    def predict(examples: Examples) -> np.ndarray:
+        predictions = model.predict(_features(words, examples))
+        return np.clip(predictions, *task.score_range) if task.score_range else predictions
+
+    return predict
+
+
+def _features(words, examples: Examples):
+    """A sparse matrix, a row an example."""
+    first = words.transform(examples.first)  # (N, W)
+    if examples.second is None:
+        return first
+    second = words.transform(examples.second)  # (N, W)
+    both = first.multiply(second).tocsr()  # (N, W)
+    # Rows have length 1: their product is the cosine.
+    cosine = sparse.csr_matrix(both.sum(axis=1))  # (N, 1)
+    return sparse.hstack([first, second, abs(first - second), both, cosine]).tocsr()

@@ -1,0 +1,98 @@
+"""Masked texts: the likeliest pieces for each [MASK]."""
+
+import functools
+from collections.abc import Mapping
+from typing import Any, Self
+
+import numpy as np
+import tensorflow as tf
+
+from macaron_tf.models import PretrainingEncoder
+from macaron_tf.objectives import learnt
+from macaron_tf.tasks.base import TaskKind, require
+from macaron_tf.text import PieceVocabulary
+
+MASK = "[MASK]"
+_LONGEST = 512  # ids of a row, of a model that takes any number
+
+
+class Filling(TaskKind):
+    """An encoder that has learnt to predict masked tokens.
+
+    Signature `serving_default`: `text (B,)` strings, each with one [MASK] or several, to `words
+    (B, M, K)` strings, the K likeliest pieces for each of M gaps, best first, and `probabilities
+    (B, M, K)` float32; of texts with fewer gaps the rest is "" and 0. A piece that continues a word
+    begins with "##". A text without a gap, and one that is too long, are refused.
+
+    Args:
+        longest: ids of a row, special ones included: later positions are untrained.
+        top: K, the pieces of each gap.
+    """
+
+    name = "filler of gaps"
+    takes = ("top",)
+
+    def __init__(
+        self, network: PretrainingEncoder, vocabulary: PieceVocabulary, longest: int, top: int = 5
+    ):
+        super().__init__(network, vocabulary)
+        self.longest, self.top = longest, top
+
+    @classmethod
+    def of(cls, model: Any) -> Self | None:
+        fills = model.has_masked_language or learnt(model.objective).fills_masks
+        if not fills or not isinstance(model.network, PretrainingEncoder):
+            return None
+        longest = model.trained_length or model.config.longest or _LONGEST
+        return cls(model.network, model.vocabulary, longest)
+
+    def with_options(self, **options: Any) -> Self:
+        if [*options] != ["top"]:
+            return super().with_options(**{n: v for n, v in options.items() if n != "top"})
+        return type(self)(self.network, self.vocabulary, self.longest, **options)
+
+    @functools.cached_property
+    def _words(self) -> list[str]:
+        """Each piece as a word, or behind "##" where it continues one."""
+        pieces = self.vocabulary.pieces
+        words = self.vocabulary.decode_lines([[number] for number in range(pieces)])
+        starts = self.vocabulary.word_starts()
+        return [w if begins else f"##{w}" for w, begins in zip(words, starts, strict=False)]
+
+    def serve(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+        vocabulary = self.vocabulary
+        parts = tf.strings.split(text, MASK)  # (B, None)
+        gaps = tf.cast(parts.row_lengths(), tf.int32) - 1  # (B,)
+        parts = require(gaps > 0, f"a text has no {MASK}: write it where a word is missing", parts)
+        stripped = tf.strings.strip(parts.values)
+        ids = tf.cast(vocabulary.encode(stripped), tf.int32)  # (parts, None)
+        rows = parts.row_lengths()
+        last = tf.ragged.range(rows).values == tf.gather(rows, parts.value_rowids()) - 1
+        ends = tf.where(last, vocabulary.sep_id, vocabulary.mask_id)
+        joined = tf.concat([ids, ends[:, None]], axis=1)
+        tokens = parts.with_values(joined).merge_dims(1, 2)  # (B, None, None) -> (B, None)
+        tokens = tf.concat([tf.fill([tf.shape(text)[0], 1], vocabulary.cls_id), tokens], axis=1)
+        fits = tokens.row_lengths() <= self.longest
+        message = f"a text has more than the {self.longest} tokens that the model reads: shorten it"
+        token_ids = require(fits, message, tokens).to_tensor()  # (B, L)
+        is_gap = token_ids == vocabulary.mask_id
+        positions = tf.ragged.boolean_mask(
+            tf.broadcast_to(tf.range(tf.shape(token_ids)[1]), tf.shape(token_ids)), is_gap
+        ).to_tensor()  # (B, M)
+        inputs = {"token_ids": token_ids, "masked_positions": positions}
+        logits = self.network(inputs, training=False)["masked_language"]  # (B, M, V)
+        logits = tf.cast(logits, tf.float32)[:, :, : vocabulary.pieces]
+        special = np.isin(np.arange(vocabulary.pieces), vocabulary.special_ids)
+        logits = tf.where(special, -np.inf, logits)
+        count = min(self.top, vocabulary.pieces)
+        shares, best = tf.math.top_k(tf.nn.softmax(logits), count)  # (B, M, K)
+        real = tf.sequence_mask(gaps, tf.shape(positions)[1])[:, :, None]
+        words = tf.gather(tf.constant(self._words), best)
+        return {"words": tf.where(real, words, ""), "probabilities": tf.where(real, shares, 0.0)}
+
+    def rows(self, outputs: Mapping[str, np.ndarray]) -> list[dict[str, list]]:
+        gaps = (outputs["probabilities"][:, :, 0] > 0).sum(axis=1)  # (B,)
+        return [
+            {name: values[:count] for name, values in row.items()}
+            for row, count in zip(super().rows(outputs), gaps, strict=True)
+        ]

@@ -1,0 +1,191 @@
+"""Models that write text: continuations of a text, and answers to it."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Self
+
+import tensorflow as tf
+
+from macaron_tf.data.tasks.definitions import get_task
+from macaron_tf.data.tasks.text_tasks import PREFIXES, in_one_line, source_texts
+from macaron_tf.decoding import (
+    Controls,
+    GenerationConfig,
+    Prompts,
+    SequenceGenerator,
+    TextGenerator,
+    TextScorer,
+)
+from macaron_tf.objectives import learnt
+from macaron_tf.special_ids import EOS, PAD
+from macaron_tf.tasks.base import TaskKind, require
+from macaron_tf.text.normalization import as_prompts
+
+MAX_TOKENS = 1024
+_WINDOW = 512  # tokens that T5, which has no greatest length, was trained on
+
+
+class Continuation(TaskKind):
+    """A model that continues or answers text by sampling.
+
+    Signature `serving_default`, all inputs `(B,)`: `text` strings; `temperature` float32, 0 for
+    greedy decoding; `top_k` int32, 0 for no limit; `top_p` float32, 1 for no limit; `seed` int32;
+    `max_tokens` int32, the most new tokens (up to 1,024, or the model's last position). Outputs:
+    `completion (B,)` strings, without the given text; `log_prob (B,)` float32, natural logarithm;
+    `tokens (B,)` int32, the number of new tokens with the end token. They equal those of
+    `experiments.generate` with the same settings and seed, whatever else is in the batch.
+
+    A text that leaves no room for new tokens is refused, and so is a temperature, top_k or top_p
+    that `GenerationConfig` refuses.
+
+    Args:
+        generator: writes the texts.
+        window: tokens of the rows that the model was trained on, in which long texts are scored.
+
+    Attributes:
+        longest: tokens of a row, or a source, beyond which the model knows no position; None = any
+            number.
+    """
+
+    name = "text generator"
+    inputs: ClassVar = {
+        "text": tf.string,
+        "temperature": tf.float32,
+        "top_k": tf.int32,
+        "top_p": tf.float32,
+        "seed": tf.int32,
+        "max_tokens": tf.int32,
+    }
+    controls: ClassVar = {
+        "temperature": 1.0,
+        "top_k": 0,
+        "top_p": 1.0,
+        "seed": 1,
+        "max_tokens": 128,
+    }
+
+    def __init__(self, generator: TextGenerator, window: int = _WINDOW):
+        super().__init__(generator.model, generator.vocabulary)
+        self.generator, self.window = generator, window
+        self.longest = generator.longest
+
+    @classmethod
+    def of(cls, model: Any) -> Self | None:
+        learns = learnt(model.objective)
+        if model.answers or not (learns.causal or learns.encoder_decoder):
+            return None
+        longest = model.config.longest
+        window = model.trained_length or longest or _WINDOW
+        if model.trained_length and longest is not None:
+            # Learned positions behind the rows of the training have learnt nothing. Corrupted texts
+            # are read without [CLS].
+            longest = model.trained_length - learns.encoder_decoder
+        given = model.network, model.vocabulary, longest
+        if learns.encoder_decoder:
+            return cls(SequenceGenerator(*given, model.sentinels, **model.ends), window)
+        return cls(TextGenerator(*given, model.starts), window)
+
+    def serve(
+        self,
+        text: tf.Tensor,
+        temperature: tf.Tensor,
+        top_k: tf.Tensor,
+        top_p: tf.Tensor,
+        seed: tf.Tensor,
+        max_tokens: tf.Tensor,
+    ) -> dict[str, tf.Tensor]:
+        generator = self.generator
+        rows = generator.rows(text)  # (B, None)
+        lengths = tf.cast(rows.row_lengths(), tf.int32)
+        message = (
+            f"a text is too long to go on in {generator.longest} tokens: shorten it; "
+            "or empty, where the model begins none"
+        )
+        # An encoder's message, when it gets the padded rows, is less clear.
+        rows = require(generator.fits(lengths), message, rows).to_tensor(PAD)
+        limits, room = tf.clip_by_value(max_tokens, 0, MAX_TOKENS), generator.room(lengths)
+        limits = limits if room is None else tf.minimum(limits, room)
+        usable = (temperature >= 0) & (top_k >= 0) & (top_p > 0) & (top_p <= 1)
+        message = "temperature and top_k must be 0 or more, top_p above 0 and at most 1"
+        seed = require(usable, message, seed)
+        rules = generator.rules(Controls(temperature, top_k, top_p))
+        found = generator.generate(Prompts(rows, lengths, limits, seed[:, None]), rules)
+        texts = generator.detokenizer.in_graph(found["ids"][:, 0])
+        begun = tf.strings.regex_replace(texts, "^ ", "")
+        return {
+            "completion": tf.where(generator.begins(lengths), begun, texts),
+            "log_prob": found["log_probs"][:, 0],
+            "tokens": found["lengths"][:, 0],
+        }
+
+    def stream(self, text: str, seed: int | None = None, **settings: Any) -> Iterator[str]:
+        """The continuation in parts, as they are drawn; settings as for `GenerationConfig`."""
+        given = {**self.controls, **settings}
+        drawn = given.pop("seed")
+        return self.generator.stream(
+            text, GenerationConfig(**given), drawn if seed is None else seed
+        )
+
+    def likelihoods(self, texts: Sequence[str]) -> list[dict[str, float]]:
+        if isinstance(self.generator, SequenceGenerator):
+            return super().likelihoods(texts)
+        scorer = self.scorer(min(self.window, self.longest or self.window))
+        found = (scorer.score_text(scorer.text_ids(one)) for one in texts)
+        return [
+            {"log_probs": float(one.log_probs.sum()), "tokens": int(one.lengths.sum())}
+            for one in found
+        ]
+
+    def scorer(self, window: int) -> TextScorer:
+        """The scorer of texts, in rows of `window` tokens."""
+        starts = bool(self.generator.prefix)
+        return TextScorer(self.network, self.vocabulary, window, starts=starts)
+
+    def facts(self) -> dict[str, Any]:
+        return {"longest": self.longest}
+
+
+class TextToText(Continuation):
+    """A model that answers the texts of its task by other texts; see `Continuation`.
+
+    A text is a line as `experiments.text_to_text predict` takes it, without the task's name;
+    temperature 0 gives the greedy answer.
+    """
+
+    name = "text-to-text model"
+    controls: ClassVar = {**Continuation.controls, "temperature": 0.0}
+
+    @classmethod
+    def of(cls, model: Any) -> Self | None:
+        if not model.answers:
+            return None
+        generator = TaskGenerator(model.network, model.vocabulary, **model.answers)
+        return cls(generator, model.trained_length or _WINDOW)
+
+
+class TaskGenerator(SequenceGenerator):
+    """Answers lines of a task, see `framed`; at temperature 0 with the likeliest tokens."""
+
+    def __init__(self, network, vocabulary, task: str, max_target: int, **options):
+        super().__init__(network, vocabulary, **options)
+        self.task, self.max_target = task, max_target
+
+    def rows(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        sources = framed_in_graph(self.task, texts)
+        ids = tf.cast(self.vocabulary.encode(sources), tf.int32)  # (B, None)
+        start = tf.repeat(tf.constant([self.source_start], tf.int32), ids.nrows(), axis=0)
+        return tf.concat([start, ids, tf.fill([tf.shape(texts)[0], 1], EOS)], axis=1)
+
+    def room(self, length: int | tf.Tensor) -> int:
+        # The last position is for EOS, which a search puts there.
+        return self.max_target - len(self.answer_start)
+
+
+def framed_in_graph(task: str, lines: tf.Tensor) -> tf.Tensor:
+    """The sources of texts, or of two with a tab between, `(B,)` strings to `(B,)` strings.
+
+    Of several tasks the line says which, as sources do: "sst2 sentence: ...".
+    """
+    lines = as_prompts(lines)
+    if task in PREFIXES or "+" in task:
+        return tf.strings.join([PREFIXES.get(task, ""), in_one_line(lines)])
+    return source_texts(get_task(task), lines)

@@ -1,0 +1,123 @@
+"""Outputs of a network for the tokenized rows of a data set."""
+
+import contextlib
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from macaron_tf.data.batches import ExampleBatches
+from macaron_tf.distribution import is_tpu
+from macaron_tf.distribution.replicas import ReplicaMap
+from macaron_tf.io.progress import Progress
+from macaron_tf.layers.packing import packing_scope
+from macaron_tf.tasks.labelled import LabelledTask
+from macaron_tf.text.words import CharacterWords
+
+_INPUTS = ("token_ids", "segment_ids")
+# Fills up the outputs of short rows: no position of a span, no tag.
+_PADDING = -1e9
+
+
+class RowOutputs:
+    """A network's float32 outputs, computed batch by batch.
+
+    One `tf.function` with a relaxed signature serves all shapes and is traced once; it reads the
+    network's current weights. Replicas of the strategy in whose scope it is made share the batches.
+
+    Args:
+        network: built, of a dict of ids to one tensor.
+        names: its inputs, the token ids first.
+        row_shape: (R,) where an example has R rows at once.
+        token_shape: (C,) where a token is C characters.
+    """
+
+    def __init__(
+        self,
+        network: keras.Model,
+        names: Sequence[str],
+        row_shape: tuple[int, ...] = (),
+        token_shape: tuple[int, ...] = (),
+    ):
+        shape = (None, *row_shape, None)
+        first, spec = (tf.TensorSpec(s, tf.int32) for s in ((*shape, *token_shape), shape))
+        # A partial: TensorFlow counts the traces of a method over all of its objects, and would
+        # warn of a grid's one trace a network.
+        forward = functools.partial(_forward, network, names)
+        signature = [first, *[spec] * (len(names) - 1)]
+        function = tf.function(forward, input_signature=signature, autograph=False)
+        self._map = ReplicaMap(tf.distribute.get_strategy(), function)
+
+    def fill(
+        self, found: np.ndarray, batches: Iterable[tuple[np.ndarray, tuple[np.ndarray, ...]]]
+    ) -> np.ndarray:
+        """Writes the outputs of rows into an array, and returns it.
+
+        Args:
+            found: (N, ...) float32; shorter outputs fill the beginnings of their axes.
+            batches: the rows' numbers, -1 for padding, and the inputs in the order of `names`.
+        """
+        numbers: list[np.ndarray] = []  # of (B,)
+
+        def inputs() -> Iterator[tuple[np.ndarray, ...]]:
+            for rows, arrays in batches:
+                numbers.append(rows)
+                yield arrays
+
+        with Progress("computing", "rows", len(found)) as progress:
+            for batch, result in enumerate(self._map(inputs())):
+                rows, outputs = numbers[batch], result["outputs"]
+                real, filled = rows >= 0, tuple(slice(size) for size in outputs.shape[1:])
+                found[(rows[real], *filled)] = outputs[real]
+                progress.advance(np.count_nonzero(real))
+        return found
+
+
+def _forward(
+    network: keras.Model, names: Sequence[str], *inputs: tf.Tensor
+) -> dict[str, tf.Tensor]:
+    packed = contextlib.nullcontext() if is_tpu(tf.distribute.get_strategy()) else packing_scope()
+    with packed:
+        outputs = network(dict(zip(names, inputs, strict=True)), training=False)
+    return {"outputs": tf.cast(outputs, tf.float32)}  # (B, ...)
+
+
+class SetOutputs:
+    """A task's outputs for whole data sets.
+
+    Args:
+        task: with its network and vocabulary.
+        batch_size: examples that are computed together.
+    """
+
+    def __init__(self, task: LabelledTask, batch_size: int):
+        self.task, self.batch_size = task, batch_size
+        words = task.vocabulary if isinstance(task.vocabulary, CharacterWords) else None
+        self._token_shape = (words.max_characters,) if words else ()
+        self._names = (*_INPUTS, *("language_ids",) * task.limits.embeds_languages)
+        self._outputs = RowOutputs(task.network, self._names, task.row_shape, self._token_shape)
+
+    def logits(self, data: ExampleBatches) -> np.ndarray:
+        """The network's outputs `(N, ...)` for N tokenized rows, at the longest row's length."""
+        rows = (len(data), *self.task.row_shape, data.lengths[-1])
+        ids = dict.fromkeys(self._names, keras.KerasTensor(rows, "int32"))
+        ids["token_ids"] = keras.KerasTensor((*rows, *self._token_shape), "int32")
+        shape = self.task.network.compute_output_spec(ids).shape
+        batches = data.evaluation_dataset().as_numpy_iterator()
+        filled = ({"language_ids": np.zeros_like(one["token_ids"]), **one} for one in batches)
+        inputs = ((batch["index"], tuple(map(batch.get, self._names))) for batch in filled)
+        return self._outputs.fill(np.full(shape, _PADDING, np.float32), inputs)
+
+    def of(self, examples: Any, language: str | None = None) -> Any:
+        """The task's outputs of examples, whose labels are not used.
+
+        Args:
+            language: of the texts; None = that of the training texts.
+        """
+        task = self.task.with_options(language=language) if language else self.task
+        encoded = task.encoded(task.vocabulary, examples, task.limits)
+        data = ExampleBatches(encoded, self.batch_size)
+        return task.outputs(self.logits(data), encoded, examples, task.limits)

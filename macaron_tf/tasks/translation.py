@@ -1,0 +1,172 @@
+"""Translation: lines of one language in, the n best translations out."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Self
+
+import tensorflow as tf
+
+from macaron_tf.decoding import (
+    BeamSearchConfig,
+    LineTranslator,
+    SamplingConfig,
+    score_ids,
+    translate_ids,
+)
+from macaron_tf.kernels import implementation_scope
+from macaron_tf.models import EncoderDecoder
+from macaron_tf.models.encoder_decoder import Backward
+from macaron_tf.special_ids import EOS, PAD
+from macaron_tf.tasks.base import EXAMPLE, TaskKind, require
+from macaron_tf.text import PairVocabulary, PieceVocabulary
+
+_MAX_SOURCE = 256  # pieces of a source line, EOS not counted
+
+
+class Translation(TaskKind):
+    """A translator, by beam search.
+
+    Signature `serving_default`: `text (B,)` strings to `translations (B, N)` strings and `scores
+    (B, N)` float32, best first; an empty line gives an empty translation and score 0. Signature
+    `score`: `source (B,)` and `target (B,)` strings to `log_probs (B,)`, natural logarithms of
+    P(target | source) with its EOS, and `tokens (B,)` int32, the number of tokens they sum.
+
+    A line of more than `max_tokens` pieces is refused: it would be the translation of half a line.
+
+    Args:
+        network: the trained `EncoderDecoder`.
+        decoding: of the search.
+        compiled: requests of one line are searched in graphs that XLA compiles.
+    """
+
+    name = "translator"
+    takes: ClassVar = (*(field.name for field in dataclasses.fields(BeamSearchConfig)), "compiled")
+
+    def __init__(
+        self,
+        network: EncoderDecoder,
+        vocabulary: PieceVocabulary,
+        decoding: BeamSearchConfig | None = None,
+        compiled: bool = False,
+    ):
+        super().__init__(network, vocabulary)
+        self.decoding, self.compiled = decoding or BeamSearchConfig(), compiled
+        longest = network.config.longest
+        self.max_tokens = _MAX_SOURCE if longest is None else min(_MAX_SOURCE, longest - 1)
+
+    @classmethod
+    def of(cls, model: Any) -> Self | None:
+        if not isinstance(model.network, EncoderDecoder) or model.objective or model.answers:
+            return None
+        return cls(model.network, model.vocabulary, BeamSearchConfig(**model.decoding))
+
+    def with_options(self, compiled: bool = False, **fields: Any) -> Self:
+        """Takes the fields of `BeamSearchConfig`, and `compiled`."""
+        if fields.keys() - {*self.takes}:
+            return super().with_options(**{n: v for n, v in fields.items() if n not in self.takes})
+        decoding = dataclasses.replace(self.decoding, **fields)
+        return type(self)(self.network, self.vocabulary, decoding, compiled or self.compiled)
+
+    def lines(
+        self,
+        decoding: BeamSearchConfig | SamplingConfig | None = None,
+        seed: int = 1,
+        backward: bool = False,
+    ) -> LineTranslator:
+        """A translator of lines, which cuts those that are too long, with a warning.
+
+        Args:
+            decoding: the task's by default.
+            backward: from the target's language to the source's.
+        """
+        network, vocabulary = self.network, self.vocabulary
+        if backward:
+            own, network = vocabulary, Backward(network)
+            sides = (own.target, own.source, own.normalization, own.languages[::-1])
+            vocabulary = PairVocabulary(*sides)
+        decoding = decoding or self.decoding
+        return LineTranslator(
+            network, vocabulary, decoding, max_source_length=self.max_tokens, seed=seed
+        )
+
+    def functions(self):
+        score = {"source": tf.string, "target": tf.string}
+        return {**super().functions(), "score": (self.likelihood, score)}
+
+    def facts(self) -> dict[str, Any]:
+        return {"decoding": dataclasses.asdict(self.decoding)}
+
+    def typical_texts(self) -> Sequence[str]:
+        if not self.compiled:
+            return super().typical_texts()
+        language = self.vocabulary.languages[0]
+        words = EXAMPLE.split() * _COMPILED_LENGTHS[-1]
+        texts = [" ".join(words[:count]) for count in range(1, _COMPILED_LENGTHS[-1])]
+        sizes = [len(ids) for ids in self.vocabulary.encode_lines(texts, language)]
+        found = []
+        for length in _COMPILED_LENGTHS:
+            # The longest that fits, with its EOS.
+            most = min(length - 1, self.max_tokens)
+            found += [text for text, size in zip(texts, sizes, strict=True) if size <= most][-1:]
+        return list(dict.fromkeys(found))
+
+    def ids(self, lines: tf.Tensor, language: str) -> tf.Tensor:
+        """Lines `(B,)` to ids `(B, L)`, each row ending in EOS, PAD after."""
+        rows = self.vocabulary.encode(lines, language)
+        fits = rows.row_lengths() <= self.max_tokens
+        rows = require(fits, f"a line has more than {self.max_tokens} tokens: split it", rows)
+        end = tf.fill([tf.shape(lines)[0], 1], EOS)
+        return tf.concat([rows, end], axis=1).to_tensor(PAD)
+
+    def serve(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+        source = self.ids(text, self.vocabulary.languages[0])
+        found = _compiled_for_one(self.search, source) if self.compiled else self.search(source)
+        n_best = self.decoding.n_best
+        # (B, N, T) -> (B N, T)
+        ids = tf.reshape(found["ids"], (-1, tf.shape(found["ids"])[2]))
+        # (B N,) -> (B, N)
+        translations = tf.reshape(self.vocabulary.decode(ids), (-1, n_best))
+        empty = (source[:, 0] == EOS)[:, None]  # (B, 1)
+        return {
+            "translations": tf.where(empty, "", translations),
+            "scores": tf.where(empty, 0.0, found["scores"]),
+        }
+
+    def search(self, source: tf.Tensor) -> dict[str, tf.Tensor]:
+        """The n best outputs of ids `(B, L)`: see `translate_ids`."""
+        return translate_ids(self.network, source, self.decoding, self.vocabulary.pieces)
+
+    def likelihood(self, source: tf.Tensor, target: tf.Tensor) -> dict[str, tf.Tensor]:
+        """The signature `score`."""
+        languages = self.vocabulary.languages
+        sides = self.ids(source, languages[0]), self.ids(target, languages[1])
+        scored = score_ids(self.network, *sides)
+        return {"log_probs": scored["log_probs"], "tokens": scored["lengths"]}
+
+
+# Greatest numbers of ids in a row that have functions of their own, compiled by XLA.
+_COMPILED_LENGTHS = (16, 32, 64, 128)
+
+
+def _compiled_for_one(function: Callable, ids: tf.Tensor) -> Any:
+    """`function(ids)`, compiled by XLA where ids `(B, L)` are one row of at most 128.
+
+    One row makes operations so small that calling them costs as much as their work, and XLA fuses
+    them. The row is padded with zeros to the next of `_COMPILED_LENGTHS`, and each of them is
+    compiled when a request first needs it.
+    """
+
+    @functools.partial(tf.function, jit_compile=True, autograph=False)
+    def compiled(row):
+        with implementation_scope("xla"):
+            return function(row)
+
+    def padded(length: int) -> Any:
+        row = tf.pad(ids, [[0, 0], [0, length - tf.shape(ids)[1]]])
+        return compiled(tf.reshape(row, (1, length)))  # (1, length), static as XLA needs it
+
+    branches = [functools.partial(padded, length) for length in _COMPILED_LENGTHS]
+    shorter = tf.reduce_sum(tf.cast(tf.shape(ids)[1] > _COMPILED_LENGTHS, tf.int32))
+    number = tf.where(tf.shape(ids)[0] == 1, shorter, len(branches))
+    return tf.switch_case(number, [*branches, lambda: function(ids)])

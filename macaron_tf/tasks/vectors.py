@@ -1,0 +1,179 @@
+"""Vectors of sentences, and of words in their context."""
+
+import functools
+import hashlib
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+import tensorflow as tf
+
+from macaron_tf.data.batches import Buckets, choose_lengths
+from macaron_tf.data.tasks.encoding import EncodedSentences, encode_pairs, encode_sentences
+from macaron_tf.errors import check_whole
+from macaron_tf.io.progress import track
+from macaron_tf.models import Elmo
+from macaron_tf.models.tasks import SiameseEncoder, unit_length
+from macaron_tf.tasks.base import TaskKind
+from macaron_tf.tasks.sets import RowOutputs
+from macaron_tf.text import PieceVocabulary
+from macaron_tf.text.token_rows import TokenRows
+from macaron_tf.text.words import character_ids, split_words, with_ends
+
+_LONGEST = 128  # of a model that does not say what it was trained on
+# Lengths of batches: of STS-B's positions 9% are padding; with multiples of 8 it would be 24%.
+_SHAPES = 16
+_LONG = 2_000  # sentences from which on progress is shown
+_TOKENS = 8192  # of a batch, padding included
+
+
+class Vectors(TaskKind):
+    """An encoder of sentences.
+
+    Signature `serving_default`: `text (B,)` strings to `vector (B, D)` float32 of length 1, so that
+    a dot product is the cosine. A long text is truncated as in training.
+
+    Args:
+        network: built.
+        max_length: longest row, special ids included; what comes after is not read.
+        max_tokens: tokens of a batch of `encode`, padding included.
+    """
+
+    name = "sentence encoder"
+
+    def __init__(
+        self,
+        network: SiameseEncoder,
+        vocabulary: PieceVocabulary,
+        max_length: int,
+        max_tokens: int = _TOKENS,
+    ):
+        super().__init__(network, vocabulary)
+        self.max_length, self.max_tokens = max_length, max(max_tokens, max_length)
+
+    @classmethod
+    def of(cls, model: Any) -> Self | None:
+        known = isinstance(model.network, SiameseEncoder) or model.pooling
+        return cls.pooled(model) if known else None
+
+    @classmethod
+    def pooled(cls, model: Any, pooling: str | None = None, max_length: int | None = None) -> Self:
+        """The encoder of sentences that pools a loaded encoder's hidden states.
+
+        Args:
+            model: a `macaron_tf.pretrained.Pretrained`.
+            pooling: instead of its own; `"mean"` for one that never pooled.
+            max_length: instead of its own.
+        """
+        theirs, config = model.network, model.config
+        if isinstance(theirs, SiameseEncoder):
+            options = {"pooling": pooling or theirs.pooling, "dtype": theirs.dtype_policy}
+            network = SiameseEncoder.from_config({**theirs.get_config(), **options})
+            network.build()
+            network.set_weights(theirs.get_weights())
+        else:
+            network = SiameseEncoder(config, pooling or model.pooling or "mean", model.normalize)
+            network.build()
+            network.encoder.set_weights(model.encoder.get_weights())
+        trained = model.trained_length if config.longest else None
+        trained = trained or min(_LONGEST, config.max_length)
+        return cls(network, model.vocabulary, max_length or model.max_length or trained)
+
+    def serve(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+        inputs = encode_pairs(self.vocabulary, text, None, self.max_length)
+        vectors = self.network({"token_ids": inputs["token_ids"]}, training=False)  # (B, D)
+        return {"vector": unit_length(vectors)}
+
+    def facts(self) -> dict[str, Any]:
+        return {"pooling": self.network.pooling, "max_length": self.max_length}
+
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
+        """Vectors `(N, D)` float32 of N sentences, in their order, as they were pooled.
+
+        An empty one is encoded too, as its two special ids. Long ones are cut, with one warning
+        for all on stderr.
+        """
+        check_whole(texts)
+        rows, cut = encode_sentences(self.vocabulary, texts, self.max_length)
+        warn_cut(cut, len(texts), self.max_length)
+        return self.of_rows(rows)
+
+    @functools.cached_property
+    def _outputs(self) -> RowOutputs:
+        return RowOutputs(self.network, ("token_ids",))
+
+    def of_rows(self, rows: TokenRows) -> np.ndarray:
+        """Vectors `(N, D)` of N rows with their special ids, none longer than `max_length`."""
+        found = np.empty((len(rows.lengths), self.network.config.hidden_dim), np.float32)
+        if not len(found):
+            return found
+        lengths = choose_lengths(rows.lengths, _SHAPES, multiple=1)
+        plan = Buckets(lengths, self.max_tokens).plan(rows.lengths, None)
+        # The last batch alone has rows of padding: of one short query they would be 500.
+        kept = ((batch.rows[batch.rows >= 0], batch.length) for batch in plan)
+        batches = ((own, (rows.padded(own, length),)) for own, length in kept)
+        if len(found) >= _LONG:
+            sized = ((len(batch[0]), batch) for batch in batches)
+            batches = track(sized, len(found), "encoding", "sentences")
+        return self._outputs.fill(found, batches)
+
+    def of_sets(self, data: EncodedSentences) -> np.ndarray:
+        """Vectors `(N, S, D)` of N tokenized examples of S sentences."""
+        # (N S, D) -> (N, S, D)
+        width = self.network.config.hidden_dim
+        return self.of_rows(data.rows).reshape(-1, data.count, width)
+
+    def identity(self) -> str:
+        """SHA-256 (hex) over the settings, vocabulary and weights that a vector depends on."""
+        settings = {**self.network.get_config(), "max_length": self.max_length}
+        digest = hashlib.sha256(f"{self.vocabulary.hash}\n".encode())
+        digest.update(json.dumps(settings, sort_keys=True, default=str).encode())
+        for weight in self.network.get_weights():
+            digest.update(np.ascontiguousarray(weight))
+        return digest.hexdigest()
+
+
+def warn_cut(cut: int, total: int, max_length: int) -> None:
+    """Warns on stderr that `cut` of `total` sentences were too long."""
+    if cut:
+        print(
+            f"warning: {cut:,} of {total:,} sentences have more than {max_length - 2} tokens: "
+            "what comes after is not read",
+            file=sys.stderr,
+        )
+
+
+class WordVectors(TaskKind):
+    """ELMo, an encoder of words in context, and its `WordVocabulary`.
+
+    Signature `serving_default`: `text (B,)` strings to `words (B, L)` strings, padded with "",
+    `vectors (B, L, J, 2 P)` float32, the J layers of each word, padded with 0, and `lengths (B,)`
+    int32.
+    """
+
+    name = "word encoder"
+
+    @classmethod
+    def of(cls, model: Any) -> Self | None:
+        network = model.network
+        return cls(network, model.vocabulary) if isinstance(network, Elmo) else None
+
+    def serve(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+        words = split_words(text)
+        lengths = tf.cast(words.row_lengths(), tf.int32)
+        padded = with_ends(words).to_tensor("")  # (B, L + 2)
+        characters = character_ids(padded, self.network.config.max_characters)
+        layers = tf.cast(self.network(characters, training=False), tf.float32)
+        # Drop the begin and end marks: (B, L + 2, J, 2 P) -> (B, L, J, 2 P)
+        real = tf.sequence_mask(lengths, tf.shape(padded)[1] - 2, tf.float32)[:, :, None, None]
+        vectors = layers[:, 1:-1] * real
+        return {"words": words.to_tensor(""), "vectors": vectors, "lengths": lengths}
+
+    def rows(self, outputs: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
+        found = super().rows(outputs)
+        for row in found:
+            for name in ("words", "vectors"):
+                row[name] = row[name][: row["lengths"]]
+        return found
