@@ -28,7 +28,7 @@ for name in ("translate.train", "translate.evaluate", "pretrain.train", "pretrai
              "finetune.train", "finetune.evaluate", "embed.train", "generate.run", "elmo.run",
              "text_to_text.train", "recipes.bert"):
     importlib.import_module("experiments." + name)
-for name in ("places", "client", "keras_model", "saved_model"):
+for name in ("client", "keras_model", "saved_model"):
     importlib.import_module("export." + name)
 """
 

@@ -97,7 +97,7 @@ sys.meta_path.insert(0, Waiting())
 """
 
 
-@pytest.mark.parametrize("module", ["experiments.command_line", "tensorflow.python", "keras.src"])
+@pytest.mark.parametrize("module", ["macaron_tf.cli.arguments", "tensorflow.python", "keras.src"])
 def test_ctrl_c_during_the_imports_is_one_line(module, tmp_path):
     """The process tells where it is, and waits there: no moment depends on the machine."""
     (tmp_path / "sitecustomize.py").write_text(WAITING)
@@ -120,7 +120,7 @@ def test_a_second_ctrl_c_lets_the_first_one_clean_up_for_a_second(later, output,
         f"""
 import os, signal, sys, types
 import experiments
-from macaron_tf import program
+from macaron_tf.cli import program
 
 program.begin_command()
 
