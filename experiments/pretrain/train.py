@@ -30,9 +30,10 @@ from macaron_tf.training import TrainingResult
 
 def run(options: argparse.Namespace) -> None:
     """Trains, or resumes, and says what to do next."""
-    path, start = as_path(options.run), None
+    path, own, start = as_path(options.run), None, None
     if options.resume:
-        recipe = PretrainingRun.open(path).recipe
+        own = PretrainingRun.open(path)
+        recipe = own.recipe
         start = recipe.init and _read_start(recipe.init, options.lower_case)
     else:
         recipe = registry.load(options.recipe, PretrainingRecipe)
@@ -49,7 +50,7 @@ def run(options: argparse.Namespace) -> None:
     if options.vocabulary and (options.corpus or start):
         owner = "--init" if start else "the corpus"
         raise UserError(f"--vocabulary: {owner} brings its own; leave it out")
-    known = PretrainingRun.open(path).data_record().get("corpus") if options.resume else None
+    known = own and own.data_record().get("corpus")
     if folder := options.corpus or known:
         corpus = PretrainingCorpus.open(folder)
     else:
