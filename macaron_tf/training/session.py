@@ -365,7 +365,7 @@ def train(
             strings; called at the end of each round with the moving average as weights, where one
             is kept.
         vocabulary_hash: kept in each checkpoint; a run of another vocabulary is refused.
-        callbacks: further Keras callbacks. Their logs are full at logs, saves and ends of rounds only.
+        callbacks: further Keras callbacks. Their logs are full at logs, saves and round ends alone.
         on_start: called once the directory is this process's alone and its newest checkpoint is
             accepted: the moment to write other files there.
 
