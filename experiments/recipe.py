@@ -77,10 +77,8 @@ class Recipe(Settings):
 
     @property
     def model_name(self) -> str:
-        """The model's name, and its own sizes: `bert_base (hidden_dim=128, num_layers=2)`."""
-        known = ("hidden_dim", "num_layers", "num_encoder_layers", "num_decoder_layers")
-        sizes = [f"{name}={value}" for name, value in self.model_options if name in known]
-        return f"{self.model} ({', '.join(sizes)})" if sizes else self.model
+        """The model's name, and its own sizes."""
+        return catalog.sized_name(self.model, dict(self.model_options))
 
     def make_objective(self, static_shapes: bool = False) -> Objective:
         """The training objective; `static_shapes`: with none that depend on values, for a TPU."""

@@ -145,10 +145,11 @@ class Pretrained:
         return self.network if isinstance(self.network, Encoder) else self.network.encoder
 
     def __repr__(self) -> str:
-        kind = self.model or type(self.network).__name__
-        return (
-            f"<Pretrained {self.name or 'model'}: {kind}, {self.network.count_params():,} weights>"
-        )
+        kind = type(self.network).__name__
+        if isinstance(self.network, Model):
+            kind += f" on {catalog.sized_name(self.model, dict(self.model_options))}"
+        weights = f"{self.network.count_params():,} weights"
+        return f"<Pretrained {self.name or 'model'}: {kind}, {weights}>"
 
     @property
     def weights_record(self) -> dict[str, str]:

@@ -1,6 +1,8 @@
 """Every named model configuration, by name."""
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 import keras
 
@@ -352,3 +354,10 @@ def build(name: str, /, dtype: str | None = None, **overrides) -> keras.Model:
     model = _MODELS[type(described)](described, dtype=dtype)
     model.build()
     return model
+
+
+def sized_name(name: str, options: Mapping[str, Any]) -> str:
+    """A model's name with its own sizes, such as `bert_base (hidden_dim=128, num_layers=2)`."""
+    known = ("hidden_dim", "num_layers", "num_encoder_layers", "num_decoder_layers")
+    sizes = [f"{field}={value}" for field, value in options.items() if field in known]
+    return f"{name} ({', '.join(sizes)})" if sizes else name

@@ -1,6 +1,7 @@
 """The interface of a kind of task: what a model reads, and the graphs of its answers."""
 
 import abc
+import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self
@@ -10,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.errors import UserError
+from macaron_tf.io.paths import refuse_damage
 from macaron_tf.io.serving import as_rows
 
 EXAMPLE = "A dog is running."  # a text for models of any kind
@@ -117,6 +119,11 @@ def needs_vocabulary(path: str | os.PathLike) -> UserError:
         f"'{path}', vocabulary='DIR').save_pretrained('FOLDER'), and give FOLDER; "
         f"`python -m export.keras_model {path} DIR OUT` exports it"
     )
+
+
+def recorded(model: Any) -> contextlib.AbstractContextManager[None]:
+    """Turns an error in what a loaded model's model.json says of its task into a sentence."""
+    return refuse_damage(f"{model.name}/model.json", "save or train the model again")
 
 
 def require(good: tf.Tensor, message: str, value: Any) -> Any:

@@ -18,7 +18,7 @@ from macaron_tf.data.tasks.own_tables import TableSettings
 from macaron_tf.errors import UserError
 from macaron_tf.models import EncoderConfig
 from macaron_tf.settings import Count, Settings
-from macaron_tf.tasks.base import TaskKind
+from macaron_tf.tasks.base import TaskKind, recorded
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.words import CharacterWords
 
@@ -116,9 +116,12 @@ class LabelledTask(TaskKind):
 
     @classmethod
     def of(cls, model: Any) -> Self | None:
-        if model.labelled.get("task", {}).get("kind") != cls.kind:
+        if not model.labelled:
             return None
-        task, limits = Task(**model.labelled["task"]), Limits(**model.labelled["limits"])
+        with recorded(model):
+            task, limits = Task(**model.labelled["task"]), Limits(**model.labelled["limits"])
+        if task.kind != cls.kind:
+            return None
         metrics = model.results.get("metrics") or {}
         return cls(task, limits, model.network, model.vocabulary, metrics)
 
@@ -284,7 +287,7 @@ def named_classes(model: Any, task: str) -> tuple[Task, Limits, keras.Model, Pie
     outputs, labels = model.network.head.num_classes, tuple(model.labels)
     if len(labels) != (outputs if outputs > 1 else 0):
         raise UserError(
-            f"{model.checkpoint} is a classifier of {outputs} classes, of which {len(labels)} have "
+            f"{model.checkpoint or model.name} is a classifier of {outputs} classes, of which {len(labels)} have "
             "a name: save it with macaron_tf.load's `labels`, or export its .keras file by "
             "`python -m export.keras_model` with --labels"
         )

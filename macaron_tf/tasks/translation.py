@@ -18,7 +18,7 @@ from macaron_tf.kernels import implementation_scope
 from macaron_tf.models import EncoderDecoder
 from macaron_tf.models.encoder_decoder import Backward
 from macaron_tf.special_ids import EOS, PAD
-from macaron_tf.tasks.base import EXAMPLE, TaskKind, require
+from macaron_tf.tasks.base import EXAMPLE, TaskKind, recorded, require
 from macaron_tf.text import PairVocabulary, PieceVocabulary
 
 _MAX_SOURCE = 256  # pieces of a source line, EOS not counted
@@ -59,7 +59,9 @@ class Translation(TaskKind):
     def of(cls, model: Any) -> Self | None:
         if not isinstance(model.network, EncoderDecoder) or model.objective or model.answers:
             return None
-        return cls(model.network, model.vocabulary, BeamSearchConfig(**model.decoding))
+        with recorded(model):
+            decoding = BeamSearchConfig(**model.decoding)
+        return cls(model.network, model.vocabulary, decoding)
 
     def with_options(self, compiled: bool = False, **fields: Any) -> Self:
         """Takes the fields of `BeamSearchConfig`, and `compiled`."""
