@@ -224,8 +224,7 @@ def test_a_block_of_ones_own_has_the_adafactor_of_t5(tmp_path, monkeypatch):
     optimizer = make_optimizer(TrainingConfig(optimizer="adafactor"))
     optimizer.build(weights)
     parts = {
-        w.path.partition("feed_forward_1/gates/")[2]: len(optimizer._moments[i])
-        for i, w in enumerate(weights)
+        w.path.split("gates/")[-1]: len(m) for w, m in zip(weights, optimizer._moments, strict=True)
     }
     assert (parts["both/kernel"], parts["biases"], parts["last/kernel"]) == (2, 1, 1)
     optimizer = make_optimizer(TrainingConfig(weight_decay=0.1, decay_vectors=False), weights)
