@@ -288,8 +288,8 @@ def named_classes(model: Any, task: str) -> tuple[Task, Limits, keras.Model, Pie
     if len(labels) != (outputs if outputs > 1 else 0):
         raise UserError(
             f"{model.checkpoint or model.name} is a classifier of {outputs} classes, of which "
-            f"{len(labels)} have a name: save it with macaron_tf.load's `labels`, or export its .keras file by "
-            "`python -m export.keras_model` with --labels"
+            f"{len(labels)} have a name: save it with macaron_tf.load's `labels`, or export its "
+            ".keras file by `python -m export.keras_model` with --labels"
         )
     described = TableSettings(text=("text",), classes=labels).described(get_task(task, own=True))
     longest = min(model.config.longest or _MAX_LENGTH, _MAX_LENGTH)
