@@ -52,7 +52,7 @@ def _prepare(options: argparse.Namespace, is_process: bool) -> None:
         options.tfds = Tfds(options.data_dir, options.download)
     if given.get("uses_devices"):
         from macaron_tf.distribution import make_strategy
-        from macaron_tf.distribution.memory import limit_memory
+        from macaron_tf.distribution.device_memory import limit_memory
 
         # JAX computes, TensorFlow reads the data: it must not take the GPUs.
         strategy = "cpu" if engine == "jax" else options.strategy

@@ -41,7 +41,7 @@ class EpochRecipe(Recipe):
 
     Attributes:
         task: name of a task, see `macaron_tf.data.tasks.definitions`.
-        source: the examples, see `macaron_tf.data.tasks.reading`.
+        source: the examples, see `macaron_tf.data.tasks.examples`.
         init: the weights to start from, see `read_init`.
         batch_size: examples of a micro-batch.
         epochs: passes over the training set; None = `training.max_steps` says.

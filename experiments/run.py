@@ -26,7 +26,7 @@ from etils import epath
 
 from experiments.recipe import Recipe, recipe_from_json
 from macaron_tf.data.sources.names import Source
-from macaron_tf.distribution.memory import refuse_oversize
+from macaron_tf.distribution.device_memory import refuse_oversize
 from macaron_tf.errors import UserError, parse_json
 from macaron_tf.io import paths as storage
 from macaron_tf.io.signatures import allow_signed_code, sign_code

@@ -14,7 +14,7 @@ from experiments.run import Run
 from macaron_tf.cli.command_names import as_typed
 from macaron_tf.data.translation import TranslationData
 from macaron_tf.distribution import Workers, emulates_bfloat16, is_tpu
-from macaron_tf.distribution.memory import refuse_oversize
+from macaron_tf.distribution.device_memory import refuse_oversize
 from macaron_tf.errors import UserError, out_of_memory
 from macaron_tf.io.paths import as_path
 from macaron_tf.text.base import check_vocabulary

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 from etils import epath
 
-from macaron_tf.distribution.memory import refuse_oversize
+from macaron_tf.distribution.device_memory import refuse_oversize
 from macaron_tf.errors import UserError, needed, parse_json
 from macaron_tf.interop.arrays import read_json
 from macaron_tf.interop.encoder_decoders import FAMILIES, read_encoder_decoder

@@ -30,7 +30,7 @@ from experiments import command_line as cli
 main = cli.single_program(
     "experiments.compare",
     __doc__,
-    "experiments.compare.run:run",
+    "experiments.compare.comparison:run",
     cli.STUDY,
     cli.place(
         "arms [NAME=]RECIPE[:PATH=VALUE,...]",

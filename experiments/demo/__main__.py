@@ -10,7 +10,7 @@ from experiments import command_line as cli
 main = cli.single_program(
     "experiments.demo",
     __doc__,
-    "experiments.demo.run:run",
+    "experiments.demo.stages:run",
     cli.local_place("--run DIR", "folder (default %(default)s)", default="runs/demo"),
     cli.settings("training.max_minutes=5 or data.target_language=fr"),
 )

@@ -17,7 +17,7 @@ from macaron_tf.data.batches import ArrayBatches, in_parts
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.tags import TaggedSentences, read_tagged
 from macaron_tf.errors import UserError
-from macaron_tf.evaluation.reading import score_tags
+from macaron_tf.evaluation.answers import score_tags
 from macaron_tf.io.paths import as_path
 from macaron_tf.models import Elmo, WordTagger, WordTaggerConfig
 from macaron_tf.objectives import SequenceObjective

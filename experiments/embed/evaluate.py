@@ -23,7 +23,7 @@ from macaron_tf.cli.program import decoded
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import encode_sets
-from macaron_tf.data.tasks.reading import Examples, read_senteval, read_triplets
+from macaron_tf.data.tasks.examples import Examples, read_senteval, read_triplets
 from macaron_tf.engines.graph import TaskGraph
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.similarity import (

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.generate.run import find_kind, open_model
+from experiments.generate.writing import find_kind, open_model
 from experiments.run import write_json
 from experiments.studies import grouped, mean_curves, mean_of, table, values
 from experiments.text_to_text.run import own_examples
@@ -19,6 +19,7 @@ from macaron_tf.data.sources.names import Source
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import get_task
+from macaron_tf.data.tasks.examples import read_examples
 from macaron_tf.data.tasks.prompts import (
     CONTENT_FREE,
     QUESTIONS,
@@ -33,12 +34,11 @@ from macaron_tf.data.tasks.prompts import (
     translation_prompts,
 )
 from macaron_tf.data.tasks.questions import read_questions
-from macaron_tf.data.tasks.reading import read_examples
 from macaron_tf.decoding import GenerationConfig, TextGenerator, fill_context
 from macaron_tf.errors import UserError
+from macaron_tf.evaluation.answers import score_answers
 from macaron_tf.evaluation.glue import accuracy, score
 from macaron_tf.evaluation.language import calibrated, chance, majority, rouge
-from macaron_tf.evaluation.reading import score_answers
 from macaron_tf.evaluation.translation import TranslationMetric, evaluate_translations
 from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import track

@@ -11,7 +11,7 @@ from experiments.lines import answer_lines, json_line
 from experiments.run import at, default_splits, metrics_line, write_json, write_scores
 from macaron_tf.data.batches import ExampleBatches
 from macaron_tf.data.tasks.definitions import get_task
-from macaron_tf.data.tasks.reading import read_examples
+from macaron_tf.data.tasks.examples import read_examples
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.glue import write_submission
 from macaron_tf.io import paths as storage

@@ -43,7 +43,7 @@ main = cli.program(
     cli.command(
         "complete",
         "go on with texts, or answer them",
-        "experiments.generate.run:complete",
+        "experiments.generate.writing:complete",
         _RUN,
         cli.argument("text", "texts to go on with; lines of stdin by default", nargs="*"),
         _DRAWING,
@@ -51,14 +51,14 @@ main = cli.program(
     cli.command(
         "sample",
         "texts from their first word",
-        "experiments.generate.run:complete",
+        "experiments.generate.writing:complete",
         _RUN,
         _DRAWING,
     ),
     cli.command(
         "score",
         "perplexity of files of text, a token and a word",
-        "experiments.generate.run:score",
+        "experiments.generate.writing:score",
         _RUN,
         cli.place("files FILE", "text, plain or .gz; a score each", nargs="+"),
         cli.count("--window L", "tokens that the model sees at once; those of its rows by default"),

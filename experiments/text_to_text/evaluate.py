@@ -15,8 +15,8 @@ from experiments.text_to_text.run import TextRecipe, TextRun, open_run
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import get_task
+from macaron_tf.data.tasks.examples import read_examples
 from macaron_tf.data.tasks.questions import Answer, read_questions
-from macaron_tf.data.tasks.reading import read_examples
 from macaron_tf.data.tasks.text_tasks import (
     PREFIXES,
     answer_text,
@@ -27,8 +27,8 @@ from macaron_tf.data.tasks.text_tasks import (
 )
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation import glue
+from macaron_tf.evaluation.answers import score_answers
 from macaron_tf.evaluation.language import rouge
-from macaron_tf.evaluation.reading import score_answers
 from macaron_tf.evaluation.translation import TranslationMetric, evaluate_translations
 from macaron_tf.io.progress import track
 from macaron_tf.places import load

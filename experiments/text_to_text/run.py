@@ -37,7 +37,7 @@ class TextRecipe(Recipe):
     Attributes:
         task: of GLUE or SuperGLUE, by its name; `"squad"`, `"summarization"` or `"translation"`; or
             several for one model, with + between.
-        source: the examples, see `macaron_tf.data.tasks.reading.read_examples`, of SQuAD
+        source: the examples, see `macaron_tf.data.tasks.examples.read_examples`, of SQuAD
             `macaron_tf.data.tasks.questions.read_questions`; of the last two
             tasks pairs of texts, see `macaron_tf.data.read_pairs`. Of several tasks, those of the
             ones that have no data of their own.

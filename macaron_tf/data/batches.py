@@ -11,7 +11,7 @@ import tensorflow as tf
 from annotated_types import Ge
 
 from macaron_tf.errors import UserError
-from macaron_tf.io.memory import return_freed_memory
+from macaron_tf.io.process_memory import return_freed_memory
 from macaron_tf.settings import Count, Settings
 from macaron_tf.special_ids import CLS_SEGMENT
 from macaron_tf.text.token_rows import JoinedRows, TokenRows, fingerprint

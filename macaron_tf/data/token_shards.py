@@ -16,7 +16,7 @@ from macaron_tf.data.processes import Processes
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import only_writer
-from macaron_tf.io.memory import return_freed_memory
+from macaron_tf.io.process_memory import return_freed_memory
 from macaron_tf.io.progress import Progress
 from macaron_tf.text.token_rows import JoinedRows, TokenRows, fingerprint
 

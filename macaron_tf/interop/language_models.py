@@ -31,7 +31,7 @@ from macaron_tf.interop.vocabularies import (
 )
 from macaron_tf.layers.heads import Pooler
 from macaron_tf.models.language_model import LanguageModel
-from macaron_tf.models.memory import TwoStreamModel
+from macaron_tf.models.segment_memory import TwoStreamModel
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.byte_pairs import CLS, SPECIAL

@@ -13,12 +13,12 @@ from macaron_tf.models.elmo import (
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.models.language_model import LanguageModel
-from macaron_tf.models.memory import SegmentLanguageModel, TwoStreamModel
 from macaron_tf.models.pretraining import (
     GeneratorDiscriminator,
     PretrainingEncoder,
     generator_config,
 )
+from macaron_tf.models.segment_memory import SegmentLanguageModel, TwoStreamModel
 from macaron_tf.models.stack import Stack
 from macaron_tf.models.tasks import (
     CausalChooser,

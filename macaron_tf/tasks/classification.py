@@ -18,7 +18,7 @@ from macaron_tf.data.tasks.encoding import (
     encode_pairs,
     present,
 )
-from macaron_tf.data.tasks.reading import Examples, read_examples
+from macaron_tf.data.tasks.examples import Examples, read_examples
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.glue import decide, score
 from macaron_tf.models import CausalChooser, CausalClassifier, EncoderChooser, EncoderClassifier

@@ -16,7 +16,7 @@ from macaron_tf.data.tasks.questions import (
 )
 from macaron_tf.decoding.spans import best_answers, best_spans, decided
 from macaron_tf.errors import UserError, parse_json
-from macaron_tf.evaluation.reading import score_answers
+from macaron_tf.evaluation.answers import score_answers
 from macaron_tf.models import EncoderSpanReader
 from macaron_tf.objectives import SpanObjective
 from macaron_tf.tasks.labelled import LabelledTask, Limits, SpanLimits

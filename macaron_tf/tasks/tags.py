@@ -17,7 +17,7 @@ from macaron_tf.data.tasks.tags import (
     scheme_of,
     word_probabilities,
 )
-from macaron_tf.evaluation.reading import score_tags, score_words
+from macaron_tf.evaluation.answers import score_tags, score_words
 from macaron_tf.models import EncoderTagger
 from macaron_tf.objectives import TaggingObjective
 from macaron_tf.tasks.labelled import LabelledTask, Limits, named_classes

@@ -14,7 +14,7 @@ import tensorflow_text
 from sentencepiece import sentencepiece_model_pb2
 
 from macaron_tf.errors import UserError
-from macaron_tf.io.memory import return_freed_memory
+from macaron_tf.io.process_memory import return_freed_memory
 from macaron_tf.io.progress import Progress
 from macaron_tf.special_ids import BOS, EOS, PAD, UNK
 from macaron_tf.text.base import NO_TEXT, PieceVocabulary, says_unknown, too_large, too_small

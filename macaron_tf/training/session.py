@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from macaron_tf.cli.program import Repeats
 from macaron_tf.distribution import Workers, spread_seeds
-from macaron_tf.distribution.memory import peak_memory
+from macaron_tf.distribution.device_memory import peak_memory
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import only_writer

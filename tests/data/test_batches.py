@@ -17,7 +17,7 @@ from macaron_tf.data.batches import (
 )
 from macaron_tf.data.tasks.definitions import TASKS
 from macaron_tf.data.tasks.encoding import encode_examples, encode_pairs, encode_sets
-from macaron_tf.data.tasks.reading import Examples, read_examples
+from macaron_tf.data.tasks.examples import Examples, read_examples
 from macaron_tf.data.translation import BatchingConfig, TranslationData
 from macaron_tf.objectives import ClassificationObjective
 from macaron_tf.special_ids import EOS

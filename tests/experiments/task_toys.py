@@ -12,8 +12,8 @@ from experiments.finetune import __main__ as finetune
 from experiments.finetune.run import FinetuningRun, preset
 from experiments.recipe import override, recipe_from_json
 from macaron_tf.data.tasks.definitions import get_task
+from macaron_tf.data.tasks.examples import Examples
 from macaron_tf.data.tasks.questions import Questions
-from macaron_tf.data.tasks.reading import Examples
 from macaron_tf.data.tasks.tags import TaggedSentences, at_spaces
 from macaron_tf.tasks import LabelledTask, Spans, Tags
 from macaron_tf.tasks.sets import SetOutputs

@@ -14,8 +14,8 @@ import pytest
 
 from experiments import registry, studies
 from experiments.compare.__main__ import main as compare
+from experiments.compare.comparison import _arms, _paired
 from experiments.compare.kinds import Arm
-from experiments.compare.run import _arms, _paired
 from experiments.pretrain.corpus import prepare_corpus
 from macaron_tf.errors import UserError
 from tests.conftest import number_settings

@@ -19,7 +19,7 @@ from experiments.recipe import override
 from experiments.run import kept_data_dir, read_kind
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.data.tasks.definitions import TASKS, get_task
-from macaron_tf.data.tasks.reading import Examples, read_examples
+from macaron_tf.data.tasks.examples import Examples, read_examples
 from macaron_tf.engines.graph import TaskGraph
 from macaron_tf.errors import UserError
 from macaron_tf.tasks import labelled

@@ -21,7 +21,7 @@ from experiments.few_shot.evaluate import (
     read_task,
 )
 from experiments.generate.__main__ import main
-from experiments.generate.run import open_model
+from experiments.generate.writing import open_model
 from experiments.pretrain.__main__ import main as pretrain
 from experiments.pretrain.run import PretrainingRecipe
 from macaron_tf.data.tasks.prompts import Prompt

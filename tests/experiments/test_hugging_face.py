@@ -14,7 +14,7 @@ from experiments.few_shot import __main__ as few_shot
 from experiments.finetune import __main__ as finetune
 from experiments.finetune.run import FinetuningRun
 from experiments.generate import __main__ as generate
-from experiments.generate.run import open_model
+from experiments.generate.writing import open_model
 from experiments.pretrain.__main__ import main as pretrain
 from experiments.text_to_text import __main__ as text_to_text
 from experiments.text_to_text.run import TextRun, recipe_for

@@ -12,13 +12,13 @@ from experiments.finetune.run import FinetuningRun
 from export.saved_model import main as export
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import get_task
-from macaron_tf.data.tasks.reading import Examples, read_examples
+from macaron_tf.data.tasks.examples import Examples, read_examples
 from macaron_tf.models import EncoderClassifier, EncoderConfig
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.tasks.sets import SetOutputs
 from macaron_tf.text import MosesPairVocabulary
 from tests.conftest import number_pairs
-from tests.data.tasks.test_reading import prepare
+from tests.data.tasks.test_examples import prepare
 from tests.experiments.pretraining_toy import flags
 from tests.experiments.task_toys import outputs_of, scores_in, write_table
 from tests.experiments.translate.test_init import make_start

@@ -13,12 +13,12 @@ from experiments.finetune.train import TaskData
 from experiments.recipe import override
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import get_task
+from macaron_tf.data.tasks.examples import read_examples
 from macaron_tf.data.tasks.own_tables import TableSettings
-from macaron_tf.data.tasks.reading import read_examples
 from macaron_tf.data.tasks.tags import TaggedSentences
 from macaron_tf.io.paths import as_path
 from macaron_tf.tasks import labelled
-from tests.data.tasks.test_reading import prepare
+from tests.data.tasks.test_examples import prepare
 from tests.experiments.task_toys import (
     READING,
     SHRUNK,

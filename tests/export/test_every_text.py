@@ -20,7 +20,7 @@ from experiments import registry
 from experiments.elmo.run import ElmoRecipe, ElmoRun, embed
 from experiments.embed.run import EmbeddingRun, open_encoder, paper_recipe
 from experiments.finetune.run import FinetuningRun, preset
-from experiments.generate.run import open_model
+from experiments.generate.writing import open_model
 from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
 from experiments.recipe import override
 from experiments.text_to_text.run import TextRun, recipe_for

@@ -20,7 +20,7 @@ from experiments.embed.run import EmbeddingRun, open_encoder, paper_recipe
 from experiments.epochs import read_init
 from experiments.finetune.run import FinetuningRun, preset
 from experiments.generate.__main__ import main as generate
-from experiments.generate.run import open_model
+from experiments.generate.writing import open_model
 from experiments.pretrain.corpus import train_vocabulary
 from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
 from experiments.recipe import override

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from macaron_tf.models import EncoderConfig, EncoderDecoder, EncoderDecoderConfig, LanguageModel
-from macaron_tf.models.memory import SegmentLanguageModel, TwoStreamModel
+from macaron_tf.models.segment_memory import SegmentLanguageModel, TwoStreamModel
 
 SHAPE = (16, 8, 24, 2)
 DROPOUTS = {"dropout": 0.2, "attention_dropout": 0.1, "activation_dropout": 0.1}

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from experiments import registry, studies
 from experiments.lab.tpu_check.chips import CHIPS, Chip
-from macaron_tf.distribution.memory import without_values
+from macaron_tf.distribution.device_memory import without_values
 from macaron_tf.io.paths import read_json, write_aside
 from macaron_tf.layers.blocks import block_class
 from macaron_tf.models import EncoderConfig, EncoderDecoderConfig, catalog

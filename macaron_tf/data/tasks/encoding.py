@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow_text
 
 from macaron_tf.data.batches import EncodedExamples, in_parts
-from macaron_tf.data.tasks.reading import Examples
+from macaron_tf.data.tasks.examples import Examples
 from macaron_tf.errors import UserError
 from macaron_tf.io.progress import track
 from macaron_tf.special_ids import CLS_SEGMENT

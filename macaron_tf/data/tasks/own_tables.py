@@ -14,7 +14,7 @@ from annotated_types import Gt, Lt
 
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import Task
-from macaron_tf.data.tasks.reading import (
+from macaron_tf.data.tasks.examples import (
     OWN_ROWS,
     Table,
     parse_task_source,

@@ -14,7 +14,7 @@ from macaron_tf.data.sources.names import Source
 from macaron_tf.data.sources.tfds import Tfds, decoded, read_columns
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import check_length, encode_parts, rows_of, windows_over
-from macaron_tf.data.tasks.reading import OWN_ROWS, Table, parse_task_source
+from macaron_tf.data.tasks.examples import OWN_ROWS, Table, parse_task_source
 from macaron_tf.errors import UserError
 from macaron_tf.io.files import lines_of
 from macaron_tf.text.base import PieceVocabulary

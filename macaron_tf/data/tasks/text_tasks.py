@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from macaron_tf.data.tasks.definitions import Task, get_task
 from macaron_tf.data.tasks.encoding import WHITE_SPACE
+from macaron_tf.data.tasks.examples import Examples
 from macaron_tf.data.tasks.questions import Questions
-from macaron_tf.data.tasks.reading import Examples
 
 # Tasks of pairs of texts, and what stands before the first.
 PREFIXES = {"summarization": "summarize: ", "translation": "translate: "}

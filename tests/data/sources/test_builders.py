@@ -14,7 +14,7 @@ from macaron_tf.data.sources import builders
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.data.sources.tfds import Tfds, open_set, read_columns
 from macaron_tf.data.tasks.definitions import get_task
-from macaron_tf.data.tasks.reading import read_examples
+from macaron_tf.data.tasks.examples import read_examples
 from macaron_tf.data.tasks.tags import read_tagged
 from tests.harness import refuses
 

@@ -16,7 +16,7 @@ from macaron_tf.data.tasks.encoding import (
     encode_sentences,
     windows_over,
 )
-from macaron_tf.data.tasks.reading import Examples, read_examples
+from macaron_tf.data.tasks.examples import Examples, read_examples
 from tests.harness import refuses
 
 CLS, SEP, EXTRACT = 2, 3, 4

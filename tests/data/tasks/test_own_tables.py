@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from macaron_tf.data.tasks.definitions import get_task
+from macaron_tf.data.tasks.examples import read_examples
 from macaron_tf.data.tasks.own_tables import TableSettings
-from macaron_tf.data.tasks.reading import read_examples
 from macaron_tf.data.tasks.tags import read_tagged
 from tests.harness import refuses
 

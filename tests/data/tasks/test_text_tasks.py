@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from macaron_tf.data.sources.names import Source
 from macaron_tf.data.tasks.definitions import TASKS, get_task
+from macaron_tf.data.tasks.examples import Examples
 from macaron_tf.data.tasks.prompts import (
     TEMPLATES,
     Template,
@@ -20,7 +21,6 @@ from macaron_tf.data.tasks.prompts import (
     translation_prompts,
 )
 from macaron_tf.data.tasks.questions import Answer, Questions
-from macaron_tf.data.tasks.reading import Examples
 from macaron_tf.data.tasks.text_tasks import (
     answer_text,
     as_texts,

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from experiments.generate import __main__ as generate
-from experiments.generate.run import open_model
+from experiments.generate.writing import open_model
 from experiments.pretrain.__main__ import main
 from experiments.pretrain.run import PretrainingRun
 from export import saved_model

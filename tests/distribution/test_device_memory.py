@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.distribution import memory
-from macaron_tf.distribution.memory import device_memory, refuse_oversize, without_values
+from macaron_tf.distribution import device_memory as memory
+from macaron_tf.distribution.device_memory import device_memory, refuse_oversize, without_values
 from macaron_tf.errors import UserError
 from macaron_tf.layers import MacaronBlock
 

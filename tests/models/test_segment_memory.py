@@ -8,7 +8,7 @@ from scipy.special import logsumexp
 
 from macaron_tf.layers.relative_attention import Segment
 from macaron_tf.models import SegmentLanguageModel, TwoStreamModel
-from macaron_tf.models.memory import SegmentMemory
+from macaron_tf.models.segment_memory import SegmentMemory
 from macaron_tf.objectives import CausalLanguageObjective
 from tests.harness import built, ids, normal, numpy_of, rejects
 from tests.objectives.toy import V, tiny

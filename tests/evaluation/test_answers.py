@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from macaron_tf.evaluation.reading import score_answers, score_tags, score_words
+from macaron_tf.evaluation.answers import score_answers, score_tags, score_words
 from tests.harness import rejects
 
 

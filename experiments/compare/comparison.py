@@ -15,7 +15,7 @@ import tensorflow as tf
 from experiments import studies
 from experiments.compare.kinds import Arm, Kind, kind_of
 from experiments.recipe import Recipe, is_among, refuse_given, settings_of
-from macaron_tf.distribution.memory import refuse_oversize
+from macaron_tf.distribution.device_memory import refuse_oversize
 from macaron_tf.errors import UserError, nearest
 
 QUICK = (

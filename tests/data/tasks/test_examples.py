@@ -7,7 +7,7 @@ import pytest
 
 from macaron_tf.data.sources.tfds import Tfds, read_columns
 from macaron_tf.data.tasks.definitions import TASKS, Task, get_task
-from macaron_tf.data.tasks.reading import read_examples, read_senteval, read_triplets
+from macaron_tf.data.tasks.examples import read_examples, read_senteval, read_triplets
 from macaron_tf.errors import UserError
 from tests.harness import refuses, rejects
 
