@@ -25,7 +25,7 @@ import importlib, sys
 sys.argv, blocked = ["-m"], sys.argv[1:]
 sys.modules |= dict.fromkeys(blocked)
 for name in ("translate.train", "translate.evaluate", "pretrain.train", "pretrain.evaluate",
-             "finetune.train", "finetune.evaluate", "embed.train", "generate.run", "elmo.run",
+             "finetune.train", "finetune.evaluate", "embed.train", "generate.writing", "elmo.run",
              "text_to_text.train", "recipes.bert"):
     importlib.import_module("experiments." + name)
 for name in ("client", "keras_model", "saved_model"):
