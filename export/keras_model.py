@@ -9,7 +9,7 @@ OUT/VERSION is written as `export.saved_model` writes it.
 
 import argparse
 
-from export.saved_model import BFLOAT16, COMPILE
+from export.saved_model import BFLOAT16, COMPILE, search_options
 from macaron_tf.cli.arguments import argument, count, place, single_program
 from macaron_tf.errors import UserError, parse_json
 
@@ -36,15 +36,12 @@ def run(options: argparse.Namespace) -> None:
         max_length=options.max_length,
         decoding=dataclasses.asdict(config),
     )
-    translates = isinstance(found.task, Translation)
-    if options.compile and not translates:
-        raise UserError(f"--compile: {options.model} is no translator, and searches nothing")
+    search = search_options(options, options.model, found)
     classifies = isinstance(found.network, Classification.networks)
-    if not classifies and (labels or not translates):
+    if not classifies and (labels or not isinstance(found.task, Translation)):
         asked = "a classifier, which takes --labels" if labels else "a classifier or a translator"
         raise UserError(f"{options.model} is a {type(found.network).__name__}, not {asked}")
-    compiled = {"compiled": True} if options.compile else {}
-    print(found.export(options.out, bfloat16=options.bfloat16, **compiled))
+    print(found.export(options.out, bfloat16=options.bfloat16, **search))
 
 
 main = single_program(

@@ -26,7 +26,6 @@ import keras
 import tensorflow as tf
 
 import macaron_tf
-from export.saved_model import export
 from macaron_tf.data.tasks.encoding import encode_pairs
 
 # %% tags=["active-ipynb"]
@@ -114,7 +113,7 @@ The SavedModel takes text: the vocabulary is inside.
 # %%
 classifier = dataclasses.replace(pretrained, network=model, labels=labels, max_length=64)
 classifier.save_pretrained(f"{args.out}/model")
-served = export(f"{args.out}/model", f"{args.out}/served")
+served = macaron_tf.load(f"{args.out}/model").export(f"{args.out}/served")
 
 # %% [markdown]
 """## Ask, in a process that knows TensorFlow alone"""

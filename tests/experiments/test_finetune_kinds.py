@@ -15,7 +15,6 @@ from experiments.finetune.__main__ import main
 from experiments.finetune.run import FinetuningRun, preset
 from experiments.pretrain import __main__ as pretrain
 from experiments.pretrain.run import PretrainingRun
-from export.saved_model import export
 from macaron_tf.data.tasks.definitions import TASKS, get_task
 from macaron_tf.models import (
     CausalChooser,
@@ -24,6 +23,7 @@ from macaron_tf.models import (
     SegmentLanguageModel,
     catalog,
 )
+from macaron_tf.places import load
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.starts import start_of
 from macaron_tf.tasks import Limits, SpanLimits, labelled
@@ -130,7 +130,7 @@ def test_rows_that_end_with_cls_are_read_too(folder, tmp_path, answered, refused
     line = "Who?\tthe old  Ann saw the Cat"
     answer, _, start, end = answered(main, "predict", runs["squad2"], text=line).split("\t")
     assert line.split("\t")[1][int(start) : int(end)] == answer
-    served = tf.saved_model.load(str(export(runs["squad2"], tmp_path / "out")))
+    served = tf.saved_model.load(str(load(runs["squad2"]).export(tmp_path / "out")))
     names = dict(zip(("question", "context"), map(tf.constant, zip(line.split("\t"))), strict=True))
     said = served.signatures["serving_default"](**names)
     assert said["answer"].numpy()[0].decode() == answer
@@ -298,7 +298,7 @@ def test_it_is_fine_tuned_by_the_command_that_any_encoder_is(gpt, toy, tmp_path,
     assert trained[-1]["language_loss"] < trained[0]["language_loss"]
     found = answered(main, "predict", run, text="the film was good\nthe plot was awful\n")
     assert [line.split("\t")[0] for line in found.splitlines()] == ["positive", "negative"]
-    served = tf.saved_model.load(str(export(run, tmp_path / "out")))
+    served = tf.saved_model.load(str(load(run).export(tmp_path / "out")))
     said = served.signatures["serving_default"](text=tf.constant(["the film was good"]))
     assert said["label"].numpy().tolist() == [b"positive"]
 
@@ -335,7 +335,7 @@ def test_choices_are_fine_tuned(model, toy, tmp_path, answered, refused):
     found = answered(main, "predict", run, text="\n".join(lines))
     rows = [line.split("\t") for line in found.splitlines()]
     assert {row[0] for row in rows} <= {"1", "2"}
-    served = tf.saved_model.load(str(export(opened.path, tmp_path / "out")))
+    served = tf.saved_model.load(str(load(opened.path).export(tmp_path / "out")))
     columns = zip(
         ("context", "choice1", "choice2"),
         zip(*(x.split("\t") for x in lines), strict=True),

@@ -14,7 +14,6 @@ from experiments.pretrain.run import PretrainingRun
 from experiments.text_to_text.__main__ import main
 from experiments.text_to_text.evaluate import check_answers
 from experiments.text_to_text.run import TextRun, open_run
-from export.saved_model import export
 from macaron_tf.data.tasks.definitions import TASKS, Task
 from macaron_tf.interop import read_encoder_decoder
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
@@ -53,7 +52,7 @@ def test_it_is_pre_trained_and_evaluated(
     start = ["train", "sst2", tuned, "--init", run, "--source", tables]
     ran(finetune, *start, *flags([*steps, "max_length=12"]))
     (line,) = answered(finetune, "predict", tuned, text="a c\n").splitlines()
-    served = tf.saved_model.load(str(export(tuned, tmp_path / "out")))
+    served = tf.saved_model.load(str(load(tuned).export(tmp_path / "out")))
     said = served.signatures["serving_default"](text=tf.constant(["a c"]))
     label, *shown = line.split("\t")
     assert said["label"].numpy()[0].decode() == label

@@ -28,7 +28,7 @@ from experiments.text_to_text.run import TextRun, recipe_for
 from experiments.translate.run import TranslationRun
 from export import client, keras_model
 from export.client import GrpcClient, RestClient
-from export.saved_model import export, main
+from export.saved_model import main
 from export.server.batching import Batcher
 from export.server.config import ServerConfig
 from export.server.model_server import ModelServer
@@ -438,7 +438,7 @@ def test_a_compiled_translator_says_of_one_line_what_the_run_says(
 ):
     """Asked in this process; `answers` are of one without this project."""
     monkeypatch.setattr(translation, "_COMPILED_LENGTHS", (8,))
-    path = export(folder / "numbers", tmp_path / "served", n_best=2, compiled=True)
+    path = macaron_tf.load(folder / "numbers").export(tmp_path / "served", n_best=2, compiled=True)
     # A text of at most 7 pieces, for each signature.
     assert len(list(tf.data.TFRecordDataset(str(path / WARMUP_REQUESTS)))) == 2
     # One row that is compiled, a longer one, and two rows.

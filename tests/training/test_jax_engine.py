@@ -19,10 +19,10 @@ import tensorflow as tf
 
 from experiments.pretrain.__main__ import main as pretrain
 from experiments.translate.__main__ import main as translate
-from export.saved_model import export
 from macaron_tf.distribution.mesh import parse_mesh
 from macaron_tf.engines.warm_up import CONTROLS
 from macaron_tf.errors import UserError
+from macaron_tf.places import load
 from macaron_tf.training import build_fit_model, train
 from macaron_tf.training.progress import read_lines
 from tests.conftest import number_settings
@@ -151,7 +151,7 @@ TEXTS = ("text", "source", "target")  # of signatures
 
 def answers_of(run: pathlib.Path, out: pathlib.Path) -> dict[str, np.ndarray]:
     """What a run's export answers to one text, by signature and output."""
-    export(run, out)
+    load(run).export(out)
     answers = {}
     for name, function in tf.saved_model.load(str(out / "1")).signatures.items():
         specs = function.structured_input_signature[1]
