@@ -5,7 +5,6 @@ import fcntl
 import json
 import os
 import pathlib
-import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -23,41 +22,27 @@ from macaron_tf.io.serving import MAX_VERSION, MODEL_FILE, version_of
 
 
 @contextlib.contextmanager
-def _aside(out: os.PathLike) -> Iterator[str]:
-    """A folder within `out` to write a version in, removed at the end, or by a later export.
+def _aside(out: epath.Path) -> Iterator[pathlib.Path]:
+    """An empty folder to write a version in: within `out` where it can be renamed into its place.
 
-    A lock, which ends with its process, tells a folder in use from one that a killed export left.
+    One export at a time writes into a local `out`; others wait. What a killed one left is removed.
     """
-    with contextlib.ExitStack() as stack:
-        with _lock(out):  # nobody sees the new folder before it has its lock
-            for entry in pathlib.Path(out).iterdir():
-                if _left_over(entry):
-                    shutil.rmtree(entry, ignore_errors=True)
-            made = tempfile.TemporaryDirectory(prefix=".tmp-", dir=out)
-            stack.enter_context(_lock(made.name))
-        yield stack.enter_context(made)
-
-
-@contextlib.contextmanager
-def _lock(folder: str | os.PathLike, wait: bool = True) -> Iterator[None]:
-    """Locks a folder; a BlockingIOError where another process holds it, unless it is waited for."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    if paths.is_remote(out):
+        with tempfile.TemporaryDirectory() as folder:
+            yield pathlib.Path(folder)
+        return
+    folder = pathlib.Path(out, ".exporting")
+    descriptor = os.open(out, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        yield
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # ends with its process
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
     finally:
         os.close(descriptor)
-
-
-def _left_over(entry: pathlib.Path) -> bool:
-    """Whether an entry is a folder of `_aside` that no process holds; no user's copy."""
-    if not re.fullmatch(r"\.tmp-[a-z0-9_]{8}", entry.name) or not entry.is_dir():
-        return False
-    try:
-        with _lock(entry, wait=False):
-            return all(version_of(inner.name) is not None for inner in entry.iterdir())
-    except OSError:
-        return False
 
 
 def write_version(
@@ -84,12 +69,9 @@ def write_version(
     # TensorFlow reports a full disk as one of its own errors.
     with paths.clear_errors(f"{out} cannot be written", "choose another place"):
         paths.make_folders(out)
-        given, version = version, _free(out, version)
-        remote = paths.is_remote(out)
-        # Written beside its place where it can be renamed into it.
-        place = tempfile.TemporaryDirectory() if remote else _aside(out)
-        with Progress("exporting"), place as folder:
-            aside = pathlib.Path(folder) / str(version)
+        with Progress("exporting"), _aside(out) as folder:
+            version = _free(out, version)
+            aside = folder / str(version)
             tf.saved_model.save(restored, str(aside), signatures=graph.signatures)
             extra = aside / "assets.extra"
             task.vocabulary.save(extra)
@@ -97,12 +79,10 @@ def write_version(
             record = {**record, **computed, "vocabulary": task.vocabulary.hash}
             (extra / "export.json").write_text(json.dumps(record, indent=2) + "\n")
             write_warm_up(aside, graph.signatures, task.typical_texts())
-            if remote:
+            if paths.is_remote(out):
                 paths.upload(aside, out / str(version), last=MODEL_FILE)
             else:
-                with _lock(out):  # meanwhile another export may have taken the number
-                    version = _free(out, given)
-                    aside.rename(out / str(version))
+                aside.rename(out / str(version))
     return out / str(version)
 
 

@@ -23,8 +23,7 @@ from export.server.errors import ServingError
 from export.server.model_server import ModelServer
 from export.server.models import ServedModel
 from export.server.versions import VersionManager, find_versions
-from macaron_tf.engines import saved_model
-from macaron_tf.engines.saved_model import _aside, write_version
+from macaron_tf.engines.saved_model import write_version
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from tests import ram_paths
@@ -92,16 +91,11 @@ def test_a_version_is_whole(disk_or_bucket):
     refuses("--version 2 exists", write, out, version=2)
 
 
-def test_a_number_that_is_taken_meanwhile_is_left_to_the_other(tmp_path, monkeypatch):
-    def taken(*_):
-        monkeypatch.undo()
-        write(tmp_path)
-
-    monkeypatch.setattr(saved_model, "write_warm_up", taken)
-    assert write(tmp_path).name == "2"
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["1", "2"]
-    monkeypatch.setattr(saved_model, "write_warm_up", lambda *_: (tmp_path / "7").mkdir())
-    refuses("--version 7 exists", write, tmp_path, 7)
+def test_exports_of_a_model_are_written_one_after_another(tmp_path):
+    with concurrent.futures.ThreadPoolExecutor(3) as threads:
+        written = list(threads.map(write, [tmp_path] * 3))
+    assert sorted(path.name for path in written) == ["1", "2", "3"]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["1", "2", "3"]
     refuses("a path is empty", write, "")
 
 
@@ -124,21 +118,18 @@ def test_the_next_version_never_overflows(tmp_path):
 def test_an_export_removes_what_a_killed_one_left(tmp_path):
     code = """
 import os, signal, sys
-from macaron_tf.engines import saved_model as module
+from macaron_tf.engines import saved_model
 def kill(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
-module.tf.saved_model.save = kill
+saved_model.tf.saved_model.save = kill
 from tests.export.test_versions import write
 write(sys.argv[1])
 """
     killed = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
     assert killed.returncode == -signal.SIGKILL
-    (left,) = tmp_path.iterdir()
+    assert [entry.name for entry in tmp_path.iterdir()] == [".exporting"]
     copy = tmp_path / ".tmp-20261231"  # somebody's copy in progress
     (copy / "variables").mkdir(parents=True)
-    with _aside(tmp_path) as live:  # an export in progress
-        assert not left.exists()
-        write(tmp_path)
-        assert os.path.isdir(live) and copy.is_dir()
+    write(tmp_path)
     assert {entry.name for entry in tmp_path.iterdir()} == {"1", copy.name}
 
 
