@@ -6,14 +6,14 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
-from tensorflow_serving.apis import get_model_metadata_pb2
+from tensorflow_serving.apis import get_model_metadata_pb2, get_model_status_pb2
 
 from export.server.batching import Batcher
 from export.server.config import ServerConfig
 from export.server.errors import Code, ServingError, no_status, not_found
 from export.server.metrics import Metrics
 from export.server.servable import Servable, Signature
-from export.server.versions import Lease, VersionManager, VersionStatus
+from export.server.versions import VersionManager
 
 # A model's name, version (None = the current one) and label, as a request gives them.
 Spec = tuple[str, int | None, str]
@@ -65,25 +65,24 @@ class ServingCore:
         self.bodies = Bodies(config.max_total_body_bytes or 16 * config.max_body_bytes)
         self._batcher = batcher
 
-    def statuses(self, spec: Spec) -> list[VersionStatus]:
+    def statuses(self, spec: Spec) -> get_model_status_pb2.GetModelStatusResponse:
         """The states of one or all versions, newest first.
 
         Raises:
             ServingError: NOT_FOUND, or INVALID_ARGUMENT for an unknown label.
         """
-        name, version, label = spec
-        if (found := self.models.get(name)) is None:
-            raise no_status(name, version)
-        return found.statuses(found.labelled(label) if label else version)
+        manager, version = self._model(spec, no_status)
+        return get_model_status_pb2.GetModelStatusResponse(
+            model_version_status=manager.statuses(version)
+        )
 
     def signatures(self, spec: Spec) -> tuple[int, get_model_metadata_pb2.SignatureDefMap]:
         """A version's number and its signatures; raises as `submit`."""
-        lease = self._acquire(spec)
-        found = get_model_metadata_pb2.SignatureDefMap()
-        for key, signature in lease.servable.signature_defs.items():
-            found.signature_def[key].CopyFrom(signature)
-        lease.release()
-        return lease.servable.version, found
+        manager, version = self._model(spec, not_found)
+        servable = manager.acquire(version)
+        manager.release(servable)
+        signatures = servable.signature_defs
+        return servable.version, get_model_metadata_pb2.SignatureDefMap(signature_def=signatures)
 
     def submit(
         self, spec: Spec, read: Callable[[Servable], tuple[Signature, dict[str, np.ndarray]]]
@@ -100,16 +99,17 @@ class ServingCore:
             ServingError: NOT_FOUND; INVALID_ARGUMENT for an unknown label, or inputs that the
                 signature does not take; UNAVAILABLE while it loads; see also `Batcher.submit`.
         """
-        lease = self._acquire(spec)
+        manager, version = self._model(spec, not_found)
+        servable = manager.acquire(version)
         try:
-            signature, inputs = read(lease.servable)
+            signature, inputs = read(servable)
             rows = signature.check(inputs, self.config.max_request_rows)
-            future = self._batcher.submit(lease.servable, signature, inputs, rows)
+            future = self._batcher.submit(servable, signature, inputs, rows)
         except BaseException:
-            lease.release()
+            manager.release(servable)
             raise
-        future.add_done_callback(lambda _: lease.release())
-        return future, lease.servable
+        future.add_done_callback(lambda _: manager.release(servable))
+        return future, servable
 
     def measured(self, name: str, protocol: str) -> contextlib.AbstractContextManager:
         """Measures a request of "REST" or "GRPC"; not one for a model that is not here."""
@@ -122,8 +122,9 @@ class ServingCore:
         """Whether a version of each model is loaded."""
         return all(found.current is not None for found in self.models.values())
 
-    def _acquire(self, spec: Spec) -> Lease:
+    def _model(self, spec: Spec, absent: Callable) -> tuple[VersionManager, int | None]:
+        """The model and the version that a request names; raises `absent` of another model."""
         name, version, label = spec
         if (found := self.models.get(name)) is None:
-            raise not_found(name, version)
-        return found.acquire(found.labelled(label) if label else version)
+            raise absent(name, version)
+        return found, found.labelled(label) if label else version

@@ -102,14 +102,7 @@ class _Services(
 
     def GetModelStatus(self, request, context) -> get_model_status_pb2.GetModelStatusResponse:
         """The states of one or all versions."""
-        response = get_model_status_pb2.GetModelStatusResponse()
-        for status in self._core.statuses(_model_spec(request)):
-            entry = response.model_version_status.add()
-            entry.version = status.version
-            entry.state = get_model_status_pb2.ModelVersionStatus.State.Value(status.state)
-            entry.status.error_code = status.code.value[0]
-            entry.status.error_message = status.message
-        return response
+        return self._core.statuses(_model_spec(request))
 
 
 def build_server(core: ServingCore) -> tuple[grpc.Server, int]:

@@ -125,15 +125,11 @@ class ModelServer:
     def example(self) -> str:
         """A curl command that the first model answers."""
         manager = next(iter(self.models.values()))
-        lease = manager.acquire()
-        try:
-            signature = lease.servable.signature(DEFAULT_SIGNATURE)
-            specs = sorted(signature.inputs.items())
-            inputs = {name: _example_value(name, spec) for name, spec in specs}
-            row_form = signature.batchable
-        finally:
-            lease.release()
-        if row_form:
+        servable = manager.acquire()
+        manager.release(servable)
+        signature = servable.signature(DEFAULT_SIGNATURE)
+        inputs = {name: _example_value(name, spec) for name, spec in signature.inputs.items()}
+        if signature.batchable:
             rows = {name: value[0] for name, value in inputs.items()}
             body = {"instances": [rows if len(rows) > 1 else next(iter(rows.values()))]}
         else:
@@ -169,9 +165,9 @@ def _load(manager: VersionManager) -> None:
     if manager.current is None:
         found = model.candidates(find_versions(model.base_path))
         reasons = [
-            f"version {status.version}: {status.message.splitlines()[0][:200]}"
-            for status in (manager.statuses() if found else ())
-            if status.message
+            f"version {each.version}: {each.status.error_message.splitlines()[0][:200]}"
+            for each in (manager.statuses() if found else ())
+            if each.status.error_message
         ]
         if not reasons:
             asked = ", ".join(map(str, sorted(model.only or ())))

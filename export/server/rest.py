@@ -27,6 +27,11 @@ _STATUS = re.compile(rf"/v1/models(?:/(?P<name>[^/:]+){_WHICH}(?P<metadata>/meta
 # A page that asks the models from a browser; nothing on it comes from elsewhere.
 _PAGE = pathlib.Path(__file__).with_name("page.html").read_bytes()
 _POLICY = "default-src 'self' 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
+_fields = functools.partial(
+    json_format.MessageToDict,
+    preserving_proto_field_name=True,
+    always_print_fields_with_no_presence=True,
+)
 _DECODERS = 2  # threads that parse and print JSON: the loop itself never works long
 
 
@@ -69,7 +74,10 @@ class RestApi:
             with self._core.measured(name, "REST"):
                 return await self._predict(predict, body)
         if known:
-            return self._metadata(known) if known["metadata"] else self._status(known)
+            spec = _model_spec(known)
+            if known["metadata"]:
+                return self._metadata(spec)
+            return _json_response(_fields(self._core.statuses(spec)))
         if head.path == metrics.PATH:
             page = self._core.metrics.text().encode()
             return Response(200, page, content_type=metrics.CONTENT_TYPE)
@@ -81,26 +89,11 @@ class RestApi:
         ready = self._core.ready
         return Response(200 if ready else 503, json.dumps({"ready": ready}).encode())
 
-    def _status(self, match: re.Match) -> Response:
-        statuses = self._core.statuses(_model_spec(match))
-        versions = [
-            {
-                "version": str(status.version),
-                "state": status.state,
-                "status": {"error_code": status.code.name, "error_message": status.message},
-            }
-            for status in statuses
-        ]
-        return _json_response({"model_version_status": versions})
-
-    def _metadata(self, match: re.Match) -> Response:
-        spec = _model_spec(match)
+    def _metadata(self, spec: Spec) -> Response:
         number, signatures = self._core.signatures(spec)
         served = {"name": spec[0], "signature_name": "", "version": str(number)}
-        printed = json_format.MessageToDict(
-            signatures, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-        )
-        return _json_response({"model_spec": served, "metadata": {"signature_def": printed}})
+        found = {"signature_def": _fields(signatures)}
+        return _json_response({"model_spec": served, "metadata": found})
 
     async def _predict(self, match: re.Match, body: bytearray) -> Response:
         if match["method"].lower() != "predict":

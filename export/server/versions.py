@@ -7,6 +7,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from tensorflow_serving.apis.get_model_status_pb2 import ModelVersionStatus
+
 from export.server.errors import Code, from_exception, invalid, no_status, not_found, not_loaded
 from export.server.models import ServedModel
 from export.server.servable import Servable
@@ -55,16 +57,6 @@ def check_base_path(base_path: str) -> None:
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class VersionStatus:
-    """A version's state as TensorFlow Serving reports it, and the error that ended it."""
-
-    version: int
-    state: str  # START, LOADING, AVAILABLE, UNLOADING or END
-    code: Code = Code.OK
-    message: str = ""
-
-
 @dataclasses.dataclass
 class _Failure:
     """A version that did not load: tried again when its files change, or after a while."""
@@ -72,19 +64,6 @@ class _Failure:
     fingerprint: Fingerprint
     attempts: int
     retry_at: float
-
-
-class Lease:
-    """Keeps a version loaded while a request uses it."""
-
-    def __init__(self, servable: Servable, release: Callable[[Servable], None]):
-        self.servable = servable
-        self._release = release
-
-    def release(self) -> None:
-        """Ends the lease; further calls do nothing."""
-        release, self._release = self._release, lambda servable: None
-        release(self.servable)
 
 
 class VersionManager:
@@ -112,7 +91,7 @@ class VersionManager:
         self._lock = threading.Lock()
         self._serving: dict[int, Servable] = {}
         self._leases: dict[Servable, int] = {}
-        self._statuses: dict[int, VersionStatus] = {}
+        self._statuses: dict[int, ModelVersionStatus] = {}
         self._failures: dict[int, _Failure] = {}
         self._seen: dict[int, Fingerprint] = {}
         self._stop = threading.Event()
@@ -135,8 +114,8 @@ class VersionManager:
             raise invalid(f"Unrecognized servable version label: {label}")
         return self.model.labels[label]
 
-    def acquire(self, version: int | None = None) -> Lease:
-        """Holds a version for one request; None is the current one.
+    def acquire(self, version: int | None = None) -> Servable:
+        """Keeps a version loaded for one request, until its `release`; None is the current one.
 
         Raises:
             ServingError: NOT_FOUND for a version not served, UNAVAILABLE for one being loaded.
@@ -145,15 +124,20 @@ class VersionManager:
             newest = max(self._serving, default=None)
             servable = self._serving.get(newest if version is None else version)
             if servable is None:
-                status = self._statuses.get(version) if version is not None else None
-                waits = status is not None and status.state in ("START", "LOADING")
-                if waits or version is None:
+                status = self._statuses.get(version)
+                if version is None or (status and status.state == ModelVersionStatus.LOADING):
                     raise not_loaded(self.model.name)
                 raise not_found(self.model.name, version)
             self._leases[servable] += 1
-        return Lease(servable, self._release)
+        return servable
 
-    def statuses(self, version: int | None = None) -> list[VersionStatus]:
+    def release(self, servable: Servable) -> None:
+        """Ends what `acquire` began."""
+        with self._lock:
+            self._leases[servable] -= 1
+        self._close_if_idle(servable)
+
+    def statuses(self, version: int | None = None) -> list[ModelVersionStatus]:
         """States of one version, or of all, newest first; a ServingError where there is none."""
         with self._lock:
             statuses = sorted(self._statuses.items(), reverse=True)
@@ -225,7 +209,7 @@ class VersionManager:
     def _load(self, version: int, path: str) -> bool:
         started, fingerprint = time.monotonic(), _fingerprint(path)
         with self._lock:
-            self._statuses[version] = VersionStatus(version, "LOADING")
+            self._statuses[version] = _status(version, "LOADING")
         try:
             servable = self._loader(path, version)
             servable.warm_up()  # logs its own failures; they do not keep a version from serving
@@ -233,7 +217,7 @@ class VersionManager:
             failed = from_exception(error)
             attempts = self._failures[version].attempts + 1 if version in self._failures else 1
             wait = min(_MAX_RETRY_SECONDS, self._poll_seconds * 2.0**attempts)
-            status = VersionStatus(version, "END", failed.code, failed.message)
+            status = _status(version, "END", failed.code, failed.message)
             with self._lock:
                 self._failures[version] = _Failure(fingerprint, attempts, time.monotonic() + wait)
                 self._statuses[version] = status
@@ -242,7 +226,7 @@ class VersionManager:
         with self._lock:
             self._failures.pop(version, None)
             self._leases[servable] = 0
-            self._statuses[version] = VersionStatus(version, "AVAILABLE")
+            self._statuses[version] = _status(version, "AVAILABLE")
             self._serving[version] = servable
         seconds = time.monotonic() - started
         _LOG.info("%s: version %d serves after %.1f s", self.model.name, version, seconds)
@@ -251,12 +235,7 @@ class VersionManager:
     def _retire(self, version: int) -> None:
         with self._lock:
             servable = self._serving.pop(version)
-            self._statuses[version] = VersionStatus(version, "UNLOADING")
-        self._close_if_idle(servable)
-
-    def _release(self, servable: Servable) -> None:
-        with self._lock:
-            self._leases[servable] -= 1
+            self._statuses[version] = _status(version, "UNLOADING")
         self._close_if_idle(servable)
 
     def _close_if_idle(self, servable: Servable) -> None:
@@ -266,9 +245,17 @@ class VersionManager:
                 return
             del self._leases[servable]
             if version not in self._serving:  # it may have come back
-                self._statuses[version] = VersionStatus(version, "END")
+                self._statuses[version] = _status(version, "END")
         servable.close()
         _LOG.info("%s: version %d is unloaded", self.model.name, version)
+
+
+def _status(
+    version: int, state: str, code: Code = Code.OK, message: str = ""
+) -> ModelVersionStatus:
+    """A version's state, and the error that ended it."""
+    error = {"error_code": code.value[0], "error_message": message}
+    return ModelVersionStatus(version=version, state=state, status=error)
 
 
 def _fingerprint(path: str) -> Fingerprint:

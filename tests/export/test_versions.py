@@ -199,7 +199,7 @@ def settle(manager) -> int:
 
 
 def states(manager):
-    return {status.version: status.state for status in manager.statuses()}
+    return {status.version: status.State.Name(status.state) for status in manager.statuses()}
 
 
 def test_only_complete_integer_folders_are_versions(tmp_path):
@@ -222,13 +222,12 @@ def test_the_newest_version_is_taken_up_once_its_copy_has_settled(manager, tmp_p
 
 
 def test_an_old_version_is_closed_after_its_last_request(manager, tmp_path):
-    lease = manager.acquire()
+    servable = manager.acquire()
     publish(tmp_path, 2)
     settle(manager)
-    assert states(manager) == {2: "AVAILABLE", 1: "UNLOADING"} and not lease.servable.closed
-    lease.release()
-    lease.release()  # a second release is nothing
-    assert states(manager)[1] == "END" and lease.servable.closed
+    assert states(manager) == {2: "AVAILABLE", 1: "UNLOADING"} and not servable.closed
+    manager.release(servable)
+    assert states(manager)[1] == "END" and servable.closed
 
 
 def test_a_broken_version_is_reported_skipped_and_tried_again_when_it_changes(manager, tmp_path):
@@ -236,7 +235,8 @@ def test_a_broken_version_is_reported_skipped_and_tried_again_when_it_changes(ma
     for _ in range(3):
         manager.poll()
     (status,) = manager.statuses(3)
-    assert (manager.current, status.state) == (1, "END") and "truncated file" in status.message
+    assert (manager.current, status.state) == (1, status.END)
+    assert "truncated file" in status.status.error_message
     publish(tmp_path, 2)  # an intact one below the broken one is better than version 1
     assert settle(manager) == 2
     publish(tmp_path, 3, "mended")
