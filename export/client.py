@@ -39,7 +39,7 @@ from typing import Any
 from macaron_tf.cli.arguments import Parser, argument, count
 from macaron_tf.cli.program import decoded, exit_on_user_error
 from macaron_tf.errors import UserError, check_whole, parse_json
-from macaron_tf.io.serving import MAX_VERSION
+from macaron_tf.io.serving import MAX_VERSION, as_json
 
 _BUSY = (429, 503)
 _SIGNATURE = "serving_default"
@@ -395,15 +395,7 @@ class GrpcClient(Client):
             number = tf.dtypes.as_dtype(types_pb2.DataType.Value(dtype))
             request.inputs[name].CopyFrom(tf.make_tensor_proto(values, dtype=number))
         response = self._ask(self._stub.Predict, request)
-        outputs = {}
-        for name, proto in response.outputs.items():
-            array = tf.make_ndarray(proto)
-            if proto.dtype == tf.string.as_datatype_enum:
-                text = [value.decode("utf-8", "replace") for value in array.reshape(-1)]
-                array = array.astype(object)
-                array.flat = text
-            outputs[name] = array.tolist()
-        return outputs
+        return {name: as_json(name, tf.make_ndarray(p)) for name, p in response.outputs.items()}
 
 
 def text_of(answer: Mapping[str, Any]) -> str:

@@ -76,13 +76,17 @@ class ServingCore:
             model_version_status=manager.statuses(version)
         )
 
-    def signatures(self, spec: Spec) -> tuple[int, get_model_metadata_pb2.SignatureDefMap]:
+    def metadata(self, spec: Spec) -> get_model_metadata_pb2.GetModelMetadataResponse:
         """A version's number and its signatures; raises as `submit`."""
         manager, version = self._model(spec, not_found)
         servable = manager.acquire(version)
         manager.release(servable)
-        signatures = servable.signature_defs
-        return servable.version, get_model_metadata_pb2.SignatureDefMap(signature_def=signatures)
+        signatures = get_model_metadata_pb2.SignatureDefMap(signature_def=servable.signature_defs)
+        response = get_model_metadata_pb2.GetModelMetadataResponse()
+        response.model_spec.name = spec[0]
+        response.model_spec.version.value = servable.version
+        response.metadata["signature_def"].Pack(signatures)
+        return response
 
     def submit(
         self, spec: Spec, read: Callable[[Servable], tuple[Signature, dict[str, np.ndarray]]]

@@ -25,7 +25,6 @@ from export.server.servable import Servable, Signature
 _LOG = logging.getLogger(__name__)
 # A call blocks its thread until its batch is done, so the pool is larger than a full batch.
 _THREADS = 64
-_SIGNATURE_FIELD = "signature_def"
 # Typed fields of a TensorProto, as TensorFlow Serving fills them: clients read
 # `outputs["scores"].float_val`, which `tensor_content` would leave empty.
 _FIELDS = {
@@ -91,14 +90,9 @@ class _Services(
         if not request.metadata_field:
             raise invalid("GetModelMetadataRequest must specify at least one metadata_field")
         for field in request.metadata_field:
-            if field != _SIGNATURE_FIELD:
+            if field != "signature_def":
                 raise invalid(f"Metadata field {field} is not supported")
-        version, signatures = self._core.signatures(_model_spec(request))
-        response = get_model_metadata_pb2.GetModelMetadataResponse()
-        response.model_spec.name = request.model_spec.name
-        response.model_spec.version.value = version
-        response.metadata[_SIGNATURE_FIELD].Pack(signatures)
-        return response
+        return self._core.metadata(_model_spec(request))
 
     def GetModelStatus(self, request, context) -> get_model_status_pb2.GetModelStatusResponse:
         """The states of one or all versions."""

@@ -6,6 +6,7 @@ answered before the connection closes.
 """
 
 import asyncio
+import concurrent.futures
 import contextlib
 import dataclasses
 import gzip
@@ -72,52 +73,43 @@ class HttpServer:
         self._config = config
         self._handler = handler
         self._bodies = bodies
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="http", daemon=True)
-        self._server: asyncio.Server | None = None
         self._connections: dict[asyncio.Task, _Connection] = {}
         self._stopping = False
         self.port = 0
 
     def start(self) -> None:
         """Binds and begins to accept; an OSError where the address cannot be bound."""
+        bound = concurrent.futures.Future()
+        serve = self._serve(bound)
+        self._thread = threading.Thread(target=asyncio.run, args=(serve,), name="http", daemon=True)
         self._thread.start()
-        try:
-            self._call(self._start())
-        except BaseException:
-            self._close_loop()
-            raise
+        self.port = bound.result()
 
     def stop(self, grace_seconds: float) -> None:
         """Stops accepting, lets requests under way finish, and closes all connections."""
-        self._call(self._stop(grace_seconds))
-        self._close_loop()
-
-    def _call(self, coroutine) -> None:
-        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
-
-    def _close_loop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._loop.call_soon_threadsafe(self._grace.set_result, grace_seconds)
         self._thread.join()
-        self._loop.close()
 
-    async def _start(self) -> None:
-        self._server = await asyncio.start_server(
-            self._accept, self._config.host, self._config.rest_port, backlog=512
-        )
-        self.port = self._server.sockets[0].getsockname()[1]
-
-    async def _stop(self, grace_seconds: float) -> None:
+    async def _serve(self, bound: concurrent.futures.Future) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._grace = self._loop.create_future()
+        config = self._config
+        try:
+            server = await asyncio.start_server(
+                self._accept, config.host, config.rest_port, backlog=512
+            )
+        except BaseException as error:
+            bound.set_exception(error)
+            return
+        bound.set_result(server.sockets[0].getsockname()[1])
+        grace_seconds = await self._grace
         self._stopping = True
-        self._server.close()
+        server.close()
         for task, connection in list(self._connections.items()):
             if connection.idle:
                 task.cancel()
-        if self._connections:
-            _, late = await asyncio.wait(list(self._connections), timeout=grace_seconds)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+        if self._connections:  # those that are late end with the loop
+            await asyncio.wait(list(self._connections), timeout=grace_seconds)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

@@ -47,14 +47,6 @@ def _object(pairs: list[tuple]) -> dict:
     return found
 
 
-def signature_name(document: dict) -> str:
-    """The optional "signature_name" of a request."""
-    name = document.get("signature_name", "")
-    if not isinstance(name, str):
-        raise invalid("'signature_name' key must be a string value")
-    return name
-
-
 def decode_inputs(document: dict, signature: Signature) -> tuple[dict[str, np.ndarray], bool]:
     """The tensors of a predict request.
 

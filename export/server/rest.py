@@ -76,7 +76,9 @@ class RestApi:
         if known:
             spec = _model_spec(known)
             if known["metadata"]:
-                return self._metadata(spec)
+                found = _fields(self._core.metadata(spec))
+                del found["metadata"]["signature_def"]["@type"]
+                return _json_response(found)
             return _json_response(_fields(self._core.statuses(spec)))
         if head.path == metrics.PATH:
             page = self._core.metrics.text().encode()
@@ -89,12 +91,6 @@ class RestApi:
         ready = self._core.ready
         return Response(200 if ready else 503, json.dumps({"ready": ready}).encode())
 
-    def _metadata(self, spec: Spec) -> Response:
-        number, signatures = self._core.signatures(spec)
-        served = {"name": spec[0], "signature_name": "", "version": str(number)}
-        found = {"signature_def": _fields(signatures)}
-        return _json_response({"model_spec": served, "metadata": found})
-
     async def _predict(self, match: re.Match, body: bytearray) -> Response:
         if match["method"].lower() != "predict":
             raise ServingError(
@@ -105,7 +101,10 @@ class RestApi:
         def read(servable: Servable):
             nonlocal row_form
             document = json_tensors.parse_body(body, self._core.config.max_request_values)
-            signature = servable.signature(json_tensors.signature_name(document))
+            name = document.get("signature_name", "")
+            if not isinstance(name, str):
+                raise invalid("'signature_name' key must be a string value")
+            signature = servable.signature(name)
             inputs, row_form = json_tensors.decode_inputs(document, signature)
             return signature, inputs
 

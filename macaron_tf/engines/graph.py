@@ -2,7 +2,7 @@
 
 import functools
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import keras
@@ -154,8 +154,9 @@ def columns_of(names: Sequence[str], given: Sequence[Any]) -> tuple[list[list[st
         UserError: other than that.
     """
     if len(given) == len(names) > 1:
-        columns = [[*_texts_of(column)] for column in given]
         one = all(isinstance(column, str | bytes) for column in given)
+        lists = ([c] if isinstance(c, str | bytes) else _examples_of(c) for c in given)
+        columns = [[*map(_as_text, column)] for column in lists]
     elif len(given) == 1:
         [examples] = given
         one = isinstance(examples, str | bytes | tuple | dict)
@@ -176,12 +177,6 @@ def columns_of(names: Sequence[str], given: Sequence[Any]) -> tuple[list[list[st
                     f"{name} {number} is {text!r:.60}, no text: leave it out, or give ''"
                 )
     return columns, one
-
-
-def _texts_of(column: Any) -> Iterator[Any]:
-    if isinstance(column, str | bytes):
-        column = [column]
-    return (_as_text(text) for text in _examples_of(column))
 
 
 def _examples_of(examples: Any) -> Iterable[Any]:
