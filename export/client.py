@@ -464,13 +464,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Runs the command."""
     parsed = parse_arguments(arguments)
     kind, address = (GrpcClient, parsed.grpc) if parsed.grpc else (RestClient, parsed.url)
-    client = kind(
-        address,
-        parsed.name,
-        parsed.version,
-        parsed.timeout,
-        parsed.batch_size,
-    )
+    client = kind(address, parsed.name, parsed.version, parsed.timeout, parsed.batch_size)
 
     def show(lines: list[str], first: int) -> None:
         if parsed.n_best:

@@ -53,7 +53,6 @@ class Batcher:
         self._queues: dict[object, deque[_Task]] = {}
         self._stopping = False
         self._changed = threading.Condition()
-        self.batches = 0  # calls of the model so far
         self._threads = [
             threading.Thread(target=self._work, name=f"batch-{i}", daemon=True)
             for i in range(workers)
@@ -151,17 +150,12 @@ class Batcher:
 
     def _run(self, tasks: list[_Task]) -> None:
         requests = [(task.rows, task.inputs) for task in tasks]
-        run = functools.partial(self._call, tasks[0].servable, tasks[0].signature)
+        run = functools.partial(tasks[0].servable.run, tasks[0].signature)
         for number, found in run_joined(run, tasks[0].signature, requests):
             if isinstance(found, Exception):
                 tasks[number].future.set_exception(found)
             else:
                 tasks[number].future.set_result(found)
-
-    def _call(self, servable: Servable, signature: Signature, inputs: Arrays) -> Arrays:
-        with self._changed:
-            self.batches += 1
-        return servable.run(signature, inputs)
 
 
 def run_joined(

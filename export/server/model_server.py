@@ -36,7 +36,6 @@ class ModelServer:
     def __init__(self, config: ServerConfig):
         self.config = config
         self.models: dict[str, VersionManager] = {}
-        self.batcher: Batcher | None = None
         self.rest_port = self.grpc_port = 0
         # To be called at the end with the seconds of grace; the last added first.
         self._stops: list[Callable[[float], None]] = []
@@ -139,12 +138,12 @@ class ModelServer:
 
     def _bind(self) -> ServingCore:
         config = self.config
-        self.batcher = Batcher(
+        batcher = Batcher(
             config.max_batch_size, config.batch_timeout_ms, config.max_queue, config.workers
         )
-        core = ServingCore(config, self.models, self.batcher)
+        core = ServingCore(config, self.models, batcher)
         rest = RestApi(core)
-        self._stops += [lambda _: rest.close(), self.batcher.stop]
+        self._stops += [lambda _: rest.close(), batcher.stop]
         http = HttpServer(config, rest.handle, core.bodies)
         with _port("REST", "--rest-port", config.rest_port):
             http.start()

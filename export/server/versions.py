@@ -1,5 +1,6 @@
 """The versions of a model: found on disk, loaded in the background, switched under load."""
 
+import contextlib
 import dataclasses
 import logging
 import os
@@ -264,9 +265,7 @@ def _fingerprint(path: str) -> Fingerprint:
     for folder, folders, names in os.walk(path):  # passes over a folder that is removed meanwhile
         for name in folders + names:
             file = os.path.join(folder, name)
-            try:
+            with contextlib.suppress(OSError):  # removed meanwhile: the next one will differ
                 info = os.stat(file)
-            except OSError:
-                continue  # removed during the scan: the next fingerprint will differ
-            files.append((file, info.st_size, info.st_mtime_ns))
+                files.append((file, info.st_size, info.st_mtime_ns))
     return tuple(sorted(files))

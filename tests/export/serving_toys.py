@@ -8,6 +8,8 @@ import sys
 
 import tensorflow as tf
 
+from export.server.servable import Servable
+
 WORDS = tf.TensorSpec([None], tf.string)
 
 
@@ -95,6 +97,18 @@ def call(port: int, method: str, path: str, body=None, headers=None) -> tuple[in
         return response.status, json.loads(response.read())
     finally:
         connection.close()
+
+
+def count_calls(monkeypatch) -> list[str]:
+    """Names of the signatures that models run from now on, one for each call."""
+    calls, run = [], Servable.run
+
+    def counted(servable, signature, inputs):
+        calls.append(signature.name)
+        return run(servable, signature, inputs)
+
+    monkeypatch.setattr(Servable, "run", counted)
+    return calls
 
 
 READER = """

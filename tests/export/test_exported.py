@@ -54,7 +54,7 @@ from tests.experiments.task_toys import (
     write_toy,
     write_untrained,
 )
-from tests.export.serving_toys import ask_elsewhere, call
+from tests.export.serving_toys import ask_elsewhere, call, count_calls
 from tests.hard_texts import HARDEST, SURROGATES
 from tests.harness import refuses
 from tests.interop.toys import write_bert, write_modules
@@ -500,7 +500,8 @@ def test_translations_are_the_runs(number_hypotheses, answers):
     assert "a line has more than 256 tokens: split it" in long["error"]
 
 
-def test_lines_too_long_cost_those_merged_with_them_one_run(folder, number_hypotheses):
+def test_lines_too_long_cost_those_merged_with_them_one_run(folder, number_hypotheses, monkeypatch):
+    calls = count_calls(monkeypatch)
     batcher = Batcher(max_batch_size=8, timeout_ms=60_000, max_queue=8, workers=1)
     servable = Servable(str(served(folder, "numbers")), 1)
     long = "one " * 300
@@ -517,7 +518,7 @@ def test_lines_too_long_cost_those_merged_with_them_one_run(folder, number_hypot
         else:
             best = number_hypotheses[NUMBERS.index(line)][0].text
             assert future.result(60)["translations"][0, 0] == best.encode()
-    assert batcher.batches == 5  # all, the good, the bad, and each of these
+    assert len(calls) == 5  # all, the good, the bad, and each of these
     batcher.stop(5)
     servable.close()
 

@@ -30,8 +30,8 @@ class Doubler:
         self.gate.set()
 
     def run(self, signature, inputs):
-        self.gate.wait(10)
         self.calls.append(len(inputs["x"]))
+        self.gate.wait(10)
         if (inputs["x"] < 0).any():
             raise self.error(inputs["x"])
         return {"y": self.result(inputs["x"])}
@@ -130,7 +130,7 @@ def test_a_full_queue_refuses_at_once(batcher):
     model = Doubler()
     model.gate.clear()
     futures = [submit(batcher, model, *range(8))]
-    while batcher.batches == 0:  # the worker holds the first batch
+    while not model.calls:  # the worker holds the first batch
         time.sleep(0.01)
     futures += [submit(batcher, model, i) for i in range(20)]
     with pytest.raises(ServingError, match="20 requests are waiting") as caught:
