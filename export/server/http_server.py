@@ -28,6 +28,7 @@ from export.server.errors import Code, ServingError
 _LOG = logging.getLogger(__name__)
 _MAX_HEAD = 32 * 1024  # bytes of a request's head
 _UNPACKED = 1024 * 1024  # bytes that are unpacked at once
+_THREADS = 2  # that parse and print JSON, and unpack: the loop itself never works long
 _LINGER_SECONDS = 2.0  # how long the rest of a refused request is read and thrown away
 _ORIGIN = re.compile(r"https?://[^/?#]+(?=[/?#]|$)", re.I)  # of an absolute-form target
 
@@ -92,6 +93,7 @@ class HttpServer:
 
     async def _serve(self, bound: concurrent.futures.Future) -> None:
         self._loop = asyncio.get_running_loop()
+        self._loop.set_default_executor(concurrent.futures.ThreadPoolExecutor(_THREADS, "http"))
         self._grace = self._loop.create_future()
         config = self._config
         try:

@@ -82,10 +82,9 @@ def encode_outputs(outputs: dict[str, np.ndarray], row_form: bool) -> bytes:
     Raises:
         ServingError: INVALID_ARGUMENT when row form is asked of outputs without equal rows.
     """
-    if row_form:
-        _check_rows(outputs)
     try:
         if row_form:
+            _check_rows(outputs)
             return _print({"predictions": as_rows(outputs)}).encode("utf-8")
         answer = {name: as_json(name, array) for name, array in outputs.items()}
     except ValueError as error:

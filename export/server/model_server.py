@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Iterator
 
 import grpc
-import numpy as np
 
 from export.server.batching import Batcher
 from export.server.config import ServerConfig
@@ -19,8 +18,9 @@ from export.server.models import ServedModel, served_models
 from export.server.rest import RestApi
 from export.server.servable import DEFAULT_SIGNATURE
 from export.server.versions import VersionManager, check_base_path, find_versions
-from macaron_tf.engines.warm_up import CONTROLS, TEXT, typical
+from macaron_tf.engines.warm_up import TEXT, typical
 from macaron_tf.errors import UserError
+from macaron_tf.io.serving import as_json
 
 _LOG = logging.getLogger(__name__)
 
@@ -127,7 +127,8 @@ class ModelServer:
         servable = manager.acquire()
         manager.release(servable)
         signature = servable.signature(DEFAULT_SIGNATURE)
-        inputs = {name: _example_value(name, spec) for name, spec in signature.inputs.items()}
+        specs = signature.inputs.items()
+        inputs = {name: as_json(name, typical(name, spec, TEXT)) for name, spec in specs}
         if signature.batchable:
             rows = {name: value[0] for name, value in inputs.items()}
             body = {"instances": [rows if len(rows) > 1 else next(iter(rows.values()))]}
@@ -142,9 +143,8 @@ class ModelServer:
             config.max_batch_size, config.batch_timeout_ms, config.max_queue, config.workers
         )
         core = ServingCore(config, self.models, batcher)
-        rest = RestApi(core)
-        self._stops += [lambda _: rest.close(), batcher.stop]
-        http = HttpServer(config, rest.handle, core.bodies)
+        self._stops.append(batcher.stop)
+        http = HttpServer(config, RestApi(core).handle, core.bodies)
         with _port("REST", "--rest-port", config.rest_port):
             http.start()
         self.rest_port = http.port
@@ -178,15 +178,6 @@ def _load(manager: VersionManager) -> None:
                 f"the model {model.name!r}: the label {label!r} names version {version}, which is "
                 f"not served; of {model.base_path} are {', '.join(map(str, manager.served))}"
             )
-
-
-def _example_value(name: str, spec):
-    value = typical(name, spec, TEXT)
-    if value.dtype == object:
-        value[...] = TEXT  # JSON has no bytes
-    elif name in CONTROLS:
-        return np.full(value.shape, CONTROLS[name]).tolist()  # 0.9, not float32's 0.8999...
-    return value.tolist()
 
 
 def _stop_both(grpc_server: grpc.Server, http: HttpServer, grace: float) -> None:

@@ -1,7 +1,6 @@
 """TensorFlow Serving's REST API: model status, metadata, predict and metrics."""
 
 import asyncio
-import concurrent.futures
 import functools
 import json
 import logging
@@ -32,7 +31,6 @@ _fields = functools.partial(
     preserving_proto_field_name=True,
     always_print_fields_with_no_presence=True,
 )
-_DECODERS = 2  # threads that parse and print JSON: the loop itself never works long
 
 
 class RestApi:
@@ -46,7 +44,6 @@ class RestApi:
 
     def __init__(self, core: ServingCore):
         self._core = core
-        self._pool = concurrent.futures.ThreadPoolExecutor(_DECODERS, thread_name_prefix="json")
 
     async def handle(self, head: Head, body: bytearray) -> Response:
         """The answer to one request; every failure becomes an answer."""
@@ -57,10 +54,6 @@ class RestApi:
         except Exception as error:
             _LOG.exception("%s %s failed", head.method, head.path[:200])
             return error_response(500, from_exception(error).message)
-
-    def close(self) -> None:
-        """Ends the JSON threads."""
-        self._pool.shutdown()
 
     async def _route(self, head: Head, body: bytearray) -> Response:
         predict, known = _PREDICT.fullmatch(head.path), _STATUS.fullmatch(head.path)
@@ -108,8 +101,7 @@ class RestApi:
             inputs, row_form = json_tensors.decode_inputs(document, signature)
             return signature, inputs
 
-        in_thread = functools.partial(asyncio.get_running_loop().run_in_executor, self._pool)
-        future, _ = await in_thread(self._core.submit, spec, read)
+        future, _ = await asyncio.to_thread(self._core.submit, spec, read)
         seconds = self._core.config.request_timeout
         try:
             outputs = await asyncio.wait_for(asyncio.wrap_future(future), seconds)
@@ -117,7 +109,9 @@ class RestApi:
             raise too_late(seconds) from None
         except Exception as error:
             raise from_exception(error) from error
-        return Response(200, await in_thread(json_tensors.encode_outputs, outputs, row_form))
+        return Response(
+            200, await asyncio.to_thread(json_tensors.encode_outputs, outputs, row_form)
+        )
 
 
 def _model_spec(match: re.Match) -> Spec:

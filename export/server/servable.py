@@ -2,7 +2,7 @@
 
 import logging
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -126,10 +126,8 @@ class Servable:
         Serving's own file) are replayed; without them, each signature gets one made-up row.
         A model may refuse a made-up row: that is logged, and is no failure.
         """
-        recorded = pathlib.Path(self.path, WARMUP_REQUESTS)
         try:
-            rows = self._recorded(recorded) if recorded.is_file() else self._made_up()
-            for signature, inputs in rows:
+            for signature, inputs in self._typical_requests():
                 try:
                     self.run(signature, inputs)
                 except tf.errors.OpError as error:
@@ -137,18 +135,19 @@ class Servable:
         except Exception as error:  # of any kind: a model is not worse for a damaged file
             _LOG.warning("warm-up requests of version %d not used: %s", self.version, error)
 
-    def _recorded(self, path: pathlib.Path):
+    def _typical_requests(self) -> Iterator[tuple[Signature, dict[str, np.ndarray]]]:
+        path = pathlib.Path(self.path, WARMUP_REQUESTS)
+        if not path.is_file():
+            for signature in self._signatures.values():
+                inputs = signature.inputs.items()
+                yield signature, {name: typical(name, spec, "warm up") for name, spec in inputs}
+            return
         for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
             request = prediction_log_pb2.PredictionLog.FromString(record).predict_log.request
             signature = self.signature(request.model_spec.signature_name)
             inputs = {name: tf.make_ndarray(proto) for name, proto in request.inputs.items()}
             signature.check(inputs, max_rows=1 << 30)
             yield signature, inputs
-
-    def _made_up(self):
-        for signature in self._signatures.values():
-            inputs = signature.inputs.items()
-            yield signature, {name: typical(name, spec, "warm up") for name, spec in inputs}
 
     def close(self) -> None:
         """Frees the model; no run may be under way."""

@@ -88,8 +88,7 @@ def write_version(
 
 def _free(out: epath.Path, given: int | None) -> int:
     """The number of a new version: the given one, or one more than the greatest there is."""
-    found = [version_of(entry.name) for entry in out.iterdir()]
-    versions = {number for number in found if number is not None}
+    versions = {version_of(entry.name) for entry in out.iterdir()} - {None}
     version = given if given is not None else max(versions, default=0) + 1
     if not 1 <= version <= MAX_VERSION:
         raise UserError(f"--version {version}: give a free number of 1 to {MAX_VERSION}")
