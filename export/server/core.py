@@ -90,14 +90,14 @@ class ServingCore:
 
     def submit(
         self, spec: Spec, read: Callable[[Servable], tuple[Signature, dict[str, np.ndarray]]]
-    ) -> tuple[concurrent.futures.Future, Servable]:
+    ) -> tuple[concurrent.futures.Future, Servable, Signature]:
         """Queues a request; its version stays loaded until the request is done.
 
         Args:
             read: from the version to one of its signatures and arrays by input name, unchecked.
 
         Returns:
-            A future of all outputs by name, and the version.
+            A future of all outputs by name, the version and its signature.
 
         Raises:
             ServingError: NOT_FOUND; INVALID_ARGUMENT for an unknown label, or inputs that the
@@ -113,7 +113,7 @@ class ServingCore:
             manager.release(servable)
             raise
         future.add_done_callback(lambda _: manager.release(servable))
-        return future, servable
+        return future, servable, signature
 
     def measured(self, name: str, protocol: str) -> contextlib.AbstractContextManager:
         """Measures a request of "REST" or "GRPC"; not one for a model that is not here."""

@@ -52,38 +52,34 @@ class _Services(
 
     def Predict(self, request, context) -> predict_pb2.PredictResponse:
         """Runs one signature; `output_filter` chooses outputs."""
-        measured = self._core.measured(request.model_spec.name, "GRPC")
-        with measured, self._core.bodies.share() as take:
-            return self._predict(request, context, take)
-
-    def _predict(self, request, context, take) -> predict_pb2.PredictResponse:
-        config, signature, wanted = self._core.config, None, []
+        config = self._core.config
 
         def read(servable: Servable):
-            nonlocal signature, wanted
             signature = servable.signature(request.model_spec.signature_name)
-            wanted = _wanted_outputs(list(request.output_filter), signature)
+            _check_outputs(list(request.output_filter), signature)
             protos, limit = request.inputs.items(), config.max_body_bytes
             return signature, {name: _to_array(name, p, limit, take) for name, p in protos}
 
-        future, servable = self._core.submit(_model_spec(request), read)
-        context.add_callback(future.cancel)  # the client hung up: do not run the request
-        left = context.time_remaining()
-        seconds = config.request_timeout if left is None else min(config.request_timeout, left)
-        try:
-            outputs = future.result(seconds)
-        except concurrent.futures.TimeoutError:
-            future.cancel()
-            raise too_late(seconds) from None
-        except concurrent.futures.CancelledError:
-            raise ServingError(Code.CANCELLED, "the client cancelled the request") from None
-        response = predict_pb2.PredictResponse()
-        response.model_spec.name = request.model_spec.name
-        response.model_spec.version.value = servable.version
-        response.model_spec.signature_name = signature.name
-        for name in wanted:
-            _fill_tensor(response.outputs[name], outputs[name])
-        return response
+        measured = self._core.measured(request.model_spec.name, "GRPC")
+        with measured, self._core.bodies.share() as take:
+            future, servable, signature = self._core.submit(_model_spec(request), read)
+            context.add_callback(future.cancel)  # the client hung up: do not run the request
+            left = context.time_remaining()
+            seconds = config.request_timeout if left is None else min(config.request_timeout, left)
+            try:
+                outputs = future.result(seconds)
+            except concurrent.futures.TimeoutError:
+                future.cancel()
+                raise too_late(seconds) from None
+            except concurrent.futures.CancelledError:
+                raise ServingError(Code.CANCELLED, "the client cancelled the request") from None
+            response = predict_pb2.PredictResponse()
+            response.model_spec.name = request.model_spec.name
+            response.model_spec.version.value = servable.version
+            response.model_spec.signature_name = signature.name
+            for name in request.output_filter or signature.outputs:
+                _fill_tensor(response.outputs[name], outputs[name])
+            return response
 
     def GetModelMetadata(self, request, context) -> get_model_metadata_pb2.GetModelMetadataResponse:
         """The signatures of a version."""
@@ -171,7 +167,7 @@ def _model_spec(request) -> Spec:
     return spec.name, version, spec.version_label
 
 
-def _wanted_outputs(names: list[str], signature: Signature) -> list[str]:
+def _check_outputs(names: list[str], signature: Signature) -> None:
     for name in names:
         if name not in signature.outputs:
             raise invalid(
@@ -180,7 +176,6 @@ def _wanted_outputs(names: list[str], signature: Signature) -> list[str]:
             )
         if names.count(name) > 1:
             raise invalid(f"duplicate output tensor alias: {name}")
-    return names or list(signature.outputs)
 
 
 def _to_array(name: str, proto: tensor_pb2.TensorProto, most: int, take: Callable) -> np.ndarray:

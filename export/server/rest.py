@@ -101,7 +101,7 @@ class RestApi:
             inputs, row_form = json_tensors.decode_inputs(document, signature)
             return signature, inputs
 
-        future, _ = await asyncio.to_thread(self._core.submit, spec, read)
+        future, *_ = await asyncio.to_thread(self._core.submit, spec, read)
         seconds = self._core.config.request_timeout
         try:
             outputs = await asyncio.wait_for(asyncio.wrap_future(future), seconds)
