@@ -24,7 +24,7 @@ from experiments import command_line as cli
 from experiments import studies
 from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.decoding import GenerationConfig
-from macaron_tf.errors import UserError, check_whole
+from macaron_tf.errors import UserError, check_whole, needs_vocabulary
 from macaron_tf.io.paths import as_path, write_aside
 from macaron_tf.kernels import swish_recurrence
 from macaron_tf.kernels.recurrence import derivatives
@@ -35,7 +35,6 @@ from macaron_tf.models.tasks import CausalReader
 from macaron_tf.places import load
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.special_ids import BOS, EOS
-from macaron_tf.tasks.base import needs_vocabulary
 from macaron_tf.tasks.translation import Translation
 from macaron_tf.text.base import PairVocabulary, PieceVocabulary
 

@@ -27,11 +27,9 @@ from etils import epath
 from experiments.recipe import Recipe, recipe_from_json
 from macaron_tf.data.sources.names import Source
 from macaron_tf.distribution.device_memory import refuse_oversize
-from macaron_tf.errors import UserError, parse_json
+from macaron_tf.errors import UserError, needs_vocabulary, parse_json
 from macaron_tf.io import paths as storage
 from macaron_tf.io.signatures import allow_signed_code, sign_code
-from macaron_tf.places import saved_network
-from macaron_tf.tasks.base import needs_vocabulary
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.training.checkpoints import CheckpointDirectory, find_checkpoint, is_saved
 from macaron_tf.training.config import TrainingConfig
@@ -110,7 +108,13 @@ class Run(abc.ABC):
 
     def build_network(self, saved: bool = False) -> keras.Model:
         """`make_network`, built; or the `saved` one of model.json, which may be quantized."""
-        network = saved_network(self.path) if saved else self.make_network()
+        if saved:
+            # Readers of other libraries and all tasks, which a training does without.
+            from macaron_tf.places import saved_network
+
+            network = saved_network(self.path)
+        else:
+            network = self.make_network()
         if not network.built:
             network.build()
         return network

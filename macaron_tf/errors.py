@@ -147,6 +147,15 @@ def missing_package(error: Exception, purpose: str = "this command") -> str | No
     )
 
 
+def needs_vocabulary(path: str | os.PathLike) -> UserError:
+    """The error for a `.keras` file where text is to be read."""
+    return UserError(
+        f"{path} is a network without a vocabulary: put both into a folder, by macaron_tf.load("
+        f"'{path}', vocabulary='DIR').save_pretrained('FOLDER'), and give FOLDER; "
+        f"`python -m export.keras_model {path} DIR OUT` exports it"
+    )
+
+
 def out_of_memory(error: Exception) -> str | None:
     """The sentence about an allocation that failed; None of other errors."""
     tensorflow, jax, words = sys.modules.get("tensorflow"), sys.modules.get("jax"), str(error)

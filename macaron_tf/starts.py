@@ -8,7 +8,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, needs_vocabulary
 from macaron_tf.interop.arrays import assign
 from macaron_tf.io import paths
 from macaron_tf.models import Elmo, ElmoConfig, EncoderConfig, EncoderDecoderConfig, catalog
@@ -19,7 +19,6 @@ from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.models.tasks import ReadingModel, TaskModel
 from macaron_tf.objectives import learnt
 from macaron_tf.pretrained import Pretrained
-from macaron_tf.tasks.base import needs_vocabulary
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.words import CharacterWords
 

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import keras
 import tensorflow as tf
@@ -22,10 +23,11 @@ from macaron_tf.data.service import check_addresses, service_error, through_serv
 from macaron_tf.distribution import Workers
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import absolute, as_path
-from macaron_tf.places import load
-from macaron_tf.starts import Start, start_of
 from macaron_tf.text.base import check_vocabulary
 from macaron_tf.training import TrainingResult
+
+if TYPE_CHECKING:
+    from macaron_tf.starts import Start
 
 
 def run(options: argparse.Namespace) -> None:
@@ -77,7 +79,7 @@ def train_recipe(
     strategy: tf.distribute.Strategy | None = None,
     data_service: str | None = None,
     own_shards: bool = False,
-    start: Start | None = None,
+    start: "Start | None" = None,
 ) -> TrainingResult:
     """Trains a recipe in a run's folder; the run found there is continued.
 
@@ -127,8 +129,12 @@ def train_recipe(
         raise clear from error
 
 
-def _read_start(given: str, lower_case: bool | None = None) -> Start:
+def _read_start(given: str, lower_case: bool | None = None) -> "Start":
     """Reads `--init`: any network of text with its vocabulary."""
+    # Readers of other libraries and all tasks, which a training from nothing does without.
+    from macaron_tf.places import load
+    from macaron_tf.starts import start_of
+
     return start_of(given, load(given, lower_case, pooling=False), ("encoder", "pair"))
 
 

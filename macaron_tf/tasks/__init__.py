@@ -3,9 +3,9 @@
 from typing import Any
 
 from macaron_tf.data.tasks.definitions import Task
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, needs_vocabulary
 from macaron_tf.models import EncoderConfig
-from macaron_tf.tasks.base import TaskKind, needs_vocabulary
+from macaron_tf.tasks.base import TaskKind
 from macaron_tf.tasks.classification import Choice, Classification
 from macaron_tf.tasks.filling import Filling
 from macaron_tf.tasks.generation import Continuation, TextToText

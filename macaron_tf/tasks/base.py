@@ -2,7 +2,6 @@
 
 import abc
 import contextlib
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
@@ -110,15 +109,6 @@ class TaskKind(abc.ABC):
     def typical_texts(self) -> Sequence[str]:
         """Texts whose requests make a server ready, one for each function that is compiled."""
         return (EXAMPLE,)
-
-
-def needs_vocabulary(path: str | os.PathLike) -> UserError:
-    """The error for a `.keras` file where text is to be read."""
-    return UserError(
-        f"{path} is a network without a vocabulary: put both into a folder, by macaron_tf.load("
-        f"'{path}', vocabulary='DIR').save_pretrained('FOLDER'), and give FOLDER; "
-        f"`python -m export.keras_model {path} DIR OUT` exports it"
-    )
 
 
 def recorded(model: Any) -> contextlib.AbstractContextManager[None]:
