@@ -4,9 +4,10 @@ import contextlib
 import dataclasses
 import difflib
 import json
-import sys
 import typing
 from collections.abc import Iterable, Iterator
+
+import keras
 
 from macaron_tf.errors import UserError, nearest, parse_json
 from macaron_tf.models import EncoderConfig, EncoderDecoderConfig, catalog
@@ -30,6 +31,9 @@ MAY_CHANGE = tuple(
         "keep_last",
     )
 )
+
+
+_MANY = 2**30  # ids of a network that is not built: more than any adaptive softmax cuts off
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,6 +84,10 @@ class Recipe(Settings):
         """The model's name, and its own sizes."""
         return catalog.sized_name(self.model, dict(self.model_options))
 
+    def network(self, config) -> keras.Model:
+        """The network of a model's configuration, in the recipe's dtype policy, not built."""
+        return catalog.network(config, self.training.dtype_policy)
+
     def make_objective(self, static_shapes: bool = False) -> Objective:
         """The training objective; `static_shapes`: with none that depend on values, for a TPU."""
         raise NotImplementedError
@@ -111,7 +119,7 @@ class Recipe(Settings):
         return self
 
     def unread(self) -> dict[str, str]:
-        """Settings without effect in this recipe, and what would read them; see `warn_unread`.
+        """Settings without effect in this recipe, the model's aside, and what would read them.
 
         A path that ends in a dot stands for its whole section.
         """
@@ -228,18 +236,28 @@ def override(
     return recipe
 
 
-def warn_unread(recipe: Recipe, settings: Iterable[str]) -> None:
-    """Says on stderr which settings of `override` have no effect.
-
-    No refusal: comparisons and studies give one setting to several recipes.
+def unread(recipe: Recipe, settings: Iterable[str]) -> dict[str, str]:
+    """The settings of `override` that nothing in the recipe and its network reads, each with what
+    would read it.
     """
-    unread = recipe.unread()
-    for setting in settings:
-        path = setting.partition("=")[0]
-        for name in unread:
-            if is_among(path, (name,)):
-                why = f"has no effect here: {unread[name]} reads it"
-                print(f"warning: --set {path} {why}", file=sys.stderr)
+    settings = tuple(settings)
+    said = {name: f"{reader} reads it" for name, reader in recipe.unread().items()}
+    if any(setting.startswith("model.") for setting in settings):
+        network = recipe.network(recipe.model_config(_MANY))
+        said |= {f"model.{name}": text for name, text in network.unread().items()}
+    return {
+        setting: text
+        for setting in settings
+        for name, text in said.items()
+        if is_among(setting.partition("=")[0], (name,))
+    }
+
+
+def refuse_unread(recipe: Recipe, settings: Iterable[str]) -> None:
+    """Refuses the settings of `override` that have no effect."""
+    for setting, said in unread(recipe, settings).items():
+        path = setting.partition("=")[0].rstrip(".")
+        raise UserError(f"{path} has no effect here: {said}; leave it out")
 
 
 def refuse_given(settings: Iterable[str], options: dict[str, str]) -> None:

@@ -102,9 +102,9 @@ class Run(abc.ABC):
         recipe.check_continues(run.recipe, path, (*recipe.may_change, *may_change))
         return run
 
-    @abc.abstractmethod
     def make_network(self) -> keras.Model:
-        """The recipe's model at the vocabulary's size, in the recipe's dtype policy."""
+        """The recipe's network at the vocabulary's size, not built."""
+        return self.recipe.network(self.recipe.model_config(self.vocabulary.size))
 
     def build_network(self, saved: bool = False) -> keras.Model:
         """`make_network`, built; or the `saved` one of model.json, which may be quantized."""

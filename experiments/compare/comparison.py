@@ -38,6 +38,7 @@ def run(options: argparse.Namespace) -> None:
     refuse_given(options.set, {"training.seed": "--seeds"})
     out, arms = pathlib.Path(options.out), _arms(options.arms or QUICK)
     kind = kind_of(arms[0])(options)
+    kind.leave_out(arms)
     recipes = {arm.name: kind.recipe(arm) for arm in arms}
     _check_data(kind, recipes, options.differ)
     kind.prepare(recipes, out)

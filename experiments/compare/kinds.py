@@ -19,7 +19,7 @@ from experiments.finetune.run import TABLE_METRICS, FinetuningRecipe, Finetuning
 from experiments.pretrain.corpus import prepare_corpus
 from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
 from experiments.pretrain.train import check_corpus
-from experiments.recipe import Recipe, override, recipe_from_json
+from experiments.recipe import Recipe, override, recipe_from_json, refuse_unread, unread
 from experiments.run import Run
 from experiments.translate.run import TranslationRecipe, TranslationRun
 from macaron_tf.data.corpus.reading import PretrainingCorpus
@@ -86,11 +86,27 @@ class Kind(abc.ABC):
         self.options = options
         self.sets = studies.flags("--data-dir", options.data_dir)
         self.sets += ["--download"] if options.download else []
+        self.left_out: dict[str, dict[str, str]] = {}  # of --set, by the arm
 
     def settings(self, arm: Arm, seed: int | None = None) -> list[str]:
         """The settings of an arm's run."""
         own = [] if seed is None else [f"training.seed={seed}"]
-        return [*self.options.set, *arm.settings, *own]
+        left_out = self.left_out.get(arm.name, ())
+        shared = [setting for setting in self.options.set if setting not in left_out]
+        return [*shared, *arm.settings, *own]
+
+    def leave_out(self, arms: Sequence[Arm]) -> None:
+        """Leaves each setting of `--set` out of the arms that do not read it, and says so once."""
+        for arm in arms:
+            recipe = self.recipe(arm)
+            refuse_unread(recipe, arm.settings)
+            self.left_out[arm.name] = unread(recipe, self.options.set)
+        for setting in self.options.set:
+            names = [name for name, left in self.left_out.items() if setting in left]
+            if len(names) == len(arms):
+                refuse_unread(recipe, [setting])
+            if names:
+                print(f"--set {setting}: {', '.join(names)} go on without it, which do not read it")
 
     def recipe(self, arm: Arm) -> Recipe:
         """An arm's recipe; refuses settings that make no model."""
@@ -361,6 +377,9 @@ class Finetuning(Kind):
         """Refuses weights that cannot be read before minutes are spent."""
         for init in dict.fromkeys(recipe.init for recipe in recipes.values()):
             read_init(init)
+
+    def leave_out(self, arms: Sequence[Arm]) -> None:
+        """Left to `finetune grid`, which knows the models."""
 
     def check(self, arm: Arm, seed: int, run: pathlib.Path) -> None:
         """Left to `finetune grid`, which knows the number of updates."""

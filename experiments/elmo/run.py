@@ -96,10 +96,6 @@ class ElmoRun(Run):
     recipe_class = ElmoRecipe
     vocabulary_class = WordVocabulary
 
-    def make_network(self) -> Elmo:
-        config = self.recipe.model_config(self.vocabulary.size)
-        return Elmo(config, dtype=self.recipe.training.dtype_policy)
-
 
 class Rows(ArrayBatches):
     """A text cut into rows of L words; an incomplete last row is dropped.

@@ -10,6 +10,7 @@ from experiments.epochs import EpochRecipe, fine_tuning, read_init
 from experiments.run import Run
 from macaron_tf.data.tasks.definitions import TASKS, Task, get_task
 from macaron_tf.errors import UserError
+from macaron_tf.models import EncoderConfig
 from macaron_tf.models.tasks import SiameseEncoder, parse_concatenation
 from macaron_tf.objectives import (
     CosineObjective,
@@ -67,6 +68,10 @@ class EmbeddingRecipe(EpochRecipe):
             parse_concatenation(self.concatenation)
         except ValueError as error:
             raise UserError(str(error)) from error
+
+    def network(self, config: EncoderConfig) -> SiameseEncoder:
+        own = (self.pooling, self.normalize, self.num_classes, self.concatenation)
+        return SiameseEncoder(config, *own, dtype=self.training.dtype_policy)
 
     def unread(self) -> dict[str, str]:
         readers = {"concatenation": "softmax", "margin": "triplet"}
@@ -156,17 +161,6 @@ class EmbeddingRun(Run):
     """A finished or running training of a sentence encoder."""
 
     recipe_class = EmbeddingRecipe
-
-    def make_network(self) -> SiameseEncoder:
-        recipe = self.recipe
-        return SiameseEncoder(
-            recipe.model_config(self.vocabulary.size),
-            recipe.pooling,
-            recipe.normalize,
-            recipe.num_classes,
-            recipe.concatenation,
-            dtype=recipe.training.dtype_policy,
-        )
 
 
 def read_start(

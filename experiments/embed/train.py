@@ -13,7 +13,7 @@ from experiments.embed.run import (
     read_start,
 )
 from experiments.epochs import init_of_run, train_examples, warn_start
-from experiments.recipe import override, warn_unread
+from experiments.recipe import override, refuse_unread
 from experiments.train_run import report
 from macaron_tf.data.tasks.encoding import encode_sets
 from macaron_tf.io.paths import as_path
@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> None:
         recipe = configure(options, init)
     task, vocabulary, path = recipe.described, init.vocabulary, as_path(options.run)
     EmbeddingRun.begun(path)  # refuses a run of another kind before the data are read
-    warn_unread(recipe, options.set)
+    refuse_unread(recipe, options.set)
     examples, held_out = (
         read_sets(task, split, recipe.source, options.tfds)
         for split in ("train", task.validation_splits[0])

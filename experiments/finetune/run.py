@@ -150,6 +150,17 @@ class FinetuningRecipe(EpochRecipe):
         given = self.language, self.languages, embeds_languages(config)
         return Limits(self.max_length, self.spans, config.causal, *given)
 
+    def unread(self) -> dict[str, str]:
+        task, config = self.described, self.model_config()
+        found = super().unread()
+        if task.kind != "spans":
+            found["spans."] = "a task of questions"
+        if not isinstance(config, ElmoConfig):
+            found["words."] = "a model over an ELMo's vectors"
+        if not (config.causal and task.kind in ("classification", "choice")):
+            found["language_weight"] = "a causal classifier"
+        return found
+
     def make_objective(self, static_shapes: bool = False) -> Objective:
         return labelled(self.described).learnt(self.model_config(), self.language_weight)
 

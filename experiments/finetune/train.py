@@ -25,7 +25,7 @@ from experiments.finetune.run import (
     measure,
     preset,
 )
-from experiments.recipe import override, warn_unread
+from experiments.recipe import override, refuse_unread
 from experiments.run import metrics_line, write_json
 from experiments.train_run import report, warn_full
 from macaron_tf.data.batches import EncodedExamples
@@ -33,9 +33,7 @@ from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import Task, get_task
 from macaron_tf.data.tasks.own_tables import TableSettings
 from macaron_tf.distribution import Workers
-from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path
-from macaron_tf.models import ElmoConfig
 from macaron_tf.starts import Start
 from macaron_tf.tasks import Limits, labelled
 from macaron_tf.tasks.sets import SetOutputs
@@ -107,7 +105,7 @@ def run(options: argparse.Namespace) -> None:
     check_recipe(recipe, init)
     path = as_path(options.run)
     FinetuningRun.begun(path)  # refuses a run of another kind before the data are read
-    warn_unread(recipe, options.set)
+    refuse_unread(recipe, options.set)
     data = TaskData(task, recipe.source, options.tfds, recipe.table)
     if task.own:
         print(f"{recipe.source}: {data.task.summary()}", file=sys.stderr)
@@ -132,22 +130,11 @@ def configure(
 
 def check_recipe(recipe: FinetuningRecipe, init: Start) -> None:
     """Refuses settings that cannot be trained with, before minutes are spent on data."""
-    task, config = recipe.described, recipe.model_config(init.vocabulary.size)
-    init.check(config)
-    causal = config.causal and task.kind in ("classification", "choice")
-    # What reads a setting, and whether it is here.
-    readers = {
-        "spans": ("a task of questions", task.kind == "spans"),
-        "words": ("a model over an ELMo's vectors", isinstance(config, ElmoConfig)),
-        "language_weight": ("a causal classifier", causal),
-    }
-    for field in dataclasses.fields(recipe):
-        reader, here = readers.get(field.name, ("", True))
-        if not here and getattr(recipe, field.name) != field.default:
-            raise UserError(
-                f"{field.name} has settings of {reader}, which {recipe.model} for {task.name} is "
-                "not: leave them out, and --preset where it makes them"
-            )
+    task = recipe.described
+    init.check(recipe.model_config(init.vocabulary.size))
+    fields = dataclasses.fields(recipe)
+    given = {one.name for one in fields if getattr(recipe, one.name) != one.default}  # a preset's
+    refuse_unread(recipe, (name for name in recipe.unread() if name.rstrip(".") in given))
     recipe.check_metric(("score", *task.metrics, *task.more_metrics, "loss"))
 
 

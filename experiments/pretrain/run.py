@@ -131,11 +131,6 @@ class PretrainingRecipe(Recipe):
             )
         if self.learnt.learns == "span_boundary" and self.masking.choice != "spans":
             raise UserError("objective 'span_boundary' needs spans: set masking.choice=spans")
-        if self.bidirectional and self.learnt.learns != "permutation_language":
-            raise UserError(
-                f"bidirectional is of objective 'permutation_language': {self.objective!r} reads "
-                "its text forwards: leave it out"
-            )
         if self.learnt.has_memory:
             if self.corpus.batch_alpha is not None:
                 raise UserError(
@@ -161,6 +156,7 @@ class PretrainingRecipe(Recipe):
             "generator_width": ("replaced_tokens",),
             "discriminator_weight": ("replaced_tokens",),
             "partial_prediction": ("permutation_language",),
+            "bidirectional": ("permutation_language",),
             "memory_length": [name for name, kind in PRETRAINING.items() if kind.has_memory],
             "head_transform": ("masked_language", "span_boundary"),
         }
@@ -249,6 +245,31 @@ class PretrainingRecipe(Recipe):
             config = dataclasses.replace(config, num_languages=len(self.corpus.languages))
         return config
 
+    def network(self, config: EncoderConfig | EncoderDecoderConfig) -> keras.Model:
+        """The model with its heads."""
+        policy = {"dtype": self.training.dtype_policy}
+        match self.learnt.learns:
+            case "masked_language" | "span_boundary":
+                return PretrainingEncoder(
+                    config,
+                    sentence_pair=self.corpus.paired,
+                    span_boundary=self.learnt.learns == "span_boundary",
+                    head_options=None if self.head_transform else {"transform": False},
+                    **policy,
+                )
+            case "replaced_tokens":
+                with naming(f"generator_width is {self.generator_width}"):
+                    generator = generator_config(config, self.generator_width)
+                return GeneratorDiscriminator(config, generator, **policy)
+            case "causal_language":
+                return LanguageModel(config, **policy)
+            case "segment_language":
+                return SegmentLanguageModel(config, self.memory_length, **policy)
+            case "permutation_language":
+                return TwoStreamModel(config, self.memory_length, **policy)
+            case "span_corruption" | "denoising":
+                return EncoderDecoder(config, **policy)
+
     def make_objective(self, static_shapes: bool = False) -> PretrainingObjective:
         skip = not (self.static_shapes or static_shapes)
         options = {
@@ -282,32 +303,8 @@ class PretrainingRun(Run):
     recipe_class = PretrainingRecipe
 
     def make_network(self) -> keras.Model:
-        """The recipe's model with its heads."""
-        recipe = self.recipe
-        sentinels = SENTINEL_ROWS if recipe.learnt.learns == "span_corruption" else 0
-        config = recipe.model_config(self.vocabulary.size + sentinels)
-        policy = {"dtype": recipe.training.dtype_policy}
-        match recipe.learnt.learns:
-            case "masked_language" | "span_boundary":
-                return PretrainingEncoder(
-                    config,
-                    sentence_pair=recipe.corpus.paired,
-                    span_boundary=recipe.learnt.learns == "span_boundary",
-                    head_options=None if recipe.head_transform else {"transform": False},
-                    **policy,
-                )
-            case "replaced_tokens":
-                with naming(f"generator_width is {recipe.generator_width}"):
-                    generator = generator_config(config, recipe.generator_width)
-                return GeneratorDiscriminator(config, generator, **policy)
-            case "causal_language":
-                return LanguageModel(config, **policy)
-            case "segment_language":
-                return SegmentLanguageModel(config, recipe.memory_length, **policy)
-            case "permutation_language":
-                return TwoStreamModel(config, recipe.memory_length, **policy)
-            case "span_corruption" | "denoising":
-                return EncoderDecoder(config, **policy)
+        sentinels = SENTINEL_ROWS if self.recipe.learnt.learns == "span_corruption" else 0
+        return self.recipe.network(self.recipe.model_config(self.vocabulary.size + sentinels))
 
     def build_network(self, saved: bool = False) -> keras.Model:
         network = super().build_network(saved)

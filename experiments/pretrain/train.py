@@ -11,7 +11,7 @@ from etils import epath
 from experiments import registry
 from experiments.pretrain.corpus import described, prepare_corpus
 from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
-from experiments.recipe import override, warn_unread
+from experiments.recipe import override, refuse_unread
 from experiments.train_run import RunData, measured, report, train_run
 from macaron_tf.data.corpus.reading import (
     PretrainingCorpus,
@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> None:
             start = _read_start(options.init, options.lower_case)
             recipe = recipe.changed(**start.settings)
     recipe = override(recipe, options.set, PretrainingRun.begun(path))
-    warn_unread(recipe, options.set)
+    refuse_unread(recipe, options.set)
     recipe.model_config()  # refuses wrong settings before minutes are spent on the data
     recipe.check_metric(recipe.make_objective().metric_names)
     # The same; settings of the text follow from a given corpus, and are compared when it is read.

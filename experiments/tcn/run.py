@@ -85,5 +85,4 @@ class SequenceRun(Run):
     vocab_size: int | None = None
 
     def make_network(self) -> TemporalModel:
-        config = self.recipe.model_config(self.vocab_size)
-        return TemporalModel(config, dtype=self.recipe.training.dtype_policy)
+        return self.recipe.network(self.recipe.model_config(self.vocab_size))

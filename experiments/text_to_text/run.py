@@ -219,10 +219,6 @@ class TextRun(Run):
         recipe = self.recipe
         return TextVocabulary(self.vocabulary, recipe.max_source, recipe.max_target, recipe.starts)
 
-    def make_network(self) -> EncoderDecoder:
-        config = self.recipe.model_config(self.vocabulary.size)
-        return EncoderDecoder(config, dtype=self.recipe.training.dtype_policy)
-
     def writer(
         self, network: EncoderDecoder, decoding: BeamSearchConfig | None = None
     ) -> LineTranslator:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from experiments import registry
-from experiments.recipe import override, warn_unread
+from experiments.recipe import override, refuse_unread
 from experiments.text_to_text.evaluate import TextPairs, check_answers
 from experiments.text_to_text.run import TextRecipe, TextRun, recipe_for
 from experiments.train_run import report, train_pairs, warn_full
@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> None:
         start = read_init(options.init)
         recipe = recipe_for(options.task, start.source, start.given, options.source)
     recipe = override(recipe.reading(options.source), options.set, TextRun.begun(path))
-    warn_unread(recipe, options.set)
+    refuse_unread(recipe, options.set)
     recipe.check_metric((*TranslationObjective.metric_names, *_metrics(recipe), "score"))
     run = TextRun(path, recipe, start.vocabulary, data_dir=options.data_dir)
     recipe.model_config()

@@ -215,8 +215,7 @@ class TranslationRun(Run):
         sizes = [self.vocabulary.size]
         if isinstance(self.vocabulary, PairVocabulary):
             sizes = [self.vocabulary.target.size, self.vocabulary.source.size]
-        config = self.recipe.model_config(*sizes)
-        return EncoderDecoder(config, dtype=self.recipe.training.dtype_policy)
+        return self.recipe.network(self.recipe.model_config(*sizes))
 
     def first_stage(self, network: EncoderDecoder) -> FirstStage | None:
         if not self.recipe.first_stage_steps:

@@ -10,7 +10,7 @@ import tensorflow as tf
 from etils import epath
 
 from experiments import registry
-from experiments.recipe import override, warn_unread
+from experiments.recipe import override, refuse_unread
 from experiments.train_run import report, train_pairs
 from experiments.translate.init import TranslationStart, read_init
 from experiments.translate.run import DataConfig, TranslationRecipe, TranslationRun
@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> None:
         start = read_init(*given)
         recipe = start.apply(registry.load(options.recipe, TranslationRecipe))
     recipe = override(recipe, options.set, TranslationRun.begun(path))
-    warn_unread(recipe, options.set)
+    refuse_unread(recipe, options.set)
     check_addresses(options.data_service)
     try:
         result = train_recipe(

@@ -104,6 +104,7 @@ class MultiHeadAttention(Mixer):
     """
 
     takes_bias = True
+    reads = ("head_dim", "scaled", "attention_dropout", "use_bias", "scaled_outputs")
     takes_packed = True
 
     def __init__(

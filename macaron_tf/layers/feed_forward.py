@@ -6,6 +6,7 @@ from macaron_tf.layers.config import FeedForwardConfig, take_fields
 from macaron_tf.layers.dense import activation
 from macaron_tf.layers.mixer import Context, Mixer
 from macaron_tf.layers.norms import Dropout
+from macaron_tf.settings import hints_of
 
 
 class FeedForward(Mixer):
@@ -27,6 +28,7 @@ class FeedForward(Mixer):
 
     keeps_state = False
     takes_queries = True
+    reads = (*hints_of(FeedForwardConfig), "scaled_outputs")
     takes_packed = True
 
     def __init__(

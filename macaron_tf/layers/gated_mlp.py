@@ -133,6 +133,11 @@ class GatedMLP(Mixer):
         check_divisible("feed_forward_dim", feed_forward_dim, "halves", 2)
         self.activation = activation_named(activation)
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        tiny = ("tiny_attention_dim", "attention_dropout") if self.tiny_attention_dim else ()
+        return ("activation", "activation_dropout", "toeplitz", *tiny)
+
     def build(self, input_shape):
         *outer_shape, hidden_dim = input_shape
         options = {"activation": self.activation, "axes": ("embed", "mlp"), "parts": 2}

@@ -72,6 +72,8 @@ class TransformingHead(TableHead):
         epsilon: of the LayerNorm.
     """
 
+    reads = ("activation",)
+
     def __init__(self, vocab_size: int, activation="gelu", epsilon: float = 1e-12, **kwargs):
         super().__init__(vocab_size, **kwargs)
         self.activation = activation_named(activation)
@@ -163,6 +165,8 @@ class ReplacedTokenHead(Head):
 
     References: Clark et al. 2020 (ELECTRA), section 2 and its released code.
     """
+
+    reads = ("activation",)
 
     def __init__(self, activation="gelu", **kwargs):
         super().__init__(**kwargs)

@@ -30,9 +30,11 @@ class Recording:
 
     Attributes:
         takes_ids: inputs are integers; otherwise they have the layer's compute dtype.
+        reads: of a part of a model, the settings in `models.config.READERS` that it reads.
     """
 
     takes_ids = False
+    reads: tuple[str, ...] = ()
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)

@@ -96,6 +96,11 @@ class RelativeAttention(MultiHeadAttention):
     """
 
     takes_queries = True
+    reads = (  # no biases
+        *(name for name in MultiHeadAttention.reads if name != "use_bias"),
+        "clamp_length",
+        "shared_position_biases",
+    )
     takes_packed = False
 
     def __init__(

@@ -33,6 +33,8 @@ class SwishRNN(Mixer):
     References: Lei et al. 2022, "Simple Recurrence Improves Masked Language Models", eq. 2-4.
     """
 
+    reads = ("activation_dropout", "rnn_gate", "rnn_step_sizes", "scaled_outputs")
+
     def __init__(
         self,
         inner_dim: int,

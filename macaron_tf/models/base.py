@@ -9,7 +9,9 @@ from keras import ops
 
 from macaron_tf.layers.attention import broadcast_mask
 from macaron_tf.layers.recording import Recording
-from macaron_tf.settings import Settings
+from macaron_tf.models.config import READERS, StackConfig
+from macaron_tf.plug_ins import is_place
+from macaron_tf.settings import Settings, hints_of
 from macaron_tf.special_ids import PAD
 
 # The names of an encoder's inputs, and those that Hugging Face and KerasHub give them.
@@ -73,6 +75,20 @@ class Model(Recording, keras.Model):
     def hidden_states(self, inputs, training=None):
         """The encoder's output `(B, L, D)`; models without one override this."""
         return self.encoder(encoder_inputs(inputs), training=training)
+
+    def unread(self) -> dict[str, str]:
+        """Settings without effect in this network, not built yet, each with what is read."""
+        config = self.config
+        if not isinstance(config, StackConfig) or any(map(is_place, config.blocks)):
+            return {}  # a block of your own may read any
+        layers = (layer for layer in self._flatten_layers() if isinstance(layer, Recording))
+        read = {name for layer in layers for name in layer.reads}
+        near = " and ".join(name for name in READERS if name in read)
+        return {
+            name: f"{reader} reads it, this network {near}"
+            for name, reader in READERS.items()
+            if name in hints_of(type(config)) and name not in read
+        }
 
     def call(self, inputs, training=None):
         return self.logits(self.hidden_states(inputs, training=training))

@@ -350,10 +350,17 @@ def build(name: str, /, dtype: str | None = None, **overrides) -> keras.Model:
         encoder = build("swish_rnn_base", rnn_step_sizes=(1,))
     """
     allow_within(repr(overrides))
-    described = config(name, **overrides)
-    model = _MODELS[type(described)](described, dtype=dtype)
+    model = network(config(name, **overrides), dtype)
+    for field, said in model.unread().items():
+        if field in overrides:
+            raise ValueError(f"{field} has no effect here: {said}; leave it out")
     model.build()
     return model
+
+
+def network(described: Config, dtype: str | None = None) -> keras.Model:
+    """The model of a configuration, not built."""
+    return _MODELS[type(described)](described, dtype=dtype)
 
 
 def sized_name(name: str, options: Mapping[str, Any]) -> str:

@@ -127,6 +127,28 @@ class StackConfig(BlockConfig, Sizes):
             )
 
 
+# What reads the settings, sizes aside, that not every network does; its parts say so, see
+# `Recording.reads`.
+READERS = {
+    **dict.fromkeys(
+        ("head_dim", "scaled", "attention_dropout", "relative_bias"),
+        "attention, of block=transformer, macaron or swish_rnn,",
+    ),
+    **dict.fromkeys(
+        ("activation", "activation_dropout", "gated", "use_bias"),
+        "a feed-forward, of block=transformer or macaron,",
+    ),
+    "scaled_outputs": "a block of attention or feed-forward",
+    **dict.fromkeys(("rnn_gate", "rnn_step_sizes"), "block=swish_rnn"),
+    "toeplitz": "block=gmlp or amlp",
+    "tiny_attention_dim": "block=amlp",
+    **dict.fromkeys(("clamp_length", "shared_position_biases"), "positions=transformer_xl"),
+    "position_layout": "positions=sinusoidal",
+    "output_bias": "a causal model without adaptive_cutoffs",
+    **dict.fromkeys(("adaptive_divisor", "tied"), "a model with adaptive_cutoffs"),
+    "initializer": "initializer_range=None",
+}
+
 DROPOUTS = tuple(name for name in hints_of(StackConfig) if name.endswith("dropout"))
 # Fields that no weight depends on.
 FREE = (*DROPOUTS, "remat")
@@ -296,10 +318,9 @@ class EncoderDecoderConfig(StackConfig):
         super().check()
         if self.without_attention:
             raise self.error(f"block={self.without_attention[0]!r} cannot decode token by token")
-        others = ("toeplitz", "tiny_attention_dim", "clamp_length", "attention_windows")
-        for name, value in self.options(*others).items():
-            if value != getattr(type(self), name):  # the default
-                raise self.error(f"{name}={value!r}: it has no layers with that option")
+        if any(self.attention_windows):
+            given = f"attention_windows={self.attention_windows}"
+            raise self.error(f"{given}: an encoder-decoder attends all of its source")
 
 
 def differing_fields(config: Settings, base: Settings) -> dict[str, Any]:

@@ -86,11 +86,17 @@ class Encoder(Model):
             causal=config.causal,
             sharing=config.sharing,
             segments=config.relative and config.num_segments > 0,
-            shared_biases=config.shared_position_biases,
+            shared_biases=config.relative and config.shared_position_biases,
             kernel_initializer=initializer,
             output_initializer=_output_initializer(config),
             name="stack",
         )
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        if self.config.adaptive_cutoffs:
+            return ("adaptive_divisor", "tied")
+        return ("output_bias",) if self.config.causal else ()
 
     def build(self, input_shape=None):
         if not self.embeddings.built:

@@ -116,6 +116,12 @@ class EncoderDecoder(Model):
         if config.num_source_layers:
             self.source_encoder = Encoder(source_encoder_config(config), name="source_encoder")
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        config = self.config
+        layout = ("position_layout",) if config.positions == "sinusoidal" else ()
+        return ("tied", *layout, *(() if config.initializer_range else ("initializer",)))
+
     def build(self, input_shape=None):
         super().build()
         if self.output_projection:

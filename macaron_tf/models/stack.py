@@ -95,6 +95,10 @@ class Stack(Mixer):
                 config.norm_type, config.epsilon, config.affine, name="final_norm"
             )
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return ("relative_bias",) if any(block.takes_bias for block in self.blocks) else ()
+
     def build(self, x_shape, memory_shape=None):
         owner = None
         for block in self.blocks:

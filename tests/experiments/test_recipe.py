@@ -16,7 +16,7 @@ import pytest
 from experiments import command_line, registry
 from experiments.embed.run import paper_recipe
 from experiments.finetune.run import PRESETS, preset
-from experiments.recipe import override, recipe_from_json, warn_unread
+from experiments.recipe import override, recipe_from_json, refuse_unread
 from experiments.recipes import translation
 from experiments.run import write_json
 from experiments.translate.run import TranslationRecipe, TranslationRun
@@ -241,24 +241,56 @@ def test_bad_settings_are_named(setting, message):
         ("multi30k_macaron_tiny", "denoising.deletion=0.5", "unsupervised=True"),
     ],
 )
-def test_a_setting_that_nothing_reads_is_said(recipe, setting, reader, capsys):
-    warn_unread(registry.load(recipe, settings=[setting]), [setting, "training.seed=2"])
+def test_a_setting_that_nothing_reads_is_refused(recipe, setting, reader):
     name = setting.partition("=")[0]
-    said = f"warning: --set {name} has no effect here: {reader} reads it\n"
-    assert capsys.readouterr().err == said
+    made = registry.load(recipe, settings=[setting])
+    sentence = f"{name} has no effect here: {reader} reads it; leave it out"
+    refuses(f"^{re.escape(sentence)}$", refuse_unread, made, [setting, "training.seed=2"])
 
 
-def test_tasks_say_what_they_do_not_read(capsys):
+@pytest.mark.parametrize(
+    ("recipe", "setting", "reader"),
+    [
+        ("bert_tiny", "clamp_length=9", "positions=transformer_xl"),
+        ("t5_tiny", "clamp_length=9", "positions=transformer_xl"),
+        ("bert_tiny", "rnn_step_sizes=2", "block=swish_rnn"),
+        ("swish_rnn_tiny", "gated=True", "a feed-forward, of block=transformer or macaron,"),
+        ("gmlp_tiny", "head_dim=4", "attention, of block=transformer"),
+        ("gmlp_tiny", "tiny_attention_dim=4", "block=amlp"),
+        ("bert_tiny", "output_bias=True", "a causal model"),
+        ("t5_tiny", "position_layout=concatenated", "positions=sinusoidal"),
+        ("gpt2_tiny", "adaptive_divisor=2", "a model with adaptive_cutoffs"),
+    ],
+)
+def test_a_setting_that_no_part_of_the_model_reads_is_refused(recipe, setting, reader):
+    name, setting = setting.partition("=")[0], f"model.{setting}"
+    made = registry.load(recipe, settings=[setting])
+    refuses(f"model.{name} has no effect here: {reader}", refuse_unread, made, [setting])
+
+
+def test_a_setting_that_a_part_reads_is_taken():
+    for recipe, settings in (
+        ("swish_rnn_tiny", ["activation=relu", "rnn_gate=sigmoid"]),  # the head's activation
+        ("transformer_xl_tiny", ["clamp_length=9", "adaptive_cutoffs=50", "adaptive_divisor=2"]),
+        ("t5_tiny", ["gated=True", "relative_bias=none", "tied=False"]),
+        ("amlp_tiny", ["tiny_attention_dim=4", "attention_dropout=0.2", "toeplitz=False"]),
+        ("gpt2_tiny", ["output_bias=True", "scaled_outputs=False", "head_dim=8"]),
+    ):
+        settings = [f"model.{setting}" for setting in settings]
+        refuse_unread(registry.load(recipe, settings=settings), settings)
+
+
+def test_tasks_say_what_they_do_not_read():
     adafactor = override(preset("macaron", get_task("rte")), ["training.optimizer=adafactor"])
     for recipe, setting in (
         (paper_recipe("stsb"), "margin=7"),
         (paper_recipe("stsb"), "concatenation=u,v"),
         (adafactor, "training.beta_1=0.5"),
+        (adafactor, "spans.max_answer=3"),
     ):
-        warn_unread(recipe, [setting])
-        assert capsys.readouterr().err.startswith(f"warning: --set {setting.partition('=')[0]} has")
-    warn_unread(paper_recipe("snli"), ["concatenation=u,v"])
-    assert not capsys.readouterr().err
+        name = setting.partition("=")[0]
+        refuses(f"^{name} has no effect here", refuse_unread, recipe, [setting])
+    refuse_unread(paper_recipe("snli"), ["concatenation=u,v"])
 
 
 def test_an_objective_of_ones_own_may_read_the_masking(tmp_path, monkeypatch, capsys):
@@ -270,10 +302,8 @@ def test_an_objective_of_ones_own_may_read_the_masking(tmp_path, monkeypatch, ca
     monkeypatch.syspath_prepend(str(tmp_path))
     own = registry.load("gpt2_tiny", settings=["objective=my_masking:Noisy"])
     assert capsys.readouterr().err.startswith("importing code of yours: my_masking, ")
-    warn_unread(own, ["masking.rate=0.3"])
-    assert not capsys.readouterr().err
-    warn_unread(own, ["memory_length=3"])
-    assert "memory_length has no effect here" in capsys.readouterr().err
+    refuse_unread(own, ["masking.rate=0.3"])
+    refuses("memory_length has no effect here", refuse_unread, own, ["memory_length=3"])
 
 
 def test_settings_take_effect_together():

@@ -287,7 +287,7 @@ BERT, GPT, T5 = (catalog.config(name) for name in ("bert_tiny", "gpt2_tiny", "t5
         (GPT, {"attention_windows": 9, "positions": "transformer_xl"}, "set positions='learned'"),
         (GPT, {"attention_windows": 9, "relative_bias": "shared"}, "and relative_bias='none'"),
         (GPT, {"attention_windows": 9, "block": "gmlp"}, "block='gmlp' has no attention"),
-        (T5, {"attention_windows": 9}, "it has no layers with that option"),
+        (T5, {"attention_windows": 9}, "an encoder-decoder attends all of its source"),
         (T5, {"num_heads": 5, "head_dim": None}, "multiple of num_heads=5"),
         (T5, {"block": "gmlp"}, "block='gmlp' must be one of"),
         (T5, {"positions": "rotary"}, "positions='rotary' must be one of"),

@@ -1,0 +1,131 @@
+"""Settings without effect: a network says which, and they change nothing in it."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+
+from macaron_tf.models import catalog
+from macaron_tf.models.config import READERS
+from macaron_tf.settings import SettingError, hints_of
+from tests.harness import ids, normal, numpy_of, rejects
+
+SHAPES = {"vocab_size": 24, "hidden_dim": 16, "feed_forward_dim": 96, "num_heads": 2}
+SHAPES |= {"max_length": 12, "head_dim": None}
+# Of each family, a name and its own changes.
+FAMILIES = {
+    "bert": ("bert_tiny", {}),
+    "macaron": ("macaron_bert_tiny", {"scheme": "channels/2, tokens, channels/2"}),
+    "swish_rnn": ("swish_rnn_tiny", {}),
+    "gmlp": ("gmlp_tiny", {}),
+    "amlp": ("amlp_tiny", {}),
+    "albert": ("albert_base", {"embedding_dim": 8}),
+    "gpt": ("gpt2_tiny", {}),
+    "without_channels": ("bert_tiny", {"scheme": "tokens"}),
+    "recurrence_alone": ("swish_rnn_tiny", {"scheme": "channels"}),
+    "transformer_xl": ("transformer_xl_tiny", {"adaptive_cutoffs": (6, 12)}),
+    "xlnet": ("xlnet_tiny", {}),
+    "translation": ("transformer_tiny", {}),
+    "t5": ("t5_tiny", {}),
+    "bart": ("bart_tiny", {}),
+}
+# Another value of each setting than the catalog's.
+OTHERS = {
+    "head_dim": 4,
+    "scaled": False,
+    "attention_dropout": 0.4,
+    "relative_bias": "shared",
+    "activation": "silu",
+    "activation_dropout": 0.4,
+    "gated": True,
+    "use_bias": False,
+    "scaled_outputs": True,
+    "rnn_gate": "sigmoid",
+    "rnn_step_sizes": (2,),
+    "toeplitz": False,
+    "tiny_attention_dim": 4,
+    "clamp_length": 2,
+    "shared_position_biases": True,
+    "position_layout": "concatenated",
+    "output_bias": True,
+    "adaptive_divisor": 2,
+    "tied": False,
+    "initializer": "lecun_normal",
+}
+
+
+def config_of(family):
+    """The family's configuration, two layers deep."""
+    name, changes = FAMILIES[family]
+    known = catalog.CONFIGS[name]
+    depths = {field: 2 for field in hints_of(type(known)) if field.endswith("coder_layers")}
+    depths = depths or {"num_layers": 2}
+    return dataclasses.replace(known, **{**SHAPES, **depths, **changes})
+
+
+def outputs(config, drawn: bool = True):
+    """A network's weights, and what it answers in use and in training.
+
+    Args:
+        drawn: the weights are those that it starts with.
+    """
+    keras.utils.set_random_seed(1)
+    network = catalog.network(config)
+    network.build()
+    if not drawn:
+        network.set_weights([normal(*w.shape, seed=i) for i, w in enumerate(network.weights)])
+    inputs = ids(2, 7)
+    pair = {"source": inputs, "target": inputs}
+    inputs = pair if "source" in network.input_names else {"token_ids": inputs}
+    weights = [(weight.path, np.asarray(weight)) for weight in network.weights]
+    answers = [numpy_of(network(inputs, training=training)) for training in (False, True)]
+    return [*weights, *(("", answer) for answer in answers)]
+
+
+def test_every_setting_has_another_value_here():
+    assert OTHERS.keys() == READERS.keys()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_a_network_does_not_read_changes_nothing(family):
+    config = config_of(family)
+    unread = catalog.network(config).unread()
+    assert unread
+    expected = outputs(config, drawn=False)
+    for name in unread:
+        changed = outputs(dataclasses.replace(config, **{name: OTHERS[name]}), drawn=False)
+        assert [path for path, _ in changed] == [path for path, _ in expected]
+        if name == "scaled_outputs":  # one more initializer: dropout has another seed
+            changed, compared = changed[:-1], expected[:-1]
+        else:
+            compared = expected
+        for (_, one), (_, other) in zip(changed, compared, strict=True):
+            np.testing.assert_array_equal(one, other, err_msg=name)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_a_network_reads_changes_it(family):
+    """But for settings of a head, and those that another one of the network's decides."""
+    config = config_of(family)
+    heads = ("output_bias", "adaptive_divisor", "tied")
+    known = hints_of(type(config)).keys() & READERS.keys()
+    known -= {*catalog.network(config).unread(), *heads}
+    expected = outputs(config)
+    for name in [name for name in known if getattr(config, name) != OTHERS[name]]:
+        try:
+            changed = outputs(dataclasses.replace(config, **{name: OTHERS[name]}))
+        except SettingError:  # excluded by another setting
+            continue
+        equal = len(changed) == len(expected) and all(
+            one.shape == other.shape and np.array_equal(one, other)
+            for (_, one), (_, other) in zip(changed, expected, strict=True)
+        )
+        assert not equal, name
+
+
+def test_a_build_is_refused():
+    sentence = "clamp_length has no effect here: positions=transformer_xl reads it, this network "
+    rejects(f"^{sentence}head_dim and scaled", catalog.build, "bert_tiny", clamp_length=3)
+    rejects("gated has no effect here", catalog.build, "swish_rnn_tiny", gated=True)
+    assert catalog.build("swish_rnn_tiny", rnn_gate="sigmoid", vocab_size=9).built
