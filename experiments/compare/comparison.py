@@ -186,7 +186,7 @@ def _write(kind: Kind, arms: list[Arm], rows: list[dict], options: argparse.Name
         lines += ["", _about_baseline(scores, baseline)]
     lines += ["", *(f"- {arm.name}: {', '.join((arm.recipe, *arm.settings))}" for arm in arms)]
     if options.set:
-        lines += [f"- all: {', '.join(options.set)}"]
+        lines += [f"- all: {', '.join(map(kind.shared, options.set))}"]
     if tests:
         pairs = sorted({(row["tokenized_signature"], row["bleu_signature"]) for row in rows})
         lines += ["", *(f"Signatures: `{a}`; `{b}`." for a, b in pairs)]

@@ -95,6 +95,15 @@ class Kind(abc.ABC):
         shared = [setting for setting in self.options.set if setting not in left_out]
         return [*shared, *arm.settings, *own]
 
+    def without(self, setting: str) -> list[str]:
+        """The arms that a setting of `--set` is left out of."""
+        return [name for name, left in self.left_out.items() if setting in left]
+
+    def shared(self, setting: str) -> str:
+        """A setting of `--set` as the page says it."""
+        names = self.without(setting)
+        return f"{setting} (not in {', '.join(names)})" if names else setting
+
     def leave_out(self, arms: Sequence[Arm]) -> None:
         """Leaves each setting of `--set` out of the arms that do not read it, and says so once."""
         for arm in arms:
@@ -102,11 +111,12 @@ class Kind(abc.ABC):
             refuse_unread(recipe, arm.settings)
             self.left_out[arm.name] = unread(recipe, self.options.set)
         for setting in self.options.set:
-            names = [name for name, left in self.left_out.items() if setting in left]
+            names = self.without(setting)
             if len(names) == len(arms):
                 refuse_unread(recipe, [setting])
             if names:
-                print(f"--set {setting}: {', '.join(names)} go on without it, which do not read it")
+                goes = "which goes" if len(names) == 1 else "which go"
+                print(f"--set {setting}: no effect in {', '.join(names)}, {goes} without it")
 
     def recipe(self, arm: Arm) -> Recipe:
         """An arm's recipe; refuses settings that make no model."""

@@ -105,6 +105,21 @@ def test_a_comparison_makes_its_corpus_and_says_who_learnt_little(calls, study, 
     assert budgets in (tmp_path / "sizes" / "compare.md").read_text()
 
 
+@pytest.mark.parametrize("calls", ["pretended"], indirect=True)
+def test_a_setting_goes_to_the_arms_that_read_it(calls, study, tmp_path, capsys):
+    gate = "model.rnn_gate=sigmoid"
+    arguments = ["bert_tiny", "b=bert_tiny:model.block=swish_rnn", "--seeds", "1", *flags(study[0])]
+    assert compare([str(tmp_path), *arguments, "--set", gate]) == 0
+    said = f"--set {gate}: no effect in bert_tiny, which goes without it\n"
+    assert capsys.readouterr().out.count(said) == 1
+    assert [gate in call for call in calls] == [False, True]
+    assert f"{gate} (not in bert_tiny)" in (tmp_path / "compare.md").read_text()
+    for words in (["--set", "model.clamp_length=3"], ["c=bert_tiny:model.clamp_length=3"]):
+        arms = [*words, *arguments] if "=" in words[0] else [*arguments, *words]
+        assert compare([str(tmp_path / "other"), *arms]) == 2
+        assert "clamp_length has no effect here: positions=" in capsys.readouterr().err
+
+
 CHILD = """
 import os, signal, time
 signal.signal(signal.SIGTERM, lambda *_: None)  # the second of two signals, see `Interruptions`

@@ -347,8 +347,8 @@ MISTAKES = [
     ("train sst2 OUT OWN --init none", "needs --model NAME"),
     ("train sst2 OUT OWN --init RUN --model bert_tiny", "brings its own model"),
     ("train sst2 OUT OWN --init RUN --vocabulary OTHER", "vocabulary mismatch"),
-    ("TRAIN --set spans.max_answer=3", "spans.max_answer has no effect here: a task of questions"),
-    ("TRAIN --set words.lstm_dim=7", "words.lstm_dim has no effect here: a model over an ELMo's"),
+    ("TRAIN --set spans.max_answer=3", "spans has no effect here: a task of questions"),
+    ("TRAIN --set words.lstm_dim=7", "words has no effect here: a model over an ELMo's"),
     ("TRAIN --set language_weight=0.9", "language_weight has no effect here: a causal classifier"),
     (
         "train sst2 OUT OWN --init RUN --set model.hidden_dim=16",
