@@ -65,7 +65,9 @@ def _scored(
 
     def scored() -> dict:
         if task:
-            settings = ("normalize=False", f"concatenation={concatenation}", *options.set)
+            # STS-B is learnt by the cosine, which concatenates nothing.
+            own = [f"concatenation={concatenation}"] if task == options.task else []
+            settings = ("normalize=False", *own, *options.set)
             words = [task, str(run), "--init", options.init, "--pooling", pooling, *data]
             words += studies.flags("--set", *settings, f"training.seed={seed}")
             studies.command("embed", "train", *words, log=log)
