@@ -112,7 +112,7 @@ class TaskGraph:
             given = dict(zip(texts, ([c[i] for i in batch] for c in columns), strict=True))
             for name, dtype in inputs.items():
                 if name not in given:
-                    given[name] = np.full(len(batch), settings[name], dtype.as_numpy_dtype)
+                    given[name] = _repeated(name, settings[name], dtype, len(batch))
             outputs = self._run(signature, [given[name] for name in inputs], batch)
             _refuse_nan(outputs)
             for index, row in zip(batch, self.task.rows(outputs), strict=True):
@@ -129,6 +129,14 @@ class TaskGraph:
             bad = sorted(batch[row] + 1 for row in failed_rows(error.message) if row < len(batch))
             raise (TextError(bad[0], sentence) if bad else UserError(sentence)) from error
         return {name: value.numpy() for name, value in found.items()}
+
+
+def _repeated(name: str, value: Any, dtype: tf.DType, count: int) -> np.ndarray:
+    """A control's value for each of `count` texts."""
+    try:
+        return np.full(count, value, dtype.as_numpy_dtype)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UserError(f"{name}={value!r} must be a number, {dtype.name}") from error
 
 
 def _refuse_nan(outputs: dict[str, np.ndarray]) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.errors import UserError, needs_vocabulary
 from macaron_tf.models import EncoderConfig
+from macaron_tf.models.base import Model
 from macaron_tf.tasks.base import TaskKind
 from macaron_tf.tasks.classification import Choice, Classification
 from macaron_tf.tasks.filling import Filling
@@ -52,9 +53,10 @@ def task_of(model: Any) -> TaskKind:
     for kind in KINDS:
         if (task := kind.of(model)) is not None:
             return task
-    if isinstance(model.config, EncoderConfig) and not model.config.causal:
+    config = model.config if isinstance(model.network, Model) else None
+    if isinstance(config, EncoderConfig) and not config.causal and config.summary != "last":
         return Vectors.pooled(model)  # an encoder without a head of its own
     raise UserError(
-        f"{name} is a {type(model.network).__name__}, which answers no text: fine-tune it on a "
-        f"task, as by `finetune train TASK RUN --init {model.checkpoint or name}`"
+        f"{name} is of class {type(model.network).__name__}, which answers no text: fine-tune it "
+        f"on a task, as by `finetune train TASK RUN --init {model.checkpoint or name}`"
     )

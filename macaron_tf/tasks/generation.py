@@ -1,5 +1,6 @@
 """Models that write text: continuations of a text, and answers to it."""
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Self
 
@@ -119,6 +120,9 @@ class Continuation(TaskKind):
 
     def stream(self, text: str, seed: int | None = None, **settings: Any) -> Iterator[str]:
         """The continuation in parts, as they are drawn; settings as for `GenerationConfig`."""
+        known = {field.name for field in dataclasses.fields(GenerationConfig)} - {"num_samples"}
+        if unknown := settings.keys() - known:
+            return self.with_options(**{name: settings[name] for name in sorted(unknown)})
         given = {**self.controls, **settings}
         drawn = given.pop("seed")
         return self.generator.stream(
