@@ -53,8 +53,13 @@ class Progress:
         self._began = time.monotonic()
         if Progress._outermost is None:
             Progress._outermost = self
-            # A thread shows: a single long call, such as a compilation, never advances.
+            terminal = self._stream.isatty()
+            self._next = self._began + (_PATIENCE if terminal else _SECONDS)
+            self._show = self._show_bar if terminal else self._print_line
+            # A single long call, such as a compilation, never advances.
             threading.Thread(target=self._watch, daemon=True).start()
+        else:
+            self._next = float("inf")
         return self
 
     def __exit__(self, *exception) -> None:
@@ -74,6 +79,7 @@ class Progress:
         """Counts units that are done, and shows a text beside them; "" keeps the last one."""
         self._done += count
         self._text = text or self._text
+        self._show_if_due()
 
     def over(self, items: Iterable[Item]) -> Iterator[Item]:
         """Passes items on and counts them."""
@@ -82,14 +88,16 @@ class Progress:
             self.advance()
 
     def _watch(self) -> None:
-        show, seconds, later = self._print_line, _SECONDS, _SECONDS
-        if self._stream.isatty():
-            show, seconds, later = self._show_bar, _PATIENCE, _REFRESH
-        while not self._ended.wait(seconds):
-            with self._lock:
-                if not self._ended.is_set():
-                    show()
-            seconds = later
+        while not self._ended.wait(_REFRESH):
+            self._show_if_due()
+
+    def _show_if_due(self) -> None:
+        if time.monotonic() < self._next:
+            return
+        with self._lock:
+            if time.monotonic() >= self._next and not self._ended.is_set():
+                self._show()
+                self._next = time.monotonic() + (_REFRESH if self._bar else _SECONDS)
 
     def _show_bar(self) -> None:
         if self._bar is None:
