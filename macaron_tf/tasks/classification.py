@@ -163,7 +163,7 @@ class Choice(Classification):
         asked = tf.repeat(texts[0], count) if self.task.question else None  # (B R,)
         choices = tf.stack(texts[-count:], axis=1)  # (B, R)
         several = tf.math.count_nonzero(present(choices), axis=1) > 1
-        message = "a row has fewer than two choices: give two or more"
+        message = "fewer than two choices: give two or more"
         choices = require(several, message, tf.reshape(choices, [-1]))  # (B, R) -> (B R,)
         given = tf.repeat(context, count), asked, choices
         how = self.limits.max_length, self.limits.causal

@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.errors import UserError
 from macaron_tf.text.base import Vocabulary
 from macaron_tf.text.words import (
     SENTENCE_END,
@@ -120,6 +119,18 @@ def test_words_are_numbered_as_they_come_and_read_by_their_characters(tmp_path):
     vocabulary.save(tmp_path)
     again = Vocabulary.load(tmp_path)
     assert again.hash == vocabulary.hash and again.max_characters == 6
-    with pytest.raises(UserError, match="outside of graphs"):
-        tf.function(vocabulary.encode, autograph=False)(tf.constant(["a"]))
-    refuses("has no export", vocabulary.trackables)
+
+
+def test_words_are_numbered_in_a_graph_too():
+    vocabulary = CharacterWords(6)
+
+    @tf.function(autograph=False)
+    def characters(first, second):
+        rows = [vocabulary.encode(texts) for texts in (first, second)]
+        return [vocabulary.characters_of(ids.to_tensor()) for ids in rows]
+
+    sides = ["new words new", ""], ["a new one"]
+    for found, texts in zip(characters(*map(tf.constant, sides)), sides, strict=True):
+        words = split_words(tf.constant(texts)).to_tensor("")
+        np.testing.assert_array_equal(found, character_ids(words, 6))
+    assert vocabulary.encode_lines(["again"]) == [[4]]  # a graph's words are its own
