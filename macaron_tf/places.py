@@ -40,7 +40,7 @@ from macaron_tf.training.state import load_network, load_weights
 HUGGING_FACE, KERAS_HUB, MODEL_GARDEN, HUB = "hugging-face", "keras-hub", "model-garden", "hub"
 LIBRARIES = (HUGGING_FACE, KERAS_HUB, MODEL_GARDEN)
 _MEND = "restore it, or train or save the model again"
-# Files on a hub that no reader here opens.
+# Files on a hub that are not downloaded, since nothing here reads them.
 _UNREAD = (
     "*.onnx",
     "*.msgpack",
@@ -60,25 +60,27 @@ def load(
     vocabulary: Vocabulary | str | os.PathLike | None = None,
     trust_code: bool = False,
 ) -> Pretrained:
-    """Reads a pre-trained network with its weights, its vocabulary and how it is used.
+    """Loads a trained network with its weights, its vocabulary and its task.
 
     Args:
         place: one of
-            - the folder of a run, with `@CHECKPOINT` where the checkpoint is not to be the default
-              one (see `find_checkpoint`), or a folder that `Pretrained.save_pretrained` wrote;
-            - `hugging-face:DIR` of its `save_pretrained` or sentence-transformers;
+            - the folder of a run, or `RUN@CHECKPOINT` for another than its default checkpoint (see
+              `find_checkpoint`), or a folder that `Pretrained.save_pretrained` wrote;
+            - `hugging-face:DIR`, a folder that transformers' `save_pretrained` or
+              sentence-transformers wrote;
             - `keras-hub:DIR` of a BERT, RoBERTa, DistilBERT, ELECTRA or GPT-2 preset, or one of
               `macaron_tf.interop.keras_hub`;
             - `model-garden:DIR` of a BERT as Model Garden publishes it;
             - `hub:OWNER/NAME[@REVISION]`, any of these on Hugging Face's hub, which is downloaded
               once, by the package huggingface_hub;
             - a network's `.keras` file, which holds no vocabulary: give `vocabulary`.
-        lower_case: whether text is lower-cased, for a directory of a WordPiece vocabulary that
-            does not say so.
-        pooling: read how a sentence-transformers model pools, and refuse an unknown way.
-        vocabulary: the vocabulary, or its folder, of a network that is kept without one.
-        trust_code: import the modules that the folder names, such as another's block, and open
-            `.keras` files without Keras's safe mode. Their code runs here.
+        lower_case: whether text is lower-cased, for a folder whose WordPiece vocabulary does not
+            say.
+        pooling: whether to read how a sentence-transformers model pools, and refuse an unknown way;
+            False reads its encoder alone.
+        vocabulary: a vocabulary or its folder, for a network that was saved without one.
+        trust_code: import the modules that the folder names, such as someone's own block, and open
+            `.keras` files without Keras's safe mode. Their code runs in this process.
 
     Raises:
         UserError: nothing is there, it cannot be read, or it names code, see `trust_code`.
@@ -129,9 +131,9 @@ class Location:
 
     Attributes:
         place: as it was given.
-        folder: of one library's, local and absolute.
-        library: one of `LIBRARIES`; "" = of this one, a run or a folder of `save_pretrained`.
-        checkpoint: of RUN@CHECKPOINT.
+        folder: where its files are; another library's is local and absolute.
+        library: one of `LIBRARIES`; "" = this library: a run or a folder of `save_pretrained`.
+        checkpoint: CHECKPOINT in RUN@CHECKPOINT, or None.
     """
 
     place: str
@@ -141,13 +143,13 @@ class Location:
 
     @property
     def without_recipe(self) -> bool:
-        """Whether no training here made it: another library's, or saved here of one."""
+        """Whether it is another library's model, also one that `save_pretrained` wrote."""
         recipe = self.folder / RECIPE
         return bool(self.library) or (is_saved(self.folder) and not recipe.exists())
 
 
 def locate(place: str) -> Location:
-    """Finds the folder of a place, a hub's once it is downloaded; it need not exist."""
+    """Finds the folder of a place, which need not exist; one on a hub is downloaded."""
     kind, _, directory = place.partition(":")
     if kind in LIBRARIES and directory:
         if paths.is_remote(directory):
@@ -166,7 +168,7 @@ def locate(place: str) -> Location:
 
 
 def _library_of(folder: epath.Path) -> str:
-    """The one of `LIBRARIES` whose directory a folder is, or ""."""
+    """The one of `LIBRARIES` whose files a folder holds; "" = this library."""
     if is_saved(folder):
         return ""
     if (folder / "bert_config.json").exists() and list(folder.glob("*.index")):
@@ -199,7 +201,7 @@ def _downloaded(place: str) -> pathlib.Path:
 
 @contextlib.contextmanager
 def _refuse_network(place: str) -> Iterator[None]:
-    """Turns Keras's refusal of a network's description within the `with` into a UserError."""
+    """Turns Keras's errors about a network's description into a UserError."""
     try:
         yield
     except (ImportError, *paths.FILE_ERRORS, *paths.DAMAGE) as error:
@@ -272,7 +274,7 @@ def _read_own(found: Location) -> Pretrained:
 
 
 def _optional(path: epath.Path) -> dict[str, Any]:
-    """The object in a JSON file; {} where there is no such file or another content."""
+    """The object in a JSON file; {} where the file is missing or holds anything else."""
     try:
         return paths.read_json(path)
     except UserError:
@@ -280,7 +282,7 @@ def _optional(path: epath.Path) -> dict[str, Any]:
 
 
 def _scores(run: epath.Path) -> dict[str, dict[str, float]]:
-    """Metrics of the evaluations in RUN/scores, by the file's name."""
+    """Metrics of the evaluations in RUN/scores, by the names of their files."""
     files = sorted((run / "scores").glob("*.json")) if (run / "scores").exists() else ()
     found = {}
     for file in files:

@@ -34,7 +34,7 @@ from macaron_tf.training.state import require_room, save_weights, weight_table
 
 RECIPE, VOCABULARY = "recipe.json", "vocabulary"
 HEADS = ("pooler", "replaced_token")  # layers outside the network
-# Fields about the network's use, which model.json keeps as they are.
+# Fields about how the network is used, which model.json keeps unchanged.
 USAGE = (
     "model",
     "objective",
@@ -66,38 +66,42 @@ class Pretrained:
         model.predict([("Two men sleep.", "Men sleep.")])  # one answer for each pair
 
     Attributes:
-        network: of a run, as it was trained; of another library's model, ours with the same
-            outputs: of encoders a `PretrainingEncoder`, with its head `sentence_pair` where the
-            weights hold it and a pooler.
-        model: name of its kind in the catalog; "" = the one that its configuration is of.
-        objective: what it has learnt, as pre-training names it; None = something else, or of a
-            `LanguageModel` the next token.
-        vocabulary: cuts text into the network's ids; None where the tokenizer is missing or has
-            no counterpart here.
-        ids: `(V',)` int, their id for each of ours, -1 for none; None where all are equal.
-        unread: names of weights, of other heads, that were left behind.
-        pooler: of an encoder, over [CLS]; None where there is none.
+        network: of a run, as it was trained; of another library's model, a network of this library
+            with the same outputs: for encoders a `PretrainingEncoder`, with its head
+            `sentence_pair` where the weights have that head and a pooler.
+        model: the catalog's name of the model that it varies; "" = chosen by its configuration.
+        objective: name of its pre-training objective; None = another training. For a
+            `LanguageModel` None becomes "causal_language".
+        vocabulary: tokenizes text for the network; None where the tokenizer is missing or of a kind
+            that this library does not have.
+        ids: `(V',)` int, the other library's id for each id here, -1 for none; None where all are
+            equal.
+        unread: names of weights that were not read, such as those of other heads.
+        pooler: an encoder's pooler over [CLS], where it is outside the network.
         replaced_token: an ELECTRA discriminator's head, `(B, L, D) -> (B, L)` logits, or None.
-        has_masked_language: whether the head over masked tokens was read; else it is as drawn.
-        starts: whether a language model begins texts, behind [CLS].
-        sentinels: of an encoder-decoder, how many ids behind the vocabulary's are T5's sentinels.
-        ends: of an encoder-decoder, arguments of `SequenceGenerator`: how its texts begin, where
-            that differs from models that are trained here.
-        answers: of an encoder-decoder that was fine-tuned: the task whose lines it answers, their
-            limits and how they begin.
+        has_masked_language: whether the weights of the head over masked tokens were read; otherwise
+            they have their initial values.
+        starts: whether a language model can begin a text, after [CLS].
+        sentinels: of an encoder-decoder, number of ids after the vocabulary's that are T5's
+            sentinels.
+        ends: of an encoder-decoder, arguments of `SequenceGenerator` for models whose texts begin
+            or end otherwise than those trained here.
+        answers: of a fine-tuned encoder-decoder, arguments of `TaskGenerator`: its task, and the
+            limits and starts of its texts.
         pooling, normalize, max_length: of a sentence encoder: `"cls"`, `"mean"` or `"max"`, [CLS]
-            and [SEP] included; whether vectors get length 1; longest row, beyond which text is cut.
-        name: short, for tables. checkpoint: whose weights.
-        optimizer, trained_length, languages: of a run: its optimizer, its longest rows, and whose
-            the language embeddings are, in order.
-        language: of a classifier's texts; None = the model's first.
-        labels: of a classifier or tagger: names of its classes, class 0 first; () = not known.
+            and [SEP] included; whether vectors get length 1; longest row, to which texts are cut.
+        name: a short name, for tables.
+        checkpoint: the checkpoint or place that the weights were read from.
+        optimizer, trained_length, languages: of a run: its optimizer, the length of its longest
+            training rows, and its languages in the order of their embeddings.
+        language: language of a classifier's texts; None = the model's first.
+        labels: of a classifier or tagger: names of its classes, class 0 first; () = unknown.
         labelled: of a fine-tuned model: `task`, fields of its `Task`, and `limits`, of its rows.
         decoding: of a translator: fields of its `BeamSearchConfig`.
         recipe: of a run: its recipe.json.
-        results: of a run: `step` and `metrics` of the weights' validation, `scores`, metrics by the
-            name of the set that was evaluated, and `warning`, why other weights than the expected
-            ones were read.
+        results: of a run: `step` and `metrics`, from the validation of the weights; `scores`, the
+            metrics of evaluations by the names of their files; `warning`, why other weights than
+            the expected ones were read.
     """
 
     network: keras.Model
@@ -141,7 +145,7 @@ class Pretrained:
 
     @property
     def encoder(self) -> Encoder:
-        """The network's encoder, or the network where it is one."""
+        """The network's encoder; the network itself where it is an encoder."""
         return self.network if isinstance(self.network, Encoder) else self.network.encoder
 
     def __repr__(self) -> str:
@@ -153,17 +157,17 @@ class Pretrained:
 
     @property
     def weights_record(self) -> dict[str, str]:
-        """The checkpoint's name, and why it is not the expected one, for records."""
+        """The checkpoint's name, and any warning that it is not the expected one, for records."""
         warned = {name: self.results[name] for name in ("warning",) if name in self.results}
         return {"checkpoint": self.checkpoint, **warned}
 
     @functools.cached_property
     def task(self) -> TaskKind:
-        """The texts that it takes, and its answers; a UserError where it answers none."""
+        """The task that the model answers; raises UserError where there is none."""
         return task_of(self)
 
     def _graph(self, **options: Any) -> TaskGraph:
-        """The graphs of the task with options of `TaskKind.with_options`, traced once and kept."""
+        """The task's graphs for options of `TaskKind.with_options`, kept for the next call."""
         key = tuple(sorted(options.items()))
         if key not in self._graphs:
             self._graphs[key] = TaskGraph(self.task.with_options(**options) if key else self.task)
@@ -174,7 +178,7 @@ class Pretrained:
         return {}
 
     def predict(self, *texts: Any, **options: Any) -> Any:
-        """The answer to each text, as the exported model and its server give it.
+        """Answers each text, as the exported model and its server do.
 
         Args:
             texts: one argument for each of the task's texts (`model.task.texts`), a text or any
@@ -194,14 +198,14 @@ class Pretrained:
         return answers[0] if one else answers
 
     def stream(self, text: str, **options: Any) -> Iterator[str]:
-        """The answer to one text in parts, as they are written; options as for `predict`."""
+        """Yields the answer to one text in parts, as it is written; options as for `predict`."""
         return self.task.stream(text, **options)
 
     def score(self, *texts: Any) -> Any:
-        """How likely the model holds each text: `log_probs`, the natural logarithm, and `tokens`.
+        """The natural logarithm of each text's probability, `log_probs`, and its `tokens`.
 
         Args:
-            texts: of a language model the texts; of a translator sources and targets.
+            texts: for a language model texts; for a translator sources and their targets.
         """
         signatures = self.task.functions()
         names = signatures["score"][1] if "score" in signatures else ("text",)
@@ -219,7 +223,7 @@ class Pretrained:
         bfloat16: bool = False,
         **options: Any,
     ) -> epath.Path:
-        """Writes a SavedModel that answers as `predict` does, the vocabulary inside.
+        """Writes a SavedModel that answers as `predict` does, with its vocabulary.
 
         A server needs tensorflow and tensorflow_text and nothing of this library.
 
@@ -241,7 +245,7 @@ class Pretrained:
 
     @property
     def model_options(self) -> tuple[tuple[str, Any], ...]:
-        """Fields of the configuration that differ from the catalog's `model`, with their values."""
+        """Fields of the configuration, with values, that differ from the catalog's `model`."""
         known = catalog.config(self.model, vocab_size=self.config.vocab_size)
         return tuple(sorted(differing_fields(self.config, known).items()))
 
@@ -255,12 +259,12 @@ class Pretrained:
     def classifier(
         self, num_classes: int, head_dropout: float = 0.1, **changes
     ) -> EncoderClassifier:
-        """A classifier on this encoder and pooler, its last layer as drawn.
+        """Makes a classifier of this encoder and pooler, with a new last layer.
 
         Args:
             num_classes: C; 1 for regression.
             head_dropout: on the pooled vector, 0 to 1.
-            changes: fields of the `EncoderConfig` that are no shapes, such as `dropout`.
+            changes: fields of the `EncoderConfig` that change no weight's shape, such as `dropout`.
         """
         if not (isinstance(self.network, Model) and isinstance(self.config, EncoderConfig)):
             raise UserError(
@@ -284,11 +288,11 @@ class Pretrained:
         """Writes a folder that `macaron_tf.load`, `--init` and `export` take, whole or not at all.
 
             DIR/model.json           the network without weights, its use and its results
-            DIR/model.weights.h5     its weights; pooler.weights.h5 of a head outside it; or
+            DIR/model.weights.h5     its weights, and pooler.weights.h5 for a pooler outside it; or
                                      model.safetensors and pooler.safetensors
-            DIR/vocabulary/          where there is one
-            DIR/recipe.json          of the run that trained it
-            DIR/code.json            where it names code of yours: see `io.signatures`
+            DIR/vocabulary/          its vocabulary, if it has one
+            DIR/recipe.json          recipe of the run that trained it
+            DIR/code.json            signature of your own code that it names: see `io.signatures`
             DIR/manifest.json        format and checksums
             DIR/README.md            a model card, which may be edited
 
@@ -340,7 +344,7 @@ class Pretrained:
 
 
 def _kind_of(config: Settings) -> str:
-    """The catalog's model whose fields a configuration of ours changes."""
+    """Name of the catalog's model that a configuration is a variant of; "" = unknown."""
     if isinstance(config, EncoderDecoderConfig):
         return "transformer_base"
     if isinstance(config, EncoderConfig):
@@ -349,7 +353,7 @@ def _kind_of(config: Settings) -> str:
 
 
 def _refuse_other_files(path: epath.Path) -> None:
-    """Refuses to replace a file, or a folder that holds more than `save_pretrained` wrote there."""
+    """Refuses a file, or a folder with files that `save_pretrained` did not write."""
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file: choose another place for the folder")
     present = {

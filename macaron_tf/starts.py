@@ -1,4 +1,4 @@
-"""Starts: the weights of one network put into another, behind every `--init`."""
+"""Puts the weights of one network into another: what every `--init` does."""
 
 import dataclasses
 import re
@@ -32,7 +32,7 @@ KINDS = {
     "writer": "a pre-trained T5 or BART",
     "words": "an ELMo",
 }
-# Parts of a network that a task's network has too.
+# Parts that a pre-trained network and a task's network have in common.
 _SHARED = ("encoder", "encoder_decoder", "pooler", "language_head")
 
 
@@ -41,10 +41,10 @@ class Start:
     """The model, the vocabulary and the weights that a training starts from.
 
     Attributes:
-        given: its name on the command line.
-        vocabulary: cuts text for the model.
-        model, model_options: of the recipe.
-        source: the pre-trained network; None = weights are drawn.
+        given: the place, as the user wrote it after `--init`.
+        vocabulary: tokenizes text for the model.
+        model, model_options: name of the model in the catalog, and its changed fields.
+        source: the pre-trained network; None = the weights are drawn at random.
     """
 
     given: str
@@ -55,19 +55,19 @@ class Start:
 
     @property
     def config(self) -> EncoderConfig | EncoderDecoderConfig | ElmoConfig:
-        """The model's configuration, at the vocabulary's size."""
+        """The model's configuration, with the size of the vocabulary."""
         options = {**dict(self.model_options), "vocab_size": self.vocabulary.size}
         return catalog.config(self.model, **options)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings of a recipe that begins so."""
+        """Settings for a recipe that starts from here."""
         return {"init": self.given, "model": self.model, "model_options": self.model_options}
 
     @property
     def trained_length(self) -> int | None:
-        """Longest rows that the weights have seen; None = all of the positions count."""
-        # Sinusoids and T5's far distances reach further than they were seen.
+        """Length of the longest rows in pre-training; None = any position may be used."""
+        # Sinusoids and T5's largest distance bucket also cover longer rows.
         return self.source.trained_length if self.source and self.config.longest else None
 
     @property
@@ -96,10 +96,13 @@ class Start:
             check_shapes(self.given, self.config, wanted)
 
     def copy_to(self, network: Model) -> list[str]:
-        """Gives a built network these weights, and returns the names of the parts that stay drawn.
+        """Copies the weights into a built network.
 
-        A task's network takes over an encoder or an encoder-decoder, its pooler and the head of a
-        language model, and has all else of its own; another one takes each part by its name.
+        A task's network takes the encoder or encoder-decoder, the pooler and a language model's
+        head; its other parts stay as they are. Any other network takes each part by its name.
+
+        Returns:
+            Names of the parts that keep initial values.
 
         Raises:
             UserError: the weights have another shape, scheme or encoder.
@@ -122,7 +125,7 @@ class Start:
                 f"encoder of a {type(network).__name__}: give a model of that kind"
             )
         if task and network.language_head and not self.source.starts:
-            # GPT never ends a text; fine-tuned on two, it meets [SEP] between them.
+            # GPT was trained without [SEP], which fine-tuning puts between two texts.
             bias = ops.convert_to_numpy(network.language_head.weights[0]).copy()
             bias[self.vocabulary.sep_id] = 0.0
             assign(network.language_head.weights[0], bias)
@@ -130,11 +133,11 @@ class Start:
 
 
 def start_of(given: str, source: Pretrained, kinds: Collection[str]) -> Start:
-    """The `Start` of a network that was loaded.
+    """Makes the `Start` of a loaded network.
 
     Args:
-        given: its name on the command line.
-        kinds: names in `KINDS`, of networks that will do.
+        given: the place, as the user wrote it after `--init`.
+        kinds: the accepted kinds of networks, keys of `KINDS`.
 
     Raises:
         UserError: the network is of another kind or quantized, or has no vocabulary.
@@ -166,7 +169,7 @@ def start_of(given: str, source: Pretrained, kinds: Collection[str]) -> Start:
 
 
 def check_shapes(given: str, theirs, wanted, free: Collection[str] = FREE) -> None:
-    """Refuses a configuration that has other fields than the weights, those in `free` aside."""
+    """Refuses a configuration that differs from the weights' in a field that is not in `free`."""
     for name in differing_fields(theirs, wanted):
         if name not in free:
             raise _other_setting(given, name, theirs, wanted)
@@ -183,7 +186,7 @@ Weights = Sequence[keras.Variable]
 
 
 def _shared(network: Model, pooler: keras.layers.Layer | None = None) -> dict[str, Weights]:
-    """The weights of the parts that a task's network has too; `pooler` is one outside it."""
+    """The weights of the parts in `_SHARED`; `pooler` is one outside the network."""
     if isinstance(network, Encoder):
         parts = {"encoder": network}
     elif isinstance(network, EncoderDecoder):
@@ -195,7 +198,7 @@ def _shared(network: Model, pooler: keras.layers.Layer | None = None) -> dict[st
 
 
 def _named(network: Model) -> dict[str, Weights]:
-    """The weights of a network's parts by their names: the layers', or a weight's own."""
+    """A network's weights by the name of their top-level layer; outside of layers by their own."""
     parts: dict[str, list[keras.Variable]] = {}
     for weight in network.weights:
         parts.setdefault(weight.path.split("/")[1], []).append(weight)
@@ -203,7 +206,7 @@ def _named(network: Model) -> dict[str, Weights]:
 
 
 def _fill(weights: Weights, theirs: Weights) -> bool:
-    """Sets a part's weights, in order, or by name where they are not as many; whether to all."""
+    """Sets a part's weights in order, or by name if their number differs; whether all are set."""
     found: Sequence = theirs
     if len(theirs) != len(weights):
         named = {weight.path.partition("/")[2]: weight for weight in theirs}
@@ -217,7 +220,7 @@ def _fill(weights: Weights, theirs: Weights) -> bool:
 def config_from_encoder(
     config: EncoderConfig, base: EncoderDecoderConfig, parts: Sequence[str]
 ) -> EncoderDecoderConfig:
-    """The configuration of an encoder-decoder that an encoder's weights fit in.
+    """The configuration of an encoder-decoder that an encoder's weights fit.
 
     Args:
         base: gives the dropouts, and the depth of stacks that are not in `parts`.
@@ -258,7 +261,7 @@ def copy_encoder(
 
     Args:
         parts: of `PARTS`, those that take them; the embeddings always do.
-        languages: of the source and the target, their rows in the encoder's language embeddings.
+        languages: rows of the encoder's language embeddings for the source and the target.
     """
     own = encoder.embeddings
     network.embedding.table.assign(own.tokens.matrix("float32"))
@@ -271,7 +274,7 @@ def copy_encoder(
             if layer:
                 layer.set_weights(theirs.get_weights())
         if side.languages is not None:
-            # Every token has these added: its language, and the first segment.
+            # The vectors of its language and of the first segment are added to every token.
             order = [language, *(other for other in languages if other != language)]
             order = (order * 2)[: side.languages.shape[0]]
             vectors = [

@@ -1,4 +1,4 @@
-"""What a layer says of a weight that it makes, for the optimizer, the mesh and LoRA to read."""
+"""What a layer declares about its weights, for optimizers, meshes and LoRA to read."""
 
 import dataclasses
 
@@ -7,15 +7,15 @@ import keras
 
 @dataclasses.dataclass(frozen=True)
 class WeightSpec:
-    """What a weight is.
+    """The declaration of a weight.
 
     Attributes:
-        axes: a name for each dimension, or None. The library's layers have, after T5X, `embed`, the
+        axes: a name for each dimension, or None. The library's layers use T5X's names: `embed`, the
             channels of a position; `heads`, the channels of all heads, head by head; `mlp`, the
             inner channels of a feed-forward or recurrence; `vocab`, tokens.
-        parts: matrices of equal width side by side along the last dimension, as queries, keys and
-            values are; Adafactor updates each alone.
-        decays: whether a weight decay reaches it that spares vectors and biases.
+        parts: number of matrices of equal width side by side along the last dimension, such as 3
+            for queries, keys and values; Adafactor updates each on its own.
+        decays: whether weight decay applies to it where vectors and biases are spared.
     """
 
     axes: tuple[str | None, ...]
@@ -24,10 +24,10 @@ class WeightSpec:
 
 
 def spec_of(variable: keras.Variable) -> WeightSpec:
-    """A weight's declaration; of one without, such as Keras's own layers make, the usual.
+    """Returns the declaration of a weight, or a default for one without, as in Keras's own layers.
 
-    That is no named axis, one part, and a weight decay where it is neither a vector nor what Keras
-    names "bias": a GRU's has rank 2.
+    The default has no named axis and one part, and decays unless the weight is a vector or has the
+    name "bias", as a GRU's bias of rank 2 has.
     """
     rank = len(variable.shape)
     usual = WeightSpec((None,) * rank, 1, rank > 1 and variable.name != "bias")
@@ -40,10 +40,12 @@ def declare(
     parts: int = 1,
     decays: bool | None = None,
 ) -> keras.Variable:
-    """Gives a weight its `WeightSpec`, in its layer's `build`, and returns the weight.
+    """Declares a weight's `WeightSpec` in its layer's `build`, and returns the weight.
 
     Args:
-        axes: () for no named ones. decays: None as for a weight that is not declared.
+        axes: see `WeightSpec`; () = no named axis.
+        parts: see `WeightSpec`.
+        decays: see `WeightSpec`; None = the default of `spec_of`.
     """
     usual = spec_of(variable)
     axes, decays = tuple(axes) or usual.axes, usual.decays if decays is None else decays

@@ -21,15 +21,15 @@ _TOGETHER = 32  # texts answered together
 
 
 class TaskGraph:
-    """The graphs of a task with its network: those that a SavedModel holds.
+    """The graphs of a task and its network, the same as in its SavedModel.
 
-    They are traced at their first use and kept; the network's weights are read at each call. A text
+    They are traced at the first use and kept; the network's weights are read at each call. A text
     that is not UTF-8 is an InvalidArgumentError, which a server's client gets as a 400.
     """
 
     def __init__(self, task: TaskKind):
         self.task = task
-        self._scope = keras.StatelessScope()  # values that stand for the network's own
+        self._scope = keras.StatelessScope()  # holds values used in place of the network's weights
 
     def compute_in_bfloat16(self, place: str) -> None:
         """Puts the network under Keras's policy `mixed_bfloat16`, whatever it was trained under.
@@ -73,7 +73,7 @@ class TaskGraph:
         """The variables and the tokenizer's resources that a SavedModel restores.
 
         Raises:
-            UserError: the vocabulary cuts texts outside of graphs.
+            UserError: the vocabulary cannot tokenize in a graph.
         """
         module = tf.Module()
         with self._scope:
@@ -84,11 +84,11 @@ class TaskGraph:
     def answer(
         self, columns: Sequence[Sequence[str]], signature: str = "serving_default", **controls: Any
     ) -> list[Any]:
-        """Answers N texts, in their order; texts of like lengths are answered together.
+        """Answers N texts, in their order; texts of similar length form a batch.
 
         Args:
             columns: N texts for each input of the signature that is a string.
-            controls: of its other inputs, one value for all texts.
+            controls: one value for all texts, for each of its other inputs.
 
         Raises:
             TextError: a text is refused.
@@ -106,7 +106,7 @@ class TaskGraph:
         batches = [order[i : i + _TOGETHER] for i in range(0, len(order), _TOGETHER)]
         found: list[Any] = [None] * len(sizes)
         sized = ((len(batch), batch) for batch in batches)
-        # A progress bar has a thread of its own, which costs a single batch 0.2 ms.
+        # A single batch has no progress bar: the thread of one costs 0.2 ms.
         shown = track(sized, len(sizes), "answering", "texts") if len(batches) > 1 else batches
         for batch in shown:
             given = dict(zip(texts, ([c[i] for i in batch] for c in columns), strict=True))
@@ -149,7 +149,7 @@ def _refuse_nan(outputs: dict[str, np.ndarray]) -> None:
 
 
 def columns_of(names: Sequence[str], given: Sequence[Any]) -> tuple[list[list[str]], bool]:
-    """Texts, however they are given, as a list for each input, and whether they are one example.
+    """Sorts texts into a list for each input, and says whether they are a single example.
 
     Args:
         names: the inputs.
@@ -159,7 +159,7 @@ def columns_of(names: Sequence[str], given: Sequence[Any]) -> tuple[list[list[st
             not.
 
     Raises:
-        UserError: other than that.
+        UserError: the texts are given in another way, or one is not a text.
     """
     if len(given) == len(names) > 1:
         one = all(isinstance(column, str | bytes) for column in given)
@@ -215,14 +215,14 @@ def _row(names: Sequence[str], example: Any) -> list[Any]:
 
 
 def _as_text(value: Any) -> Any:
-    """A text of NumPy or TensorFlow as Python's; anything else as it is."""
+    """Converts bytes and NumPy's strings to `str`; returns other values unchanged."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     return str(value) if isinstance(value, np.str_) else value
 
 
 def _checked(function: Callable) -> Callable:
-    """A function that is called only with texts which are UTF-8."""
+    """Wraps a function so that texts which are not UTF-8 are refused."""
     return lambda *inputs: function(
         *(_checked_text(given) if given.dtype == tf.string else given for given in inputs)
     )

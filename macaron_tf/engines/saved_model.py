@@ -1,4 +1,4 @@
-"""A task as a SavedModel: the versions of a served model, written whole or not at all."""
+"""Writes a task as a SavedModel, a version of a served model: whole or not at all."""
 
 import contextlib
 import fcntl
@@ -23,9 +23,11 @@ from macaron_tf.io.serving import MAX_VERSION, MODEL_FILE, version_of
 
 @contextlib.contextmanager
 def _aside(out: epath.Path) -> Iterator[pathlib.Path]:
-    """An empty folder to write a version in: within `out` where it can be renamed into its place.
+    """Yields an empty folder to write a version in.
 
-    One export at a time writes into a local `out`; others wait. What a killed one left is removed.
+    It lies in a local `out`, so that the version can be renamed into its place; for a bucket it is
+    a temporary folder. One export at a time writes into a local `out`, while others wait. The files
+    of a killed export are removed.
     """
     if paths.is_remote(out):
         with tempfile.TemporaryDirectory() as folder:
@@ -51,7 +53,7 @@ def write_version(
     out: str | os.PathLike,
     version: int | None = None,
 ) -> epath.Path:
-    """Writes a SavedModel as a new version, beside it its vocabulary, a record, warm-up requests.
+    """Writes a SavedModel as a new version, with its vocabulary, a record and warm-up requests.
 
     Args:
         record: facts about the model, for `assets.extra/export.json`.
@@ -63,7 +65,8 @@ def write_version(
         no folder can be renamed, its `saved_model.pb` comes last.
 
     Raises:
-        UserError: the version exists, `out` cannot be written, or no graph cuts the texts.
+        UserError: the version exists, `out` cannot be written, or the vocabulary cannot tokenize in
+            a graph.
     """
     out, task, restored = paths.as_path(out), graph.task, graph.restored()
     # TensorFlow reports a full disk as one of its own errors.

@@ -1,4 +1,4 @@
-"""Typical requests of a model: a server's example, and those that warm a version up."""
+"""Typical requests to a model: a server's example, and the warm-up requests of a version."""
 
 import itertools
 import logging
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-# TensorFlow Serving's own place, below a version's folder.
+# Where TensorFlow Serving looks for them, in a version's folder.
 WARMUP_REQUESTS = os.path.join("assets.extra", "tf_serving_warmup_requests")
 TEXT = "A dog is running."
 # Inputs of a text generator; zeros would generate nothing.
@@ -25,14 +25,14 @@ def write_warm_up(
     """Records requests of each signature, as a TFRecord file of `PredictionLog`.
 
     TensorFlow Serving loads no version that fails such a request, so each is tried here first; one
-    that the model refuses is left out, and a sentence is logged. Without tensorflow-serving-api,
-    which defines the record, a sentence is logged and nothing is written: a server then warms up by
-    what it makes up.
+    that the model refuses is left out, with a warning. Without tensorflow-serving-api, which
+    defines the record, nothing is written, with a warning: our server then warms up with made-up
+    rows.
 
     Args:
-        folder: the version's.
-        functions: by signature name, their inputs named by their `TensorSpec`.
-        texts: the texts of one request each.
+        folder: folder of the version.
+        functions: by signature name; the `TensorSpec` of an input has its name.
+        texts: each is the text of one request.
     """
     try:
         from tensorflow_serving.apis import prediction_log_pb2

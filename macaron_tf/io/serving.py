@@ -8,22 +8,22 @@ from typing import Any
 
 import numpy as np
 
-# As `macaron_tf.tasks.base.require` writes them.
+# The error messages of `macaron_tf.tasks.base.require`.
 _ASSERTION = re.compile(r"assertion failed: \[(.*?)\](?=\s|$)", re.S)
 _ROWS = re.compile(r"assertion failed: \[.*?\] \[rows:\] \[([0-9 ]+)\]", re.S)
 
 MODEL_FILE = "saved_model.pb"
-MAX_VERSION = 2**63 - 1  # its versions are int64
+MAX_VERSION = 2**63 - 1  # TensorFlow Serving's versions are int64
 
 
 def version_of(name: str) -> int | None:
-    """The number of a version's folder; None of another folder."""
+    """The number in the name of a version's folder; None for other folders."""
     known = name.isascii() and name.isdigit() and len(name) < 40 and int(name) <= MAX_VERSION
     return int(name) if known else None
 
 
 def as_json(name: str, array: np.ndarray) -> Any:
-    """An array as nested lists of JSON values; strings of an output `..._bytes` are base64.
+    """Converts an array to nested lists of JSON values; strings of an output `..._bytes` to base64.
 
     Raises:
         ValueError: JSON cannot express the array's type.
@@ -42,13 +42,13 @@ def as_json(name: str, array: np.ndarray) -> Any:
         array = array.astype(np.float32)
     # The shortest text of a float32 ("0.2"), as TensorFlow Serving prints it: through float64
     # alone it would read 0.20000000298023224.
-    pieces = np.array_split(array.reshape(-1), array.size // 2048 + 1)  # others run between
+    pieces = np.array_split(array.reshape(-1), array.size // 2048 + 1)  # other threads run between
     numbers = [piece.astype("U32").astype(np.float64) for piece in pieces]
     return np.concatenate(numbers).reshape(array.shape).tolist()
 
 
 def as_rows(outputs: Mapping[str, np.ndarray]) -> list[Any]:
-    """Outputs of `(B, ...)` as B answers: a dictionary each, or the value of a single output."""
+    """Converts outputs `(B, ...)` to B answers: dictionaries, or the values of a single output."""
     columns = {name: as_json(name, array) for name, array in outputs.items()}
     if len(columns) == 1:
         [rows] = columns.values()
@@ -57,12 +57,12 @@ def as_rows(outputs: Mapping[str, np.ndarray]) -> list[Any]:
 
 
 def failed_check(message: str) -> str | None:
-    """The sentence of a check that failed in a graph; None where TensorFlow's error is another."""
+    """The sentence of a check that failed in a graph; None for other errors of TensorFlow."""
     found = _ASSERTION.search(message)
     return found[1] if found else None
 
 
 def failed_rows(message: str) -> set[int]:
-    """The rows that a failed check names: a guess, as texts can imitate it."""
+    """The row numbers in the message of a failed check; a text in it can imitate them."""
     found = _ROWS.search(message)
     return set(map(int, re.findall(r"\b\d{1,9}\b", found[1]))) if found else set()

@@ -1,4 +1,4 @@
-"""Tasks: what a model is asked and how it answers, one class a kind."""
+"""Kinds of tasks: what a model is asked and how it answers, a class for each kind."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ _LABELLED = {kind.kind: kind for kind in KINDS if issubclass(kind, LabelledTask)
 
 
 def labelled(task: Task, *arguments) -> LabelledTask:
-    """The kind of a data set's task; arguments as for `LabelledTask`."""
+    """The `LabelledTask` of a data set, of the kind that it names; arguments as for that class."""
     return _LABELLED[task.kind](task, *arguments)
 
 

@@ -18,20 +18,20 @@ _Graph = tuple[Callable[..., dict[str, tf.Tensor]], Mapping[str, tf.DType]]
 
 
 class TaskKind(abc.ABC):
-    """A kind of task, and the network and vocabulary that answer it.
+    """A kind of task, with the network and vocabulary that answer it.
 
-    `serve` is a graph of stock operations from strings to answers. Every way to ask a model runs
-    it: `Pretrained.predict`, a command's `--json`, the SavedModel, a server.
+    `serve` builds a graph of TensorFlow's own operations from strings to answers. Every way to ask
+    a model runs that graph: `Pretrained.predict`, a command's `--json`, the SavedModel, a server.
 
     Args:
         network: built, with its weights; None before there is one.
         vocabulary: the network's own.
 
     Attributes:
-        name: the kind in a word, for people.
-        inputs: dtypes of the inputs of `serve` by name, each `(B,)`. Those that are no strings have
-            a value in `controls`, for callers who leave them out.
-        takes: names of the options of `with_options`.
+        name: the kind in a few words, for messages.
+        inputs: dtypes of the inputs of `serve` by name, each input `(B,)`.
+        controls: default values of the inputs that are not strings.
+        takes: names of the options that `with_options` takes.
     """
 
     name: ClassVar[str]
@@ -57,7 +57,11 @@ class TaskKind(abc.ABC):
         return tuple(name for name, dtype in self.inputs.items() if dtype == tf.string)
 
     def columns(self, lines: Sequence[str], first: int = 1) -> list[list[str]]:
-        """The texts of lines, numbered from `first` on, of each input: tabs stand between them."""
+        """Splits lines at their tabs into a list of texts for each input.
+
+        Args:
+            first: number of the first line, for error messages.
+        """
         names = self.texts
         if len(names) == 1:
             return [[*lines]]
@@ -72,21 +76,21 @@ class TaskKind(abc.ABC):
 
     @abc.abstractmethod
     def serve(self, *inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        """The signature `serving_default`, its inputs in the order of `inputs`, in-graph."""
+        """The graph of the signature `serving_default`; arguments in the order of `inputs`."""
 
     def functions(self) -> dict[str, _Graph]:
-        """The functions of all signatures and the dtypes of their inputs, by the name."""
+        """Each signature's function and the dtypes of its inputs, by the signature's name."""
         return {"serving_default": (self.serve, self.inputs)}
 
     def rows(self, outputs: Mapping[str, np.ndarray]) -> list[Any]:
-        """Outputs of `serve` as one answer a row, without the padding of shorter rows.
+        """Converts outputs of `serve` to one answer for each row, without padding.
 
         An answer is plain Python: the value of a single output, or a dictionary of several.
         """
         return as_rows(outputs)
 
     def with_options(self, **options: Any) -> Self:
-        """The task with options that its graph is made with, such as `n_best`."""
+        """A copy of the task whose graph is built with these options, such as `n_best`."""
         given, takes = next(iter(options), None), (*self.takes, *self.controls)
         known = f"it takes {', '.join(takes)}" if takes else "leave it out"
         raise UserError(f"{given}={options[given]!r} is no option of a {self.name}: {known}")
@@ -96,30 +100,31 @@ class TaskKind(abc.ABC):
         raise UserError(f"a {self.name} writes no text piece by piece: ask it by predict")
 
     def likelihoods(self, texts: Sequence[str]) -> list[dict[str, float]]:
-        """Of each text `log_probs`, the natural logarithm of its probability, and `tokens`.
+        """The natural logarithm of each text's probability, `log_probs`, and its `tokens`.
 
-        A kind whose graph says so has a signature `score` instead.
+        A kind that computes this in a graph has a signature `score` instead.
         """
         raise UserError(f"a {self.name} does not say how likely a text is: ask it by predict")
 
     def facts(self) -> dict[str, Any]:
-        """What the record of an export says of the task."""
+        """Facts about the task for the record of an export."""
         return {}
 
     def typical_texts(self) -> Sequence[str]:
-        """Texts whose requests make a server ready, one for each function that is compiled."""
+        """Texts of warm-up requests: one for each function that is compiled."""
         return (EXAMPLE,)
 
 
 def recorded(model: Any) -> contextlib.AbstractContextManager[None]:
-    """Turns an error in what a loaded model's model.json says of its task into a sentence."""
+    """Turns an error in the task's fields of a model.json into a UserError that names the file."""
     return refuse_damage(f"{model.name}/model.json", "save or train the model again")
 
 
 def require(good: tf.Tensor, message: str, value: Any) -> Any:
-    """The value, or an InvalidArgumentError of the message and the numbers of rows not `good (B,)`.
+    """Returns the value; raises InvalidArgumentError where a row of `good (B,)` is False.
 
-    A server that merged requests runs the others again without them.
+    The error has the message and the numbers of those rows: a server that merged requests runs the
+    others again without them.
     """
     bad = tf.reshape(tf.where(tf.logical_not(good)), [-1])
     whole = tf.debugging.Assert(tf.reduce_all(good), [message, "rows:", bad], summarize=-1)

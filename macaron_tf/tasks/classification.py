@@ -59,7 +59,7 @@ class Classification(LabelledTask):
         return dict.fromkeys(("first", "second") if self.task.second else ("text",), tf.string)
 
     def with_options(self, **options: Any) -> Self:
-        """Takes `language`, of the texts: a code that the model knows."""
+        """Takes `language`, the code of the texts' language, one that the model knows."""
         if [*options] != ["language"]:
             return super().with_options(**{k: v for k, v in options.items() if k != "language"})
         limits = dataclasses.replace(self.limits, language=options["language"])
@@ -128,12 +128,11 @@ class Classification(LabelledTask):
 
 
 class Choice(Classification):
-    """Tasks of RACE's kind. Outputs are logits `(N, R)`, one of each choice, -1e9 where none is.
+    """Tasks of RACE's kind. Outputs are logits `(N, R)`, one for each choice, -1e9 where none is.
 
     Signature `serving_default`: `context (B,)` strings, `question (B,)` of a task with questions,
-    and `choice1 (B,)` to `choiceR (B,)`, "" where there is none, to the outputs of
-    `Classification`, the classes being the names of the choices. A long text is truncated as in
-    training.
+    and `choice1 (B,)` to `choiceR (B,)`, "" for an absent one, to the outputs of `Classification`,
+    whose classes are the names of the choices. A long text is truncated as in training.
     """
 
     name = "chooser"
@@ -182,7 +181,7 @@ class Choice(Classification):
 
 
 def _classes(task: Task, logits: tf.Tensor) -> dict[str, tf.Tensor]:
-    """The answers that logits `(B, C)` give."""
+    """The outputs of `Classification.serve` for logits `(B, C)`."""
     names = tf.constant(task.labels)  # (C,)
     return {
         "label": tf.gather(names, tf.argmax(logits, axis=1)),
@@ -192,11 +191,11 @@ def _classes(task: Task, logits: tf.Tensor) -> dict[str, tf.Tensor]:
 
 
 def bag_of_words(task: Task, train: Examples) -> Callable[[Examples], np.ndarray]:
-    """Fits scikit-learn's TF-IDF weights and linear model, its settings as they come.
+    """Fits a linear model of scikit-learn to TF-IDF weights: a baseline without a network.
 
-    Logistic regression, or ridge regression of scores. Words and pairs of them, sublinear counts.
-    Two texts a and b give the columns a, b, |a - b|, a * b and their cosine: without the last three
-    no linear model can tell whether they are alike.
+    It is logistic regression, or ridge regression for scores, on words and pairs of neighbouring
+    words, with sublinear counts. Two texts a and b give the columns a, b, |a - b|, a * b and their
+    cosine: without the last three no linear model can tell whether they are alike.
     """
     # One-letter words count: "a" and "I" are grammar, which CoLA asks about.
     words = TfidfVectorizer(
@@ -225,7 +224,7 @@ def bag_of_words(task: Task, train: Examples) -> Callable[[Examples], np.ndarray
 
 
 def _features(words, examples: Examples):
-    """A sparse matrix, a row an example."""
+    """A sparse matrix with a row for each example."""
     first = words.transform(examples.first)  # (N, W)
     if examples.second is None:
         return first

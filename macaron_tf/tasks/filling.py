@@ -13,7 +13,7 @@ from macaron_tf.tasks.base import TaskKind, require
 from macaron_tf.text import PieceVocabulary
 
 MASK = "[MASK]"
-_LONGEST = 512  # ids of a row, of a model that takes any number
+_LONGEST = 512  # ids of a row, for a model that takes rows of any length
 
 
 class Filling(TaskKind):
@@ -21,12 +21,12 @@ class Filling(TaskKind):
 
     Signature `serving_default`: `text (B,)` strings, each with one [MASK] or several, to `words
     (B, M, K)` strings, the K likeliest pieces for each of M gaps, best first, and `probabilities
-    (B, M, K)` float32; of texts with fewer gaps the rest is "" and 0. A piece that continues a word
-    begins with "##". A text without a gap, and one that is too long, are refused.
+    (B, M, K)` float32; texts with fewer gaps are padded with "" and 0. A piece that continues a
+    word begins with "##". A text without a gap, and one that is too long, are refused.
 
     Args:
-        longest: ids of a row, special ones included: later positions are untrained.
-        top: K, the pieces of each gap.
+        longest: most ids of a row, special ones included; later positions are untrained.
+        top: K, the number of pieces for each gap.
     """
 
     name = "filler of gaps"
@@ -53,7 +53,7 @@ class Filling(TaskKind):
 
     @functools.cached_property
     def _words(self) -> list[str]:
-        """Each piece as a word, or behind "##" where it continues one."""
+        """Each piece as text, with "##" before one that continues a word."""
         pieces = self.vocabulary.pieces
         words = self.vocabulary.decode_lines([[number] for number in range(pieces)])
         starts = self.vocabulary.word_starts()

@@ -22,7 +22,7 @@ from macaron_tf.tasks.base import TaskKind, require
 from macaron_tf.text.normalization import as_prompts
 
 MAX_TOKENS = 1024
-_WINDOW = 512  # tokens that T5, which has no greatest length, was trained on
+_WINDOW = 512  # tokens; the length that T5, which takes rows of any length, was trained on
 
 
 class Continuation(TaskKind):
@@ -40,10 +40,10 @@ class Continuation(TaskKind):
 
     Args:
         generator: writes the texts.
-        window: tokens of the rows that the model was trained on, in which long texts are scored.
+        window: length of the training rows in tokens; long texts are scored in such windows.
 
     Attributes:
-        longest: tokens of a row, or a source, beyond which the model knows no position; None = any
+        longest: most tokens of a row, or of a source, for which the model has positions; None = any
             number.
     """
 
@@ -77,8 +77,8 @@ class Continuation(TaskKind):
         longest = model.config.longest
         window = model.trained_length or longest or _WINDOW
         if model.trained_length and longest is not None:
-            # Learned positions behind the rows of the training have learnt nothing. Corrupted texts
-            # are read without [CLS].
+            # Learned positions past the end of the training rows are untrained. Corrupted texts are
+            # read without [CLS].
             longest = model.trained_length - learns.encoder_decoder
         given = model.network, model.vocabulary, longest
         if learns.encoder_decoder:
@@ -101,7 +101,7 @@ class Continuation(TaskKind):
             f"a text is too long to go on in {generator.longest} tokens: shorten it; "
             "or empty, where the model begins none"
         )
-        # An encoder's message, when it gets the padded rows, is less clear.
+        # Checked here, since the network's own message about too long rows is less clear.
         rows = require(generator.fits(lengths), message, rows).to_tensor(PAD)
         limits, room = tf.clip_by_value(max_tokens, 0, MAX_TOKENS), generator.room(lengths)
         limits = limits if room is None else tf.minimum(limits, room)
@@ -119,7 +119,7 @@ class Continuation(TaskKind):
         }
 
     def stream(self, text: str, seed: int | None = None, **settings: Any) -> Iterator[str]:
-        """The continuation in parts, as they are drawn; settings as for `GenerationConfig`."""
+        """Yields the continuation in parts, as drawn; settings as for `GenerationConfig`."""
         known = {field.name for field in dataclasses.fields(GenerationConfig)} - {"num_samples"}
         if unknown := settings.keys() - known:
             return self.with_options(**{name: settings[name] for name in sorted(unknown)})
@@ -149,7 +149,7 @@ class Continuation(TaskKind):
 
 
 class TextToText(Continuation):
-    """A model that answers the texts of its task by other texts; see `Continuation`.
+    """A model that answers the texts of its task with texts; see `Continuation`.
 
     A text is a line as `experiments.text_to_text predict` takes it, without the task's name;
     temperature 0 gives the greedy answer.
@@ -167,7 +167,7 @@ class TextToText(Continuation):
 
 
 class TaskGenerator(SequenceGenerator):
-    """Answers lines of a task, see `framed`; at temperature 0 with the likeliest tokens."""
+    """Answers lines of a task (see `framed_in_graph`), greedily at temperature 0."""
 
     def __init__(self, network, vocabulary, task: str, max_target: int, **options):
         super().__init__(network, vocabulary, **options)
@@ -185,9 +185,9 @@ class TaskGenerator(SequenceGenerator):
 
 
 def framed_in_graph(task: str, lines: tf.Tensor) -> tf.Tensor:
-    """The sources of texts, or of two with a tab between, `(B,)` strings to `(B,)` strings.
+    """Turns lines `(B,)`, of one text or two with a tab between, into sources `(B,)`.
 
-    Of several tasks the line says which, as sources do: "sst2 sentence: ...".
+    Where a model has learnt several tasks, each line names its own: "sst2 sentence: ...".
     """
     lines = as_prompts(lines)
     if task in PREFIXES or "+" in task:

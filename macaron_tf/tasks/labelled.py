@@ -1,4 +1,4 @@
-"""Kinds of tasks that are learnt from a data set's answers: reading, rows, objective, score."""
+"""Kinds of tasks that are learnt from labelled data: reading, rows, objective and score."""
 
 import abc
 import dataclasses
@@ -22,16 +22,16 @@ from macaron_tf.tasks.base import TaskKind, recorded
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.words import CharacterWords
 
-_MAX_LENGTH = 128  # of a classifier whose rows in training are not known
+_MAX_LENGTH = 128  # longest row of a classifier that does not say what it was trained on
 
 
 @dataclasses.dataclass(frozen=True)
 class SpanLimits(Settings):
-    """Limits of questions and contexts; BERT's released code's numbers.
+    """Limits of questions and contexts; the defaults are those of BERT's released code.
 
     Attributes:
         doc_stride: tokens of a context between the beginnings of two windows on it.
-        max_question: tokens of a question; the others are cut off.
+        max_question: most tokens of a question; the rest is cut off.
         max_answer: longest answer, in tokens.
     """
 
@@ -48,11 +48,11 @@ class Limits(Settings):
 
     Attributes:
         max_length: greatest length of a row, special ids included.
-        spans: of questions.
-        causal: whether the model is causal, whose rows are made otherwise, see `encode_pairs`.
-        language: of the texts of a classification; None = the model's first.
-        languages: those that the model has read, in the order of its embeddings.
-        embeds_languages: whether it has embeddings of languages.
+        spans: limits of questions and contexts.
+        causal: whether the model is causal; its rows have another layout, see `encode_pairs`.
+        language: language of the texts of a classification; None = the model's first.
+        languages: the model's languages, in the order of its embeddings.
+        embeds_languages: whether the model has embeddings of languages.
     """
 
     max_length: Count
@@ -72,29 +72,30 @@ class Limits(Settings):
 
     @property
     def language_id(self) -> int:
-        """The row of the language in the model's table."""
+        """The language's row in the model's language embeddings; 0 where it has none."""
         embedded = self.language and self.embeds_languages
         return self.languages.index(self.language) if embedded else 0
 
 
 class LabelledTask(TaskKind):
-    """A kind of task, of one data set or table.
+    """A kind of task that is learnt from labelled examples of one data set or table.
 
-    A kind has types of its own for "examples", which have a length and `labels` (None where they
-    are secret), for "outputs", made from a network's logits, and for "predictions", decided from
-    outputs.
+    Each kind chooses its own types for "examples", which have a length and `labels` (None where
+    they are secret), for "outputs", which are computed from a network's logits, and for
+    "predictions", which are decided from outputs.
 
     Args:
         task: the data set's columns, classes and metrics.
-        limits: of the rows that the network reads; None where no network is asked.
-        tuned: metrics of the validation of the network's weights, if there was one.
+        limits: limits of the rows that the network reads; None = there is no network to ask.
+        tuned: metrics from the validation of the network's weights, {} without one; `Spans` takes
+            its threshold from them.
 
     Attributes:
         kind: see `Task`.
         reader: reads examples: task, split, tfds and source, see `read_examples`.
         row_shape: (R,) where an example has R rows at once; () where it has one.
-        cuts: whether rows that are too long are cut; other kinds read them through windows.
-        answer: the answer to be predicted, in a few words.
+        cuts: whether texts that are too long are cut; other kinds read them through windows.
+        answer: what is predicted, in a few words.
     """
 
     kind: ClassVar[str]
@@ -126,7 +127,7 @@ class LabelledTask(TaskKind):
         return cls(task, limits, model.network, model.vocabulary, metrics)
 
     def description(self) -> dict[str, Any]:
-        """What `of` reads as `labelled`."""
+        """The task and limits as model.json keeps them, for `of`."""
         return {"task": dataclasses.asdict(self.task), "limits": dataclasses.asdict(self.limits)}
 
     def facts(self) -> dict[str, Any]:
@@ -157,8 +158,8 @@ class LabelledTask(TaskKind):
     ) -> dict[str, Any]:
         """The examples of splits, by split; see `read`.
 
-        Where `names_of` gives no name for it, the development set is the part that `table` holds
-        out, and "train" the rest.
+        Where `names_of` returns None, `table` chooses which examples of the one file are held out
+        as the development set; "train" is the rest.
         """
         if (names := self.names_of(splits, tfds, source)) is not None:
             given = tfds, source, language
@@ -179,10 +180,10 @@ class LabelledTask(TaskKind):
     def names_of(
         self, splits: Sequence[str], tfds: Tfds | None, source: str | None
     ) -> dict[str, str] | None:
-        """A source's names of splits, where they differ; None where all are parts of its "train".
+        """The source's own names of splits, where they differ; None where it has only "train".
 
-        They are parts in a file without {split}, and in a user's set of TensorFlow Datasets that
-        has no split named validation, dev or valid.
+        That is so for a file without {split}, and for a user's set of TensorFlow Datasets that has
+        no split named validation, dev or valid.
         """
         parsed = Source.of(source or self.task.source or "")
         if parsed.kind == "tfds" and self.task.own and {*splits} <= {"train", "validation"}:
@@ -192,7 +193,7 @@ class LabelledTask(TaskKind):
         return {} if parsed.has_splits or not {*splits} - {"all"} else None
 
     def least_length(self, spans: SpanLimits) -> int:
-        """The shortest `max_length` that a row fits into."""
+        """The smallest `max_length` that leaves room for text in a row."""
         return 5 if self.task.second else 3
 
     def logits(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
@@ -203,12 +204,12 @@ class LabelledTask(TaskKind):
 
     @abc.abstractmethod
     def encode(self, vocabulary: PieceVocabulary, examples: Any, limits: Limits) -> EncodedExamples:
-        """Tokenizes examples: rows, of which an example may have several."""
+        """Tokenizes examples to rows; an example may have several."""
 
     def encoded(
         self, vocabulary: PieceVocabulary, examples: Any, limits: Limits
     ) -> EncodedExamples:
-        """`encode`, and what a model reads of words that it reads by their characters."""
+        """`encode`, with the characters of the words added for a model that reads those."""
         if not isinstance(vocabulary, CharacterWords):
             return self.encode(vocabulary, examples, limits)
         words = vocabulary.opened()
@@ -217,12 +218,12 @@ class LabelledTask(TaskKind):
 
     @abc.abstractmethod
     def make_network(self, config: EncoderConfig, head_dropout: float, policy) -> keras.Model:
-        """The encoder with the kind's head, not built."""
+        """Makes the encoder with the head of this kind, not built."""
 
     @property
     @abc.abstractmethod
     def objective(self) -> Callable:
-        """The loss of a development set: of the answers."""
+        """The loss over the answers, which validation measures."""
 
     def learnt(self, config: EncoderConfig, language_weight: float) -> Callable:
         """The training objective; `language_weight` as in `FinetuningRecipe`."""
@@ -239,7 +240,7 @@ class LabelledTask(TaskKind):
         """The network's outputs for each example.
 
         Args:
-            logits: of each row; where its output is shorter than the longest, -1e9 fills it up.
+            logits: of all rows, each padded with -1e9 to the longest one.
         """
 
     def finite(self, outputs: Any) -> bool:
@@ -247,7 +248,7 @@ class LabelledTask(TaskKind):
         return all(np.isfinite(values).all() for values in keras.tree.flatten(outputs))
 
     def decide(self, outputs: Any) -> Any:
-        """Outputs to predictions."""
+        """Decides predictions from outputs."""
         return outputs
 
     @abc.abstractmethod
@@ -255,12 +256,12 @@ class LabelledTask(TaskKind):
         """The task's metrics by name, and "score", the mean of its main ones."""
 
     def answers(self, outputs: Any, examples: Any) -> Any:
-        """Predictions as JSON has them."""
+        """Predictions as values for JSON."""
         return self.decide(outputs)
 
     @abc.abstractmethod
     def line(self, answer: Any) -> str:
-        """An answer of `rows` as lines for a person."""
+        """Formats an answer of `rows` as the lines that a command prints."""
 
     def baseline(self, train: Any) -> Callable[[Any], Any] | None:
         """A predictor without a network, fitted to the training set; None where there is none."""
@@ -278,11 +279,11 @@ class LabelledTask(TaskKind):
 
 
 def named_classes(model: Any, task: str) -> tuple[Task, Limits, keras.Model, PieceVocabulary]:
-    """Arguments of a `LabelledTask` for a network that no run trained, by the names of its classes.
+    """Arguments of a `LabelledTask` for a network that no run trained; `labels` are its classes.
 
     Args:
         model: a `macaron_tf.pretrained.Pretrained`.
-        task: of `OWN_TASKS`.
+        task: a name in `OWN_TASKS`.
     """
     outputs, labels = model.network.head.num_classes, tuple(model.labels)
     if len(labels) != (outputs if outputs > 1 else 0):

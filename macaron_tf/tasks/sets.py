@@ -18,19 +18,20 @@ from macaron_tf.tasks.labelled import LabelledTask
 from macaron_tf.text.words import CharacterWords
 
 _INPUTS = ("token_ids", "segment_ids")
-# Fills up the outputs of short rows: no position of a span, no tag.
+# Pads the outputs of short rows, so low that no span or tag is chosen there.
 _PADDING = -1e9
 
 
 class RowOutputs:
     """A network's float32 outputs, computed batch by batch.
 
-    One `tf.function` with a relaxed signature serves all shapes and is traced once; it reads the
-    network's current weights. Replicas of the strategy in whose scope it is made share the batches.
+    One `tf.function` with open dimensions serves all shapes and is traced once; it reads the
+    network's current weights. The replicas of the current `tf.distribute` strategy, which is read
+    when the object is made, share the batches.
 
     Args:
-        network: built, of a dict of ids to one tensor.
-        names: its inputs, the token ids first.
+        network: built; takes a dictionary of ids and returns one tensor.
+        names: names of its inputs, the token ids first.
         row_shape: (R,) where an example has R rows at once.
         token_shape: (C,) where a token is C characters.
     """
@@ -44,8 +45,8 @@ class RowOutputs:
     ):
         shape = (None, *row_shape, None)
         first, spec = (tf.TensorSpec(s, tf.int32) for s in ((*shape, *token_shape), shape))
-        # A partial: TensorFlow counts the traces of a method over all of its objects, and would
-        # warn of a grid's one trace a network.
+        # A partial: TensorFlow counts the traces of a method over all objects, and would warn of
+        # retracing in a grid search, which traces each network once.
         forward = functools.partial(_forward, network, names)
         signature = [first, *[spec] * (len(names) - 1)]
         function = tf.function(forward, input_signature=signature, autograph=False)
@@ -57,7 +58,7 @@ class RowOutputs:
         """Writes the outputs of rows into an array, and returns it.
 
         Args:
-            found: (N, ...) float32; shorter outputs fill the beginnings of their axes.
+            found: (N, ...) float32; outputs shorter than an axis fill its beginning.
             batches: the rows' numbers, -1 for padding, and the inputs in the order of `names`.
         """
         numbers: list[np.ndarray] = []  # of (B,)
@@ -89,7 +90,7 @@ class SetOutputs:
     """A task's outputs for whole data sets.
 
     Args:
-        task: with its network and vocabulary.
+        task: a task with a network and a vocabulary.
         batch_size: examples that are computed together.
     """
 
@@ -112,10 +113,10 @@ class SetOutputs:
         return self._outputs.fill(np.full(shape, _PADDING, np.float32), inputs)
 
     def of(self, examples: Any, language: str | None = None) -> Any:
-        """The task's outputs of examples, whose labels are not used.
+        """The task's outputs for examples, whose labels are not used.
 
         Args:
-            language: of the texts; None = that of the training texts.
+            language: language of the texts; None = that of the training texts.
         """
         task = self.task.with_options(language=language) if language else self.task
         encoded = task.encoded(task.vocabulary, examples, task.limits)

@@ -1,4 +1,4 @@
-"""Answers that stand in a context."""
+"""Answers to questions, each a part of a context."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ class SpanOutputs:
     """The best answer to each of N questions.
 
     Attributes:
-        texts: that answer, cut out of the context; "" where nothing can be one.
+        texts: the answers, cut out of their contexts; "" where no span is possible.
         found: see `macaron_tf.decoding.spans.best_answers`, as arrays.
         threshold: see `macaron_tf.decoding.spans.decided`.
     """
@@ -85,7 +85,7 @@ class Spans(LabelledTask):
         return {"answer": answer, "start": start, "end": end, "probability": probability}
 
     def columns(self, lines: Sequence[str], first: int = 1) -> list[list[str]]:
-        """Lines of a question and a context: a tab between, or a JSON object of both."""
+        """Splits lines of a question and a context: a tab between, or a JSON object of both."""
         columns: list[list[str]] = [[], []]
         for number, line in enumerate(lines, first):
             # JSON writes a tab within a text as \t.
@@ -142,13 +142,13 @@ class Spans(LabelledTask):
 
     def score(self, predictions: SpanOutputs, examples: Questions) -> dict[str, float]:
         truths, found = [[one.text for one in answers] for answers in examples.labels], ()
-        if self.task.unanswerable:  # its metrics look for a threshold themselves
+        if self.task.unanswerable:  # its metrics search for the best threshold
             unlikely = predictions.found["null"] - predictions.found["score"]  # (N,)
             found = (unlikely, predictions.threshold)
         return self.with_score(score_answers(predictions.texts, truths, *found))
 
     def answers(self, outputs: SpanOutputs, examples: Questions) -> dict[str, str]:
-        """The official scripts' form: answers by the questions' ids."""
+        """Answers by the ids of the questions, the format of SQuAD's evaluation script."""
         answered = np.asarray(decided(outputs.found, outputs.threshold)["answered"])
         said = [text if known else "" for text, known in zip(outputs.texts, answered, strict=True)]
         return dict(zip(examples.ids, said, strict=True))

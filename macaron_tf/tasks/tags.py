@@ -24,11 +24,11 @@ from macaron_tf.tasks.labelled import LabelledTask, Limits, named_classes
 
 
 class Tags(LabelledTask):
-    """Tasks of CoNLL's kind. Outputs are the tags' probabilities, `(words, C)` a sentence.
+    """Tasks of CoNLL's kind. Outputs are the tags' probabilities, `(W, C)` for each sentence.
 
     Signature `serving_default`: `text (B,)` strings, words with white space between, to `words
-    (B, W)` and `tags (B, W)` strings, padded with "", and `probabilities (B, W)` float32 of the
-    tags. Sentences longer than a row are read through windows.
+    (B, W)` and `tags (B, W)` strings, padded with "", and `probabilities (B, W)` float32, those of
+    the given tags. Sentences longer than a row are read through windows.
     """
 
     name = "tagger"
@@ -89,12 +89,12 @@ class Tags(LabelledTask):
         return self.with_score(score_tags(predictions, truths, scheme))
 
     def line(self, answer: dict[str, list]) -> str:
-        """CoNLL's columns: a line a word, with its tag, and an empty line after a sentence."""
+        """CoNLL's columns: a line for each word with its tag, and an empty line at the end."""
         pairs = zip(answer["words"], answer["tags"], strict=True)
         return "".join(f"{word}\t{tag}\n" for word, tag in pairs) + "\n"
 
     def baseline(self, train: TaggedSentences) -> Callable[[TaggedSentences], list[list[str]]]:
-        """Gives each word its most frequent tag of the training set; a new one is outside."""
+        """Gives each word its most frequent tag in the training set; new words get "outside"."""
         counts: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
         tags = itertools.chain.from_iterable(train.labels)
         for word, tag in zip(itertools.chain.from_iterable(train.words), tags, strict=True):

@@ -32,12 +32,12 @@ class Translation(TaskKind):
     `score`: `source (B,)` and `target (B,)` strings to `log_probs (B,)`, natural logarithms of
     P(target | source) with its EOS, and `tokens (B,)` int32, the number of tokens they sum.
 
-    A line of more than `max_tokens` pieces is refused: it would be the translation of half a line.
+    A line of more than `max_tokens` pieces is refused: cut, only its beginning would be translated.
 
     Args:
         network: the trained `EncoderDecoder`.
-        decoding: of the search.
-        compiled: requests of one line are searched in graphs that XLA compiles.
+        decoding: settings of the search.
+        compiled: whether XLA compiles the search for requests of one line.
     """
 
     name = "translator"
@@ -79,7 +79,7 @@ class Translation(TaskKind):
         """A translator of lines, which cuts those that are too long, with a warning.
 
         Args:
-            decoding: the task's by default.
+            decoding: by default the task's own.
             backward: from the target's language to the source's.
         """
         network, vocabulary = self.network, self.vocabulary
@@ -108,7 +108,7 @@ class Translation(TaskKind):
         sizes = [len(ids) for ids in self.vocabulary.encode_lines(texts, language)]
         found = []
         for length in _COMPILED_LENGTHS:
-            # The longest that fits, with its EOS.
+            # The longest text that fits, with its EOS.
             most = min(length - 1, self.max_tokens)
             found += [text for text, size in zip(texts, sizes, strict=True) if size <= most][-1:]
         return list(dict.fromkeys(found))
@@ -147,16 +147,16 @@ class Translation(TaskKind):
         return {"log_probs": scored["log_probs"], "tokens": scored["lengths"]}
 
 
-# Greatest numbers of ids in a row that have functions of their own, compiled by XLA.
+# Row lengths in ids: XLA compiles a function for each, and shorter rows are padded.
 _COMPILED_LENGTHS = (16, 32, 64, 128)
 
 
 def _compiled_for_one(function: Callable, ids: tf.Tensor) -> Any:
     """`function(ids)`, compiled by XLA where ids `(B, L)` are one row of at most 128.
 
-    One row makes operations so small that calling them costs as much as their work, and XLA fuses
-    them. The row is padded with zeros to the next of `_COMPILED_LENGTHS`, and each of them is
-    compiled when a request first needs it.
+    With one row, calling an operation costs as much time as its work; XLA fuses operations. The row
+    is padded with zeros to the next of `_COMPILED_LENGTHS`. The function for a length is compiled
+    when a request first needs it.
     """
 
     @functools.partial(tf.function, jit_compile=True, autograph=False)

@@ -22,10 +22,10 @@ from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.token_rows import TokenRows
 from macaron_tf.text.words import character_ids, split_words, with_ends
 
-_LONGEST = 128  # of a model that does not say what it was trained on
-# Lengths of batches: of STS-B's positions 9% are padding; with multiples of 8 it would be 24%.
+_LONGEST = 128  # longest row, for a model that does not say what it was trained on
+# Number of different batch lengths: 9% of STS-B's positions are padding, 24% with multiples of 8.
 _SHAPES = 16
-_LONG = 2_000  # sentences from which on progress is shown
+_LONG = 2_000  # sentences; progress is shown for this many or more
 _TOKENS = 8192  # of a batch, padding included
 
 
@@ -37,7 +37,7 @@ class Vectors(TaskKind):
 
     Args:
         network: built.
-        max_length: longest row, special ids included; what comes after is not read.
+        max_length: longest row, special ids included; longer texts are cut.
         max_tokens: tokens of a batch of `encode`, padding included.
     """
 
@@ -64,8 +64,8 @@ class Vectors(TaskKind):
 
         Args:
             model: a `macaron_tf.pretrained.Pretrained`.
-            pooling: instead of its own; `"mean"` for one that never pooled.
-            max_length: instead of its own.
+            pooling: replaces the model's own; by default `"mean"` for a model without one.
+            max_length: replaces the model's own.
         """
         theirs, config = model.network, model.config
         if isinstance(theirs, SiameseEncoder):
@@ -111,7 +111,7 @@ class Vectors(TaskKind):
             return found
         lengths = choose_lengths(rows.lengths, _SHAPES, multiple=1)
         plan = Buckets(lengths, self.max_tokens).plan(rows.lengths, None)
-        # The last batch alone has rows of padding: of one short query they would be 500.
+        # Only the last batch has rows of padding: with one short query there would be 500.
         kept = ((batch.rows[batch.rows >= 0], batch.length) for batch in plan)
         batches = ((own, (rows.padded(own, length),)) for own, length in kept)
         if len(found) >= _LONG:
