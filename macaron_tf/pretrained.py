@@ -1,5 +1,6 @@
 """A network with its weights, its vocabulary and its task: ask it, score with it, export it."""
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -230,7 +231,7 @@ class Pretrained:
         Args:
             path: the model's folder, in which TensorFlow Serving watches the versions.
             version: by default one more than the greatest there is.
-            bfloat16: see `TaskGraph.compute_in_bfloat16`.
+            bfloat16: see `TaskGraph.in_bfloat16`.
             options: of the task, such as `n_best`.
 
         Returns:
@@ -238,10 +239,10 @@ class Pretrained:
         """
         task = self.task.with_options(**options) if options else self.task
         graph = TaskGraph(task)
-        if bfloat16:
-            graph.compute_in_bfloat16(self.checkpoint or self.name)
         record = {"run": self.name, **self.weights_record, **task.facts()}
-        return write_version(graph, record, path, version)
+        narrow = graph.in_bfloat16(self.checkpoint or self.name)
+        with narrow if bfloat16 else contextlib.nullcontext():
+            return write_version(graph, record, path, version)
 
     @property
     def model_options(self) -> tuple[tuple[str, Any], ...]:

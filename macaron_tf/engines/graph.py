@@ -1,8 +1,9 @@
 """A task's graph in this process: texts in, answers out."""
 
+import contextlib
 import functools
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -31,7 +32,8 @@ class TaskGraph:
         self.task = task
         self._scope = keras.StatelessScope()  # holds values used in place of the network's weights
 
-    def compute_in_bfloat16(self, place: str) -> None:
+    @contextlib.contextmanager
+    def in_bfloat16(self, place: str) -> Iterator[None]:
         """Puts the network under Keras's policy `mixed_bfloat16`, whatever it was trained under.
 
         The matrices of dense layers are stored in bfloat16: a request of one line would take
@@ -50,11 +52,17 @@ class TaskGraph:
                 "several times slower than without --bfloat16",
                 file=sys.stderr,
             )
-        for layer in layers:
-            layer.dtype_policy = "mixed_bfloat16"
-            if isinstance(layer, keras.layers.Dense):
-                matrix = tf.Variable(tf.cast(layer.kernel.value, tf.bfloat16), trainable=False)
-                self._scope.add_update((layer.kernel, matrix))
+        policies = [layer.dtype_policy for layer in layers]
+        try:
+            for layer in layers:
+                layer.dtype_policy = "mixed_bfloat16"
+                if isinstance(layer, keras.layers.Dense):
+                    matrix = tf.Variable(tf.cast(layer.kernel.value, tf.bfloat16), trainable=False)
+                    self._scope.add_update((layer.kernel, matrix))
+            yield
+        finally:
+            for layer, policy in zip(layers, policies, strict=True):
+                layer.dtype_policy = policy
 
     @functools.cached_property
     def signatures(self) -> dict[str, tf.types.experimental.ConcreteFunction]:
@@ -161,13 +169,14 @@ def columns_of(names: Sequence[str], given: Sequence[Any]) -> tuple[list[list[st
     Raises:
         UserError: the texts are given in another way, or one is not a text.
     """
-    if len(given) == len(names) > 1:
+    if len(given) == len(names) > 1 and not any(isinstance(column, dict) for column in given):
         one = all(isinstance(column, str | bytes) for column in given)
         lists = ([c] if isinstance(c, str | bytes) else _examples_of(c) for c in given)
         columns = [[*map(_as_text, column)] for column in lists]
     elif len(given) == 1:
         [examples] = given
-        one = isinstance(examples, str | bytes | tuple | dict)
+        one = isinstance(examples, str | bytes | dict)
+        one |= isinstance(examples, tuple) and len(names) > 1
         rows = [_row(names, r) for r in ([examples] if one else _examples_of(examples))]
         columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in names]
     else:
@@ -189,6 +198,7 @@ def columns_of(names: Sequence[str], given: Sequence[Any]) -> tuple[list[list[st
 
 def _examples_of(examples: Any) -> Iterable[Any]:
     if not isinstance(examples, tf.data.Dataset):
+        examples = examples.numpy().ravel() if isinstance(examples, tf.Tensor) else examples
         try:
             return iter(examples)
         except TypeError:
@@ -217,7 +227,12 @@ def _row(names: Sequence[str], example: Any) -> list[Any]:
 def _as_text(value: Any) -> Any:
     """Converts bytes and NumPy's strings to `str`; returns other values unchanged."""
     if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
+        try:
+            return value.decode()
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"{value[:40]!r} is not UTF-8: decode it by its own encoding"
+            ) from error
     return str(value) if isinstance(value, np.str_) else value
 
 

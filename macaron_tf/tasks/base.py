@@ -91,9 +91,12 @@ class TaskKind(abc.ABC):
 
     def with_options(self, **options: Any) -> Self:
         """A copy of the task whose graph is built with these options, such as `n_best`."""
-        given, takes = next(iter(options), None), (*self.takes, *self.controls)
+        given, value = next(iter(options.items()))
+        if given in self.controls:
+            raise UserError(f"{given}={value!r} is given with each text, to predict: leave it out")
+        takes = (*self.takes, *self.controls)
         known = f"it takes {', '.join(takes)}" if takes else "leave it out"
-        raise UserError(f"{given}={options[given]!r} is no option of a {self.name}: {known}")
+        raise UserError(f"{given}={value!r} is no option of a {self.name}: {known}")
 
     def stream(self, text: str, **options: Any):
         """The answer to one text in parts, as they are made."""

@@ -7,6 +7,7 @@ from typing import Any, Self
 import numpy as np
 import tensorflow as tf
 
+from macaron_tf.errors import UserError
 from macaron_tf.models import PretrainingEncoder
 from macaron_tf.objectives import learnt
 from macaron_tf.tasks.base import TaskKind, require
@@ -49,7 +50,9 @@ class Filling(TaskKind):
     def with_options(self, **options: Any) -> Self:
         if [*options] != ["top"]:
             return super().with_options(**{n: v for n, v in options.items() if n != "top"})
-        return type(self)(self.network, self.vocabulary, self.longest, **options)
+        if type(top := options["top"]) is not int or top < 1:
+            raise UserError(f"top={top!r} must be a whole number of at least 1")
+        return type(self)(self.network, self.vocabulary, self.longest, top)
 
     @functools.cached_property
     def _words(self) -> list[str]:

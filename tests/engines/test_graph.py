@@ -1,0 +1,151 @@
+"""Texts in every form that Python has them, and answers or one sentence."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from macaron_tf.errors import UserError
+from macaron_tf.models import (
+    EncoderClassifier,
+    EncoderDecoder,
+    LanguageModel,
+    PretrainingEncoder,
+    catalog,
+)
+from macaron_tf.pretrained import Pretrained
+from macaron_tf.text.byte_pairs import BytePairVocabulary
+from macaron_tf.text.wordpiece import WordPieceVocabulary
+from tests.harness import refuses
+
+WORDS = WordPieceVocabulary.train(["a b c d e f"] * 50, size=17)
+BYTES = BytePairVocabulary.train(["a b c d"] * 50, 262)
+PAIR = {"name": "pair", "first": ["a"], "second": ["b"], "labels": ["no", "yes"]}
+
+
+def loaded(kind, name: str, vocabulary=WORDS, *arguments, **usage) -> Pretrained:
+    network = kind(catalog.config(name, vocab_size=vocabulary.size), *arguments)
+    network.build()
+    return Pretrained(network, vocabulary=vocabulary, name="made", **usage)
+
+
+@pytest.fixture(scope="module")
+def classifier() -> Pretrained:
+    return loaded(EncoderClassifier, "bert_tiny", WORDS, 2, labels=("no", "yes"))
+
+
+@pytest.fixture(scope="module")
+def pairs(classifier) -> Pretrained:
+    described = {"task": PAIR, "limits": {"max_length": 16}}
+    return dataclasses.replace(classifier, labelled=described)
+
+
+@pytest.fixture(scope="module")
+def writer() -> Pretrained:
+    return loaded(LanguageModel, "gpt2_tiny", BYTES)
+
+
+def test_lists_arrays_tensors_and_data_sets_are_alike(classifier):
+    expected = classifier.predict(["a b", "c"])
+    assert [answer.keys() for answer in expected] == [{"label", "probabilities", "classes"}] * 2
+    data = tf.data.Dataset.from_tensor_slices(["a b", "c"])
+    forms = [("a b", "c"), iter(["a b", "c"]), np.array(["a b", "c"]), [b"a b", b"c"]]
+    forms += [tf.constant(["a b", "c"]), data, data.batch(2), [{"text": "a b"}, {"text": "c"}]]
+    for form in forms:
+        assert classifier.predict(form) == expected
+    assert classifier.predict("c")["label"] == expected[1]["label"]
+    assert classifier.predict([]) == []
+
+
+def test_two_texts_are_columns_or_examples(pairs):
+    expected = pairs.predict(["a", "c"], ["b", "d"])
+    named = [{"first": "a", "second": "b"}, {"first": "c", "second": "d"}]
+    data = tf.data.Dataset.from_tensor_slices((["a", "c"], ["b", "d"]))
+    for form in ([("a", "b"), ("c", "d")], named, data, np.array([["a", "b"], ["c", "d"]])):
+        assert pairs.predict(form) == expected
+    one = pairs.predict("a", "b")
+    assert one == pairs.predict(("a", "b")) == pairs.predict(named[0])
+
+
+def test_many_texts_come_back_in_their_order(classifier):
+    texts = ["a " * (number * 7 % 40) for number in range(100)]
+    answers = classifier.predict(texts)
+    for number in (0, 50, 99):
+        alone = classifier.predict(texts[number])["probabilities"]
+        np.testing.assert_allclose(answers[number]["probabilities"], alone, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("texts", "options", "words"),
+    [
+        (([None],), {}, "text 1 is None, no text"),
+        ((["a", float("nan")],), {}, "text 2 is nan, no text"),
+        ((3,), {}, "3 is no text and no list of texts"),
+        (("a", "b"), {}, "2 texts or lists of texts: give 1, text"),
+        (([b"caf\xe9"],), {}, "is not UTF-8"),
+        (("a",), {"nbest": 3}, "nbest=3 is no option of a classifier: it takes language"),
+        (("a",), {"language": "de"}, "language='de' is none of the model's"),
+    ],
+)
+def test_other_input_is_refused(classifier, texts, options, words):
+    refuses(words, classifier.predict, *texts, **options)
+
+
+def test_the_texts_of_an_example_are_all_there(pairs):
+    refuses("an example has no 'second'", pairs.predict, [{"first": "a"}])
+    refuses("an example has 1 texts: it needs 2", pairs.predict, ["a"])
+    sizes = "give as many texts of each: here are 2 of first, 1 of second"
+    refuses(sizes, pairs.predict, ["a", "b"], ["a"])
+    sides = {"first": "a"}, {"second": "b"}
+    refuses("2 texts or lists of texts", pairs.predict, *sides)
+
+
+def test_a_writer_streams_scores_and_takes_numbers(writer):
+    drawn = {"temperature": 0.7, "seed": 3, "max_tokens": 6}
+    answer = writer.predict("a b", **drawn)
+    assert "".join(writer.stream("a b", **drawn)) == answer["completion"]
+    long, short = writer.score(["a b c d", "a"])
+    assert long["tokens"] > short["tokens"] and long["log_probs"] < short["log_probs"] < 0
+    for name, value in (("temperature", "x"), ("seed", 2**40), ("top_k", None)):
+        refuses(f"{name}={value!r} must be a number", writer.predict, "a", **{name: value})
+    refuses("top_p above 0 and at most 1", writer.predict, "a", top_p=2.0)
+    refuses("n_best=2 is no option", writer.predict, "a", n_best=2)
+    refuses("n_best=2 is no option", lambda: list(writer.stream("a", n_best=2)))
+    refuses("given with each text, to predict", writer.export, "nowhere", temperature=1.0)
+
+
+def test_gaps_are_filled_with_as_many_pieces_as_asked():
+    model = loaded(PretrainingEncoder, "bert_tiny", has_masked_language=True)
+    one, two = model.predict(["a [MASK]", "[MASK] b [MASK]"], top=3)
+    assert [len(words) for words in one["words"]] == [3]
+    assert np.shape(two["probabilities"]) == (2, 3)
+    refuses(r"a text has no \[MASK\]", model.predict, "a")
+    for top in (0, -1, 1.5):
+        refuses(f"top={top} must be", model.predict, "[MASK]", top=top)
+
+
+def test_what_a_kind_cannot_do_is_a_sentence(classifier):
+    refuses("writes no text piece by piece", classifier.stream, "a")
+    refuses("does not say how likely a text is", classifier.score, "a")
+    plain = Pretrained(tf.keras.Sequential(), vocabulary=WORDS, name="plain")
+    refuses("is of class Sequential, which answers no text", plain.predict, "a")
+
+
+@pytest.mark.parametrize(
+    "damaged", [{"task": 1}, {"task": {**PAIR, "kind": "spam"}, "limits": {"max_length": 9}}, "x"]
+)
+def test_a_damaged_description_is_a_sentence(classifier, damaged):
+    forged = dataclasses.replace(classifier, labelled=damaged)
+    refuses("made/model.json is damaged", forged.predict, "a")
+    pair = loaded(EncoderDecoder, "transformer_tiny", decoding={"beam": 3})
+    with pytest.raises(UserError, match="is damaged"):
+        pair.task  # noqa: B018
+
+
+def test_an_export_in_bfloat16_leaves_the_model_as_it_was(classifier, tmp_path):
+    before = classifier.predict(["a b"])
+    classifier.export(tmp_path / "served", bfloat16=True)
+    fresh = dataclasses.replace(classifier)
+    assert classifier.network.compute_dtype == "float32"
+    assert fresh.predict(["a b"]) == before
