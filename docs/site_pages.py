@@ -35,7 +35,7 @@ PAGES = (
 )
 ROOMS = ("", "layers", "models", "objectives", "training", "decoding", "text", "kernels")
 ROOMS += ("distribution", "interop", "interop.keras_hub", "layers.mixer", "layers.watching")
-ROOMS += ("models.catalog", "objectives.base")
+ROOMS += ("models.catalog", "objectives.base", "tasks")
 OVERVIEW = "docs/systems.md"
 CLAIMS = "docs/claims.md"
 GUIDE_BOOST = 20  # in the search, beside names of the API and words of result pages
@@ -250,6 +250,7 @@ GROUPS = {
     "macaron_tf.data macaron_tf.text": "Text, tables and batches",
     "macaron_tf.decoding macaron_tf.evaluation": "Decoding and scores",
     "macaron_tf.objectives": "Objectives",
+    "macaron_tf.tasks": "Tasks",
     "export": "Server",
 }
 SETTINGS = ("experiments.registry", "experiments.finetune.run", "experiments.embed.run")
