@@ -1,4 +1,4 @@
-"""What studies share: the commands that they run, means and spread over seeds as Markdown, and the
+"""Shared parts of studies: the commands that they run, means and spread over seeds as Markdown, the
 figures and the JSON of every number beside them.
 """
 

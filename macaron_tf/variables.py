@@ -1,4 +1,4 @@
-"""What a layer declares about its weights, for optimizers, meshes and LoRA to read."""
+"""Declarations of layers about their weights, which optimizers, meshes and LoRA read."""
 
 import dataclasses
 

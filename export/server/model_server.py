@@ -18,9 +18,9 @@ from export.server.models import ServedModel, served_models
 from export.server.rest import RestApi
 from export.server.servable import DEFAULT_SIGNATURE
 from export.server.versions import VersionManager, check_base_path, find_versions
-from macaron_tf.engines.warm_up import TEXT, typical
+from macaron_tf.engines.warm_up import typical
 from macaron_tf.errors import UserError
-from macaron_tf.io.serving import as_json
+from macaron_tf.io.serving import EXAMPLE, as_json
 
 _LOG = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ class ModelServer:
         manager.release(servable)
         signature = servable.signature(DEFAULT_SIGNATURE)
         specs = signature.inputs.items()
-        inputs = {name: as_json(name, typical(name, spec, TEXT)) for name, spec in specs}
+        inputs = {name: as_json(name, typical(name, spec, EXAMPLE)) for name, spec in specs}
         if signature.batchable:
             rows = {name: value[0] for name, value in inputs.items()}
             body = {"instances": [rows if len(rows) > 1 else next(iter(rows.values()))]}

@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
+from macaron_tf.io.serving import EXAMPLE
+
 # Where TensorFlow Serving looks for them, in a version's folder.
 WARMUP_REQUESTS = os.path.join("assets.extra", "tf_serving_warmup_requests")
-TEXT = "A dog is running."
 # Inputs of a text generator; zeros would generate nothing.
 CONTROLS = {"max_tokens": 20, "seed": 1, "temperature": 1.0, "top_p": 0.9}
 _LOG = logging.getLogger(__name__)
@@ -20,7 +21,7 @@ _LOG = logging.getLogger(__name__)
 def write_warm_up(
     folder: pathlib.Path,
     functions: Mapping[str, tf.types.experimental.ConcreteFunction],
-    texts: Sequence[str] = (TEXT,),
+    texts: Sequence[str] = (EXAMPLE,),
 ) -> None:
     """Records requests of each signature, as a TFRecord file of `PredictionLog`.
 

@@ -40,7 +40,7 @@ from macaron_tf.text import PieceVocabulary
 class EncoderFamily(Family):
     """A family of encoders; None or empty for parts that it has not.
 
-    The table names heads too, of which a model may lack each.
+    The table names heads too; a model may lack any of them.
 
     Attributes:
         positions, segments: arrays of Hugging Face, both read before the table is.

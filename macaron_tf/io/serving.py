@@ -13,6 +13,7 @@ _ASSERTION = re.compile(r"assertion failed: \[(.*?)\](?=\s|$)", re.S)
 _ROWS = re.compile(r"assertion failed: \[.*?\] \[rows:\] \[([0-9 ]+)\]", re.S)
 
 MODEL_FILE = "saved_model.pb"
+EXAMPLE = "A dog is running."  # a text for models of any kind
 MAX_VERSION = 2**63 - 1  # TensorFlow Serving's versions are int64
 
 

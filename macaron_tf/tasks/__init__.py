@@ -6,7 +6,7 @@ from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.errors import UserError, needs_vocabulary
 from macaron_tf.models import EncoderConfig
 from macaron_tf.models.base import Model
-from macaron_tf.tasks.base import TaskKind
+from macaron_tf.tasks.base import TaskKind, recorded
 from macaron_tf.tasks.classification import Choice, Classification
 from macaron_tf.tasks.filling import Filling
 from macaron_tf.tasks.generation import Continuation, TextToText
@@ -50,6 +50,11 @@ def task_of(model: Any) -> TaskKind:
             f"{name} has no vocabulary: give `macaron_tf.load` one, by `vocabulary=`, or put the "
             "tokenizer's files beside the weights"
         )
+    if model.labelled:
+        with recorded(model):
+            task, limits = Task(**model.labelled["task"]), Limits(**model.labelled["limits"])
+        metrics = model.results.get("metrics") or {}
+        return labelled(task, limits, model.network, model.vocabulary, metrics)
     for kind in KINDS:
         if (task := kind.of(model)) is not None:
             return task

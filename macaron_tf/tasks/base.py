@@ -11,9 +11,8 @@ import tensorflow as tf
 
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import refuse_damage
-from macaron_tf.io.serving import as_rows
+from macaron_tf.io.serving import EXAMPLE, as_rows
 
-EXAMPLE = "A dog is running."  # a text for models of any kind
 _Graph = tuple[Callable[..., dict[str, tf.Tensor]], Mapping[str, tf.DType]]
 
 

@@ -45,8 +45,8 @@ class Classification(LabelledTask):
 
     @classmethod
     def of(cls, model: Any) -> Self | None:
-        if model.labelled or not isinstance(model.network, cls.networks):
-            return super().of(model)
+        if not isinstance(model.network, cls.networks):
+            return None
         return cls(*named_classes(model, "classify" if model.labels else "regress"))
 
     @property

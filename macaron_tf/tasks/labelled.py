@@ -18,7 +18,7 @@ from macaron_tf.data.tasks.own_tables import TableSettings
 from macaron_tf.errors import UserError
 from macaron_tf.models import EncoderConfig
 from macaron_tf.settings import Count, Settings
-from macaron_tf.tasks.base import TaskKind, recorded
+from macaron_tf.tasks.base import TaskKind
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.words import CharacterWords
 
@@ -117,17 +117,10 @@ class LabelledTask(TaskKind):
 
     @classmethod
     def of(cls, model: Any) -> Self | None:
-        if not model.labelled:
-            return None
-        with recorded(model):
-            task, limits = Task(**model.labelled["task"]), Limits(**model.labelled["limits"])
-        if task.kind != cls.kind:
-            return None
-        metrics = model.results.get("metrics") or {}
-        return cls(task, limits, model.network, model.vocabulary, metrics)
+        return None  # `task_of` makes the tasks that a model.json describes
 
     def description(self) -> dict[str, Any]:
-        """The task and limits as model.json keeps them, for `of`."""
+        """The task and limits as model.json keeps them, for `task_of`."""
         return {"task": dataclasses.asdict(self.task), "limits": dataclasses.asdict(self.limits)}
 
     def facts(self) -> dict[str, Any]:

@@ -39,8 +39,8 @@ class Tags(LabelledTask):
 
     @classmethod
     def of(cls, model: Any) -> Self | None:
-        if model.labelled or not isinstance(model.network, EncoderTagger):
-            return super().of(model)
+        if not isinstance(model.network, EncoderTagger):
+            return None
         return cls(*named_classes(model, "tag"))
 
     def serve(self, text: tf.Tensor) -> dict[str, tf.Tensor]:

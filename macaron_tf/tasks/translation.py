@@ -14,11 +14,12 @@ from macaron_tf.decoding import (
     score_ids,
     translate_ids,
 )
+from macaron_tf.io.serving import EXAMPLE
 from macaron_tf.kernels import implementation_scope
 from macaron_tf.models import EncoderDecoder
 from macaron_tf.models.encoder_decoder import Backward
 from macaron_tf.special_ids import EOS, PAD
-from macaron_tf.tasks.base import EXAMPLE, TaskKind, recorded, require
+from macaron_tf.tasks.base import TaskKind, recorded, require
 from macaron_tf.text import PairVocabulary, PieceVocabulary
 
 _MAX_SOURCE = 256  # pieces of a source line, EOS not counted
