@@ -117,6 +117,37 @@ class TaskKind(abc.ABC):
         return (EXAMPLE,)
 
 
+class OnePass(TaskKind):
+    """A kind of task that answers by one pass of its network over rows of ids.
+
+    `serve` has three steps, the second on numbers alone, so that an engine other than TensorFlow
+    can run it:
+
+        rows, kept = task.prepare(*texts)        # texts to rows of ids
+        computed = task.compute(rows)            # the network
+        answers = task.conclude(computed, kept)  # numbers to answers
+    """
+
+    @abc.abstractmethod
+    def prepare(self, *inputs: tf.Tensor) -> tuple[dict[str, tf.Tensor], Any]:
+        """The network's inputs for texts, and a structure of tensors for `conclude`.
+
+        Rows have no padding beyond that of the longest one.
+        """
+
+    def compute(self, rows: dict[str, tf.Tensor]) -> tf.Tensor:
+        """The network's outputs for rows, float32. More padding in the rows changes no answer."""
+        return tf.cast(self.network(rows, training=False), tf.float32)
+
+    @abc.abstractmethod
+    def conclude(self, computed: tf.Tensor, kept: Any) -> dict[str, tf.Tensor]:
+        """The outputs of `serve` from those of `compute`."""
+
+    def serve(self, *inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        rows, kept = self.prepare(*inputs)
+        return self.conclude(self.compute(rows), kept)
+
+
 def recorded(model: Any) -> contextlib.AbstractContextManager[None]:
     """Turns an error in the task's fields of a model.json into a UserError that names the file."""
     return refuse_damage(f"{model.name}/model.json", "save or train the model again")

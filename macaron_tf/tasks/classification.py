@@ -65,19 +65,26 @@ class Classification(LabelledTask):
         limits = dataclasses.replace(self.limits, language=options["language"])
         return type(self)(self.task, limits, self.network, self.vocabulary, self.tuned)
 
-    def serve(self, first: tf.Tensor, second: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
+    def prepare(self, first: tf.Tensor, second: tf.Tensor | None = None) -> tuple[dict, None]:
         limits = self.limits
         how = limits.max_length, limits.causal, limits.language
-        inputs = encode_pairs(self.vocabulary, first, second, *how)
+        rows = encode_pairs(self.vocabulary, first, second, *how)  # (B, L) each
         if limits.language_id:
-            inputs["language_ids"] = tf.ones_like(inputs["token_ids"]) * limits.language_id
-        logits = self.logits(inputs)  # (B, C)
+            rows["language_ids"] = tf.ones_like(rows["token_ids"]) * limits.language_id
+        return self.readable(rows), None
+
+    def conclude(self, computed: tf.Tensor, kept: None) -> dict[str, tf.Tensor]:
         if self.task.regression:
-            scores = logits[:, 0] * self.task.deviation + self.task.mean  # (B,)
+            scores = computed[:, 0] * self.task.deviation + self.task.mean  # (B,)
             if self.task.score_range:
                 scores = tf.clip_by_value(scores, *self.task.score_range)
             return {"score": scores}
-        return _classes(self.task, logits)
+        names = tf.constant(self.task.labels)  # (C,)
+        return {
+            "label": tf.gather(names, tf.argmax(computed, axis=1)),
+            "probabilities": tf.nn.softmax(computed),
+            "classes": tf.broadcast_to(names, tf.shape(computed)),
+        }
 
     def encode(self, vocabulary, examples: Examples, limits: Limits):
         if self.task.regression and examples.labels is not None:
@@ -157,7 +164,7 @@ class Choice(Classification):
     def with_options(self, **options: Any) -> Self:
         return LabelledTask.with_options(self, **options)
 
-    def serve(self, context: tf.Tensor, *texts: tf.Tensor) -> dict[str, tf.Tensor]:
+    def prepare(self, context: tf.Tensor, *texts: tf.Tensor) -> tuple[dict, None]:
         count = len(self.task.second)  # R
         asked = tf.repeat(texts[0], count) if self.task.question else None  # (B R,)
         choices = tf.stack(texts[-count:], axis=1)  # (B, R)
@@ -169,7 +176,7 @@ class Choice(Classification):
         rows = encode_choices(self.vocabulary, *given, *how)
         shape = (tf.shape(context)[0], count, tf.shape(rows["token_ids"])[1])
         rows = {name: tf.reshape(ids, shape) for name, ids in rows.items()}  # (B, R, L)
-        return _classes(self.task, self.logits(rows))
+        return self.readable(rows), None
 
     def make_network(self, config, head_dropout, policy) -> EncoderChooser | CausalChooser:
         return (CausalChooser if config.causal else EncoderChooser)(
@@ -178,16 +185,6 @@ class Choice(Classification):
 
     def baseline(self, train: Examples) -> None:
         return None
-
-
-def _classes(task: Task, logits: tf.Tensor) -> dict[str, tf.Tensor]:
-    """The outputs of `Classification.serve` for logits `(B, C)`."""
-    names = tf.constant(task.labels)  # (C,)
-    return {
-        "label": tf.gather(names, tf.argmax(logits, axis=1)),
-        "probabilities": tf.nn.softmax(logits),
-        "classes": tf.broadcast_to(names, tf.shape(logits)),
-    }
 
 
 def bag_of_words(task: Task, train: Examples) -> Callable[[Examples], np.ndarray]:

@@ -10,14 +10,14 @@ import tensorflow as tf
 from macaron_tf.errors import UserError
 from macaron_tf.models import PretrainingEncoder
 from macaron_tf.objectives import learnt
-from macaron_tf.tasks.base import TaskKind, require
+from macaron_tf.tasks.base import OnePass, require
 from macaron_tf.text import PieceVocabulary
 
 MASK = "[MASK]"
 _LONGEST = 512  # ids of a row, for a model that takes rows of any length
 
 
-class Filling(TaskKind):
+class Filling(OnePass):
     """An encoder that has learnt to predict masked tokens.
 
     Signature `serving_default`: `text (B,)` strings, each with one [MASK] or several, to `words
@@ -62,7 +62,7 @@ class Filling(TaskKind):
         starts = self.vocabulary.word_starts()
         return [w if begins else f"##{w}" for w, begins in zip(words, starts, strict=False)]
 
-    def serve(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+    def prepare(self, text: tf.Tensor) -> tuple[dict, tf.Tensor]:
         vocabulary = self.vocabulary
         parts = tf.strings.split(text, MASK)  # (B, None)
         gaps = tf.cast(parts.row_lengths(), tf.int32) - 1  # (B,)
@@ -82,14 +82,19 @@ class Filling(TaskKind):
         positions = tf.ragged.boolean_mask(
             tf.broadcast_to(tf.range(tf.shape(token_ids)[1]), tf.shape(token_ids)), is_gap
         ).to_tensor()  # (B, M)
-        inputs = {"token_ids": token_ids, "masked_positions": positions}
-        logits = self.network(inputs, training=False)["masked_language"]  # (B, M, V)
-        logits = tf.cast(logits, tf.float32)[:, :, : vocabulary.pieces]
+        return {"token_ids": token_ids, "masked_positions": positions}, gaps
+
+    def compute(self, rows: dict[str, tf.Tensor]) -> tf.Tensor:
+        return tf.cast(self.network(rows, training=False)["masked_language"], tf.float32)
+
+    def conclude(self, computed: tf.Tensor, kept: tf.Tensor) -> dict[str, tf.Tensor]:
+        vocabulary = self.vocabulary
+        logits = computed[:, : tf.reduce_max(kept), : vocabulary.pieces]  # (B, M, V)
         special = np.isin(np.arange(vocabulary.pieces), vocabulary.special_ids)
         logits = tf.where(special, -np.inf, logits)
         count = min(self.top, vocabulary.pieces)
         shares, best = tf.math.top_k(tf.nn.softmax(logits), count)  # (B, M, K)
-        real = tf.sequence_mask(gaps, tf.shape(positions)[1])[:, :, None]
+        real = tf.sequence_mask(kept, tf.shape(logits)[1])[:, :, None]
         words = tf.gather(tf.constant(self._words), best)
         return {"words": tf.where(real, words, ""), "probabilities": tf.where(real, shares, 0.0)}
 

@@ -18,7 +18,7 @@ from macaron_tf.data.tasks.own_tables import TableSettings
 from macaron_tf.errors import UserError
 from macaron_tf.models import EncoderConfig
 from macaron_tf.settings import Count, Settings
-from macaron_tf.tasks.base import TaskKind
+from macaron_tf.tasks.base import OnePass
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.words import CharacterWords
 
@@ -77,7 +77,7 @@ class Limits(Settings):
         return self.languages.index(self.language) if embedded else 0
 
 
-class LabelledTask(TaskKind):
+class LabelledTask(OnePass):
     """A kind of task that is learnt from labelled examples of one data set or table.
 
     Each kind chooses its own types for "examples", which have a length and `labels` (None where
@@ -189,11 +189,11 @@ class LabelledTask(TaskKind):
         """The smallest `max_length` that leaves room for text in a row."""
         return 5 if self.task.second else 3
 
-    def logits(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
-        """The network's float32 outputs for tokenized rows."""
+    def readable(self, rows: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Tokenized rows as the network reads them: words by their characters, `(..., L, C)`."""
         if isinstance(self.vocabulary, CharacterWords):
-            inputs = {**inputs, "token_ids": self.vocabulary.characters_of(inputs["token_ids"])}
-        return tf.cast(self.network(inputs, training=False), tf.float32)
+            return {**rows, "token_ids": self.vocabulary.characters_of(rows["token_ids"])}
+        return rows
 
     @abc.abstractmethod
     def encode(self, vocabulary: PieceVocabulary, examples: Any, limits: Limits) -> EncodedExamples:

@@ -63,9 +63,9 @@ class Spans(LabelledTask):
         """See `macaron_tf.decoding.spans.decided`; None where every question has an answer."""
         return float(self.tuned.get(_THRESHOLD, 0.0)) if self.task.unanswerable else None
 
-    def serve(self, question: tf.Tensor, context: tf.Tensor) -> dict[str, tf.Tensor]:
+    def prepare(self, question: tf.Tensor, context: tf.Tensor) -> tuple[dict, tuple]:
         spans = self.limits.spans
-        inputs, places = encode_questions(
+        rows, places = encode_questions(
             self.vocabulary,
             question,
             context,
@@ -73,8 +73,12 @@ class Spans(LabelledTask):
             stride=spans.doc_stride,
             max_question=spans.max_question,
         )
-        logits = self.logits(inputs)  # (M, 2, L)
-        found = best_answers(best_spans(logits, spans.max_answer), places)
+        return self.readable(rows), (context, places)
+
+    def conclude(self, computed: tf.Tensor, kept: tuple) -> dict[str, tf.Tensor]:
+        context, places = kept
+        # (M, 2, L)
+        found = best_answers(best_spans(computed, self.limits.spans.max_answer), places)
         judged = decided(found, self.threshold)
         start, end = (
             tf.where(judged["answered"], found[name], tf.zeros_like(found[name]))

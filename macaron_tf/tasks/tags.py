@@ -43,11 +43,14 @@ class Tags(LabelledTask):
             return None
         return cls(*named_classes(model, "tag"))
 
-    def serve(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+    def prepare(self, text: tf.Tensor) -> tuple[dict, tuple]:
         words = tf.strings.split(text)  # (B, None)
-        inputs, places = encode_words(self.vocabulary, words, self.limits.max_length)
-        logits = self.logits(inputs)
-        found = word_probabilities(logits, places, self.task.outside)  # (N, C), N words
+        rows, places = encode_words(self.vocabulary, words, self.limits.max_length)
+        return self.readable(rows), (words, places)
+
+    def conclude(self, computed: tf.Tensor, kept: tuple) -> dict[str, tf.Tensor]:
+        words, places = kept
+        found = word_probabilities(computed, places, self.task.outside)  # (N, C), N words
         tags = tf.gather(tf.constant(self.task.labels), tf.argmax(found, axis=1))  # (N,)
         return {
             "words": words.to_tensor(),

@@ -16,7 +16,7 @@ from macaron_tf.errors import check_whole
 from macaron_tf.io.progress import track
 from macaron_tf.models import Elmo
 from macaron_tf.models.tasks import SiameseEncoder, unit_length
-from macaron_tf.tasks.base import TaskKind
+from macaron_tf.tasks.base import OnePass
 from macaron_tf.tasks.sets import RowOutputs
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.token_rows import TokenRows
@@ -29,7 +29,7 @@ _LONG = 2_000  # sentences; progress is shown for this many or more
 _TOKENS = 8192  # of a batch, padding included
 
 
-class Vectors(TaskKind):
+class Vectors(OnePass):
     """An encoder of sentences.
 
     Signature `serving_default`: `text (B,)` strings to `vector (B, D)` float32 of length 1, so that
@@ -81,10 +81,15 @@ class Vectors(TaskKind):
         trained = trained or min(_LONGEST, config.max_length)
         return cls(network, model.vocabulary, max_length or model.max_length or trained)
 
-    def serve(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
-        inputs = encode_pairs(self.vocabulary, text, None, self.max_length)
-        vectors = self.network({"token_ids": inputs["token_ids"]}, training=False)  # (B, D)
-        return {"vector": unit_length(vectors)}
+    def prepare(self, text: tf.Tensor) -> tuple[dict, None]:
+        rows = encode_pairs(self.vocabulary, text, None, self.max_length)
+        return {"token_ids": rows["token_ids"]}, None
+
+    def compute(self, rows: dict[str, tf.Tensor]) -> tf.Tensor:
+        return unit_length(self.network(rows, training=False))  # (B, D)
+
+    def conclude(self, computed: tf.Tensor, kept: None) -> dict[str, tf.Tensor]:
+        return {"vector": computed}
 
     def facts(self) -> dict[str, Any]:
         return {"pooling": self.network.pooling, "max_length": self.max_length}
@@ -145,7 +150,7 @@ def warn_cut(cut: int, total: int, max_length: int) -> None:
         )
 
 
-class WordVectors(TaskKind):
+class WordVectors(OnePass):
     """ELMo, an encoder of words in context, and its `WordVocabulary`.
 
     Signature `serving_default`: `text (B,)` strings to `words (B, L)` strings, padded with "",
@@ -160,16 +165,21 @@ class WordVectors(TaskKind):
         network = model.network
         return cls(network, model.vocabulary) if isinstance(network, Elmo) else None
 
-    def serve(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+    def prepare(self, text: tf.Tensor) -> tuple[dict, tf.RaggedTensor]:
         words = split_words(text)
-        lengths = tf.cast(words.row_lengths(), tf.int32)
         padded = with_ends(words).to_tensor("")  # (B, L + 2)
-        characters = character_ids(padded, self.network.config.max_characters)
-        layers = tf.cast(self.network(characters, training=False), tf.float32)
+        return {"token_ids": character_ids(padded, self.network.config.max_characters)}, words
+
+    def compute(self, rows: dict[str, tf.Tensor]) -> tf.Tensor:
+        return super().compute(rows["token_ids"])  # (B, L + 2, J, 2 P)
+
+    def conclude(self, computed: tf.Tensor, kept: tf.RaggedTensor) -> dict[str, tf.Tensor]:
+        lengths = tf.cast(kept.row_lengths(), tf.int32)
+        longest = tf.reduce_max(lengths, axis=0)
+        real = tf.sequence_mask(lengths, longest, tf.float32)[:, :, None, None]
         # Drop the begin and end marks: (B, L + 2, J, 2 P) -> (B, L, J, 2 P)
-        real = tf.sequence_mask(lengths, tf.shape(padded)[1] - 2, tf.float32)[:, :, None, None]
-        vectors = layers[:, 1:-1] * real
-        return {"words": words.to_tensor(""), "vectors": vectors, "lengths": lengths}
+        vectors = computed[:, 1 : longest + 1] * real
+        return {"words": kept.to_tensor(""), "vectors": vectors, "lengths": lengths}
 
     def rows(self, outputs: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
         found = super().rows(outputs)
