@@ -26,7 +26,7 @@ from macaron_tf.io.signatures import allow_signed_code
 from macaron_tf.models.base import Model
 from macaron_tf.models.config import StackConfig
 from macaron_tf.plug_ins import trusting, trusts_code
-from macaron_tf.pretrained import HEADS, RECIPE, USAGE, Pretrained
+from macaron_tf.pretrained import HEADS, HUGGING_FACE, RECIPE, USAGE, Pretrained
 from macaron_tf.text.base import Vocabulary
 from macaron_tf.training.checkpoints import (
     MODEL,
@@ -37,7 +37,7 @@ from macaron_tf.training.checkpoints import (
 )
 from macaron_tf.training.state import load_network, load_weights
 
-HUGGING_FACE, KERAS_HUB, MODEL_GARDEN, HUB = "hugging-face", "keras-hub", "model-garden", "hub"
+KERAS_HUB, MODEL_GARDEN, HUB = "keras-hub", "model-garden", "hub"
 LIBRARIES = (HUGGING_FACE, KERAS_HUB, MODEL_GARDEN)
 _MEND = "restore it, or train or save the model again"
 # Files on a hub that are not downloaded, since nothing here reads them.

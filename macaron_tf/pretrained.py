@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import importlib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -13,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 from etils import epath
 
+from macaron_tf.checks import check_choice
 from macaron_tf.engines.graph import TaskGraph, columns_of
 from macaron_tf.engines.saved_model import write_version
 from macaron_tf.errors import UserError
@@ -34,6 +36,8 @@ from macaron_tf.training import checkpoints
 from macaron_tf.training.state import require_room, save_weights, weight_table
 
 RECIPE, VOCABULARY = "recipe.json", "vocabulary"
+HUGGING_FACE = "hugging-face"
+FORMATS = ("weights.h5", "safetensors", HUGGING_FACE)  # of `save_pretrained`
 HEADS = ("pooler", "replaced_token")  # layers outside the network
 # Fields about how the network is used, which model.json keeps unchanged.
 USAGE = (
@@ -285,7 +289,7 @@ class Pretrained:
             classifier.pooler.set_weights(self.pooler.get_weights())
         return classifier
 
-    def save_pretrained(self, directory: str | os.PathLike, safetensors: bool = False) -> None:
+    def save_pretrained(self, directory: str | os.PathLike, format: str = "weights.h5") -> None:
         """Writes a folder that `macaron_tf.load`, `--init` and `export` take, whole or not at all.
 
             DIR/model.json           the network without weights, its use and its results
@@ -300,11 +304,15 @@ class Pretrained:
         Args:
             directory: new, empty, or of an earlier `save_pretrained`, which is replaced; `gs://`
                 included.
-            safetensors: write the weights as safetensors, which the package of that name reads.
+            format: of the weights, `"weights.h5"` or `"safetensors"`, which the package of that
+                name reads; or `"hugging-face"`: a folder for transformers, with its config.json,
+                model.safetensors and tokenizer, which `load("hugging-face:DIR")` takes.
 
         Raises:
-            UserError: the folder holds other files, or cannot be written.
+            UserError: the folder holds other files, or cannot be written; Hugging Face has no
+                counterpart of the network or of its vocabulary.
         """
+        check_choice("format", format, FORMATS)
         path = paths.as_path(directory).expanduser()
         path = path if paths.is_remote(path) else path.absolute()
         _refuse_other_files(path)
@@ -314,8 +322,13 @@ class Pretrained:
             "vocabulary": self.vocabulary.hash if self.vocabulary else "",
             "weights": weight_table(self.network),
         }
-        kind = "safetensors" if safetensors else "weights.h5"
-        checkpoints.save_whole(path, lambda aside: self._write_files(aside, kind), manifest)
+        if format == HUGGING_FACE:
+            # By its name: interop reads other libraries' models into this class.
+            write = importlib.import_module("macaron_tf.interop.hugging_face").writer(self)
+            manifest["library"] = format
+        else:
+            write = functools.partial(self._write_files, kind=format)
+        checkpoints.save_whole(path, write, manifest)
 
     def _write_files(self, directory: epath.Path, kind: str) -> None:
         heads = {name: getattr(self, name) for name in HEADS if getattr(self, name)}
@@ -363,7 +376,7 @@ def _refuse_other_files(path: epath.Path) -> None:
         for name in names
     }
     written = {checkpoints.MANIFEST, checkpoints.CARD}
-    if checkpoints.is_saved(path):
+    if checkpoints.is_saved(path) or checkpoints.is_of_library(path, HUGGING_FACE):
         written |= checkpoints.read_manifest(path)["files"].keys()
     if present - written:
         raise UserError(

@@ -105,7 +105,7 @@ def test_a_network_is_saved_with_its_heads_and_its_vocabulary(bert, saved):
 def test_safetensors_are_written_and_read(bert, saved, tmp_path, monkeypatch):
     from safetensors.numpy import load_file
 
-    bert.save_pretrained(saved, safetensors=True)
+    bert.save_pretrained(saved, format="safetensors")
     check_same(bert, macaron_tf.load(saved))
     files = {path.name for path in saved.iterdir()}
     assert {"model.safetensors", "pooler.safetensors"} < files and "model.weights.h5" not in files
@@ -114,12 +114,12 @@ def test_safetensors_are_written_and_read(bert, saved, tmp_path, monkeypatch):
         name: array.shape for name, array in arrays.items()
     }
     place = ram_paths.folder(tmp_path) + "/saved"
-    bert.save_pretrained(place, safetensors=True)
+    bert.save_pretrained(place, format="safetensors")
     check_same(bert, macaron_tf.load(place))
     monkeypatch.setitem(sys.modules, "safetensors", None)
     install = r"needs safetensors: pip install 'macaron_tf\[interop\]'"
     refuses(install, macaron_tf.load, saved)
-    refuses(install, bert.save_pretrained, tmp_path / "new", safetensors=True)
+    refuses(install, bert.save_pretrained, tmp_path / "new", format="safetensors")
     assert not (tmp_path / "new").exists()
     monkeypatch.undo()
     (saved / "model.safetensors").write_bytes(b"half")

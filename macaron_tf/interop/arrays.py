@@ -12,6 +12,7 @@ an array itself, transformed where the layout is the family's own.
 """
 
 import dataclasses
+import json
 import pathlib
 import re
 import sys
@@ -21,12 +22,11 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from macaron_tf.errors import UserError, needed
 from macaron_tf.io.paths import read_json
-from macaron_tf.layers.dense import activation
 from macaron_tf.models import EncoderConfig, EncoderDecoder, EncoderDecoderConfig
+from macaron_tf.models.config import StackConfig
 
 # Our activations, by the names of PyTorch models.
 ACTIVATIONS = {
@@ -44,6 +44,11 @@ def check_files(directory: pathlib.Path, kind: str, *names: str) -> None:
     for name in names:
         if not (directory / name).is_file():
             raise UserError(f"{directory} is no {kind}: it has no {name}.")
+
+
+def json_bytes(value: Any) -> bytes:
+    """A value as the contents of a JSON file."""
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 class ForeignConfig:
@@ -178,57 +183,6 @@ class TorchArrays(Arrays):
         return array.T if self.linear and variable == "kernel" else array
 
 
-class KerasArrays(Arrays):
-    """Weights of Keras layers by path; a name is the end of a path."""
-
-    kernel = "/kernel"
-
-    @classmethod
-    def of_layers(cls, layers: Mapping[str, keras.layers.Layer]) -> "KerasArrays":
-        """The weights of built layers of Keras 3, with the given names in front of their paths."""
-        return cls(
-            {
-                f"{name}/{weight.path.partition('/')[2]}": keras.ops.convert_to_numpy(weight)
-                for name, layer in layers.items()
-                for weight in layer.weights
-            }
-        )
-
-    def find(self, name: str) -> list[str]:
-        return [path for path in self.arrays if f"/{path}".endswith(f"/{name}")]
-
-    def part(self, layer: str, variable: str) -> np.ndarray:
-        if variable == "table":
-            return self.array(f"{layer}/embeddings")
-        array = self.array(f"{layer}/{variable}")
-        if variable == "bias":
-            return array.reshape(-1)  # (H, d) -> (H d,)
-        if variable == "kernel":
-            # Queries, keys and values have biases (H, d): (D, H, d) -> (D, H d); the output's
-            # (H, d, D) -> (H d, D).
-            heads_last = self.array(f"{layer}/bias").ndim > 1
-            return array.reshape((len(array), -1) if heads_last else (-1, array.shape[-1]))
-        return array
-
-
-def activation_name(function: Callable | str | None) -> str:
-    """Our name of a Keras activation, known by its values, since many are lambdas; None is linear.
-
-    A UserError says that we have no such activation.
-    """
-    points = np.linspace(-4, 4, 33, dtype="float32")
-    values = np.asarray(keras.activations.get(function)(points))
-    names = ("gelu", "gelu_tanh", "relu", "silu", "tanh", "linear")
-    for name in names:
-        ours = keras.ops.convert_to_numpy(activation(name)(points))
-        # The two forms of GELU differ by up to 5e-4.
-        if np.allclose(values, ours, atol=2e-6, rtol=0):
-            return name
-    raise UserError(
-        f"the model to be read has the activation {function}: only {', '.join(names)} can be read."
-    )
-
-
 def read_state(directory: pathlib.Path) -> dict[str, np.ndarray]:
     """The weights of a Hugging Face directory, float32, by PyTorch's names.
 
@@ -272,35 +226,27 @@ def _read_arrays(file: pathlib.Path) -> dict[str, np.ndarray]:
         raise UserError(f"{file} cannot be read: {str(error).splitlines()[0]}") from None
 
 
-def read_checkpoint(directory: pathlib.Path) -> dict[str, np.ndarray]:
-    """The variables of the one TensorFlow checkpoint in a directory, without optimizer slots."""
-    prefix = tf.train.latest_checkpoint(directory)
-    if prefix is None:
-        files = list(directory.glob("*.index"))
-        if len(files) != 1:
-            raise UserError(
-                f"{directory} has {len(files)} checkpoints (files ending in .index): leave one."
-            )
-        prefix = str(files[0].with_suffix(""))
-    reader, value = tf.train.load_checkpoint(prefix), "/.ATTRIBUTES/VARIABLE_VALUE"
-    return {
-        name.removesuffix(value): reader.get_tensor(name)
-        for name in reader.get_variable_to_shape_map()
-        if name.endswith(value) and "OPTIMIZER_SLOT" not in name
-    }
-
-
 # Tables end at a multiple of 8 rows. This bias gives the rows of no token a probability of 0 and
 # leaves the others' as they were; float16 holds no -1e5.
 UNUSED_TOKEN_BIAS = -1e4
 
 
-class Raw:
-    """Arrays by their whole names, each transformed, then side by side."""
+Transform = Callable[[np.ndarray], np.ndarray]
 
-    def __init__(self, *names: str, transform: Callable[[np.ndarray], np.ndarray] | None = None):
+
+class Raw:
+    """Arrays by their whole names, each transformed, then side by side.
+
+    Args:
+        inverse: of `transform`, to write them; without both they are copied.
+    """
+
+    def __init__(
+        self, *names: str, transform: Transform | None = None, inverse: Transform | None = None
+    ):
         self.names = names
-        self.transform = transform or (lambda array: array)
+        self.transform = transform or np.asarray
+        self.inverse = inverse if transform or inverse else np.asarray
 
 
 # Entries that are arrays are assigned as they are.
@@ -391,23 +337,38 @@ def assign_weights(
             assign(variable, _value(variable.path, arrays, table))
 
 
-def _value(path: str, arrays: Arrays, table: Table) -> np.ndarray:
+def entry_of(path: str, table: Table) -> tuple[Raw | np.ndarray | None, list[str], str]:
+    """The table's entry for a variable of ours.
+
+    Returns:
+        The entry of the variable itself, or None; their names, of arrays or of layers; the
+        variable's name in its layer. No names and None: the table has nothing for it.
+    """
     block = re.search(r"block_(\d+)", path)
     number = int(block[1]) if block else 0
     ours = "/" + re.sub(r"block_\d+", "block_{}", path)
     layer, _, part = ours.rpartition("/")
     for key, entry in table.items():
         if ours.endswith(f"/{key}"):
-            if isinstance(entry, np.ndarray):
-                return entry
-            parts = [entry.transform(arrays.array(name.format(number))) for name in entry.names]
-        elif layer.endswith(f"/{key}"):
+            names = entry.names if isinstance(entry, Raw) else ()
+            return entry, [name.format(number) for name in names], part
+        if layer.endswith(f"/{key}"):
             names = (entry,) if isinstance(entry, str) else entry
-            parts = [arrays.part(name.format(number), part) for name in names]
-        else:
-            continue
-        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
-    raise UserError(f"the weights to be read have nothing for the model's {path}.")
+            return None, [name.format(number) for name in names], part
+    return None, [], part
+
+
+def _value(path: str, arrays: Arrays, table: Table) -> np.ndarray:
+    entry, names, part = entry_of(path, table)
+    if isinstance(entry, np.ndarray):
+        return entry
+    if not names:
+        raise UserError(f"the weights to be read have nothing for the model's {path}.")
+    if entry is None:
+        parts = [arrays.part(name, part) for name in names]
+    else:
+        parts = [entry.transform(arrays.array(name)) for name in names]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -422,6 +383,7 @@ class Family:
             defaults, None = required; of choices, (their name, default, our name of each).
         fixed: settings of ours, the same in all such models.
         derived: further settings of ours from theirs.
+        underived: the inverse: further settings of theirs from ours.
         required: settings that our model does not have, and the values that fit it.
         prefix: before names where there is a head.
         linear: see `TorchArrays`.
@@ -437,6 +399,7 @@ class Family:
     settings: Mapping[str, tuple] = dataclasses.field(default_factory=dict)
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     derived: Callable[[ForeignConfig], dict[str, Any]] = lambda config: {}
+    underived: Callable[[StackConfig], dict[str, Any]] = lambda config: {}
     required: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     prefix: str = ""
     linear: bool = True

@@ -31,18 +31,47 @@ from macaron_tf.interop.arrays import (
 from macaron_tf.interop.vocabularies import read_vocabulary, read_xlm_vocabulary
 from macaron_tf.layers.heads import Pooler
 from macaron_tf.layers.language_heads import ReplacedTokenHead
+from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.pretraining import PretrainingEncoder
+from macaron_tf.models.tasks import (
+    EncoderChooser,
+    EncoderClassifier,
+    EncoderSpanReader,
+    EncoderTagger,
+)
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import PieceVocabulary
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskHead:
+    """A family's model for a task, the body with layers over it.
+
+    Attributes:
+        ending: of its class's name.
+        pipeline: the task as the hub calls it.
+        table: the layers over the body.
+        pooled: whether the body has its pooler.
+        settings: of theirs, with which the head computes what ours does.
+    """
+
+    ending: str
+    pipeline: str
+    table: Table
+    pooled: bool = False
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EncoderFamily(Family):
     """A family of encoders; None or empty for parts that it has not.
 
-    The table names heads too; a model may lack any of them.
-
     Attributes:
+        classes: how the names of its classes begin.
+        heads: the layers over the body that score tokens and pairs of texts; a model may lack any
+            of them, and of `table` the pooler.
+        tasks: its models for tasks that ours learn too, by our class.
+        masked_class: ending of the class that scores masked tokens.
         positions, segments: arrays of Hugging Face, both read before the table is.
         bias: names of the bias of the head over masked tokens, one of which there is.
         head_options: of our head over masked tokens, where they are not the encoder's.
@@ -52,6 +81,10 @@ class EncoderFamily(Family):
         positions_from_padding: whether the first position is the one after the padding's id.
     """
 
+    classes: str = ""
+    heads: Table = dataclasses.field(default_factory=dict)
+    tasks: Mapping[type, TaskHead] = dataclasses.field(default_factory=dict)
+    masked_class: str = "ForMaskedLM"
     positions: str = ""
     segments: str | None = None
     bias: tuple[str, ...] = ()
@@ -82,7 +115,7 @@ def import_encoder(
         size, pieces = vocabulary.size, vocabulary.pieces
         say_spare_rows(tokens, pieces)
     kept = np.arange(max(min(len(tokens), size), pieces)) if ids is None else ids
-    table = {**family.table, "tokens/table": rows(kept, size)(tokens)}
+    table = {**family.table, **family.heads, "tokens/table": rows(kept, size)(tokens)}
     bias = next(filter(arrays.has, family.bias), None)
     if bias:
         table["masked_language/bias"] = Raw(bias, transform=rows(kept, size, UNUSED_TOKEN_BIAS))
@@ -123,6 +156,15 @@ def _xlm_settings(config: ForeignConfig) -> dict:
     }
 
 
+def _xlm_fields(config: EncoderConfig) -> dict:
+    """The inverse of `_xlm_settings`."""
+    return {
+        "gelu_activation": config.activation == "gelu",
+        "n_langs": max(config.num_languages, 1),
+        "use_lang_emb": config.num_languages > 0,
+    }
+
+
 def head_table(prefix: str, norm: str = "LayerNorm") -> Table:
     """The transformation of the head over masked tokens."""
     return {"masked_language/dense": f"{prefix}dense", "masked_language/norm": prefix + norm}
@@ -154,17 +196,31 @@ _LAYERS = transformer_layer(
     ["intermediate.dense", "output.dense"],
     "output.LayerNorm",
 )
+_LINEAR = {"head/dense": "classifier"}
+_TAGGER = TaskHead("ForTokenClassification", "token-classification", _LINEAR)
+_READER = TaskHead("ForQuestionAnswering", "question-answering", {"head/dense": "qa_outputs"})
 _BERT = EncoderFamily(
     name="BERT",
+    classes="Bert",
     prefix="bert.",
     body=("embeddings.", "encoder."),
     tokens=("embeddings.word_embeddings.weight",),
     table={
         "embeddings/norm": "embeddings.LayerNorm",
         **_LAYERS,
-        **head_table("cls.predictions.transform."),
         "pooler/dense": "pooler.dense",
+    },
+    heads={
+        **head_table("cls.predictions.transform."),
         "sentence_pair/dense": "cls.seq_relationship",
+    },
+    tasks={
+        EncoderClassifier: TaskHead(
+            "ForSequenceClassification", "text-classification", _LINEAR, pooled=True
+        ),
+        EncoderChooser: TaskHead("ForMultipleChoice", "multiple-choice", _LINEAR, pooled=True),
+        EncoderTagger: _TAGGER,
+        EncoderSpanReader: _READER,
     },
     bias=("cls.predictions.bias", "cls.predictions.decoder.bias"),
     positions="embeddings.position_embeddings.weight",
@@ -176,8 +232,17 @@ _BERT = EncoderFamily(
 _ROBERTA = dataclasses.replace(
     _BERT,
     name="RoBERTa",
+    classes="Roberta",
     prefix="roberta.",
-    table={**_BERT.table, **head_table("lm_head.", "layer_norm")},
+    heads=head_table("lm_head.", "layer_norm"),
+    tasks={
+        **_BERT.tasks,
+        EncoderClassifier: TaskHead(
+            "ForSequenceClassification",
+            "text-classification",
+            {"pooler/dense": "classifier.dense", "head/dense": "classifier.out_proj"},
+        ),
+    },
     bias=("lm_head.bias", "lm_head.decoder.bias"),
     head_options={"activation": "gelu"},
     output="lm_head.decoder.weight",
@@ -187,6 +252,7 @@ _ROBERTA = dataclasses.replace(
 _ALBERT = dataclasses.replace(
     _BERT,
     name="ALBERT",
+    classes="Albert",
     prefix="albert.",
     table={
         "embeddings/norm": "embeddings.LayerNorm",
@@ -198,10 +264,9 @@ _ALBERT = dataclasses.replace(
             ["ffn", "ffn_output"],
             "full_layer_layer_norm",
         ),
-        **head_table("predictions."),
         "pooler/dense": "pooler",
-        "sentence_pair/dense": "sop_classifier.classifier",
     },
+    heads={**head_table("predictions."), "sentence_pair/dense": "sop_classifier.classifier"},
     bias=("predictions.bias", "predictions.decoder.bias"),
     output="predictions.decoder.weight",
     settings={
@@ -220,14 +285,29 @@ _ALBERT = dataclasses.replace(
 _ELECTRA = dataclasses.replace(
     _BERT,
     name="ELECTRA",
+    classes="Electra",
     prefix="electra.",
     body=("embeddings", "encoder."),
     table={
-        **_BERT.table,
-        **head_table("generator_predictions."),
+        "embeddings/norm": "embeddings.LayerNorm",
         "encoder/projection": "embeddings_project",
+        **_LAYERS,
+    },
+    heads={
+        **head_table("generator_predictions."),
         "replaced_token/dense": "discriminator_predictions.dense",
         "replaced_token/answer": "discriminator_predictions.dense_prediction",
+    },
+    # Its classifier has a GELU where ours, as BERT's, has tanh.
+    tasks={
+        EncoderChooser: TaskHead(
+            "ForMultipleChoice",
+            "multiple-choice",
+            {"pooler/dense": "sequence_summary.summary", "head/dense": "classifier"},
+            settings={"summary_activation": "tanh"},
+        ),
+        EncoderTagger: _TAGGER,
+        EncoderSpanReader: _READER,
     },
     bias=("generator_lm_head.bias",),
     head_options={"activation": "gelu"},
@@ -242,6 +322,8 @@ _ELECTRA = dataclasses.replace(
 )
 _XLM = EncoderFamily(
     name="XLM",
+    classes="XLM",
+    masked_class="WithLMHeadModel",
     prefix="transformer.",
     body=("embeddings", "position_emb", "lang_emb", "layer_norm", "attentions.", "ffns."),
     tokens=("embeddings.weight",),
@@ -272,6 +354,11 @@ _XLM = EncoderFamily(
     },
     fixed={"num_segments": 0},
     derived=_xlm_settings,
+    underived=_xlm_fields,
+    tasks={
+        EncoderTagger: _TAGGER,
+        EncoderSpanReader: dataclasses.replace(_READER, ending="ForQuestionAnsweringSimple"),
+    },
     required={"causal": False, "asm": False, "is_encoder": True, "tie_word_embeddings": True},
     moses=True,
     padding=2,
@@ -280,7 +367,7 @@ _XLM = EncoderFamily(
 FAMILIES: Mapping[str, EncoderFamily] = {
     "bert": _BERT,
     "roberta": _ROBERTA,
-    "xlm-roberta": dataclasses.replace(_ROBERTA, name="XLM-R"),
+    "xlm-roberta": dataclasses.replace(_ROBERTA, name="XLM-R", classes="XLMRoberta"),
     "albert": _ALBERT,
     "electra": _ELECTRA,
     "xlm": _XLM,

@@ -3,31 +3,102 @@
 import dataclasses
 import pathlib
 import re
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import keras
 import numpy as np
+import tensorflow as tf
 
 from macaron_tf.errors import UserError, needed
 from macaron_tf.interop.arrays import (
+    Arrays,
     ForeignConfig,
-    KerasArrays,
     Raw,
     Table,
-    activation_name,
     check_files,
-    read_checkpoint,
     read_json,
     transformer_layer,
 )
 from macaron_tf.interop.encoders import SETTINGS, EncoderFamily, head_table, import_encoder
 from macaron_tf.interop.language_models import LANGUAGE_FAMILIES, import_language_model
 from macaron_tf.interop.vocabularies import read_keras_hub_vocabulary
+from macaron_tf.layers.dense import activation
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.wordpiece import WordPieceVocabulary
 
 if TYPE_CHECKING:
     import keras_hub
+
+
+class KerasArrays(Arrays):
+    """Weights of Keras layers by path; a name is the end of a path."""
+
+    kernel = "/kernel"
+
+    @classmethod
+    def of_layers(cls, layers: Mapping[str, keras.layers.Layer]) -> "KerasArrays":
+        """The weights of built layers of Keras 3, with the given names in front of their paths."""
+        return cls(
+            {
+                f"{name}/{weight.path.partition('/')[2]}": keras.ops.convert_to_numpy(weight)
+                for name, layer in layers.items()
+                for weight in layer.weights
+            }
+        )
+
+    def find(self, name: str) -> list[str]:
+        return [path for path in self.arrays if f"/{path}".endswith(f"/{name}")]
+
+    def part(self, layer: str, variable: str) -> np.ndarray:
+        if variable == "table":
+            return self.array(f"{layer}/embeddings")
+        array = self.array(f"{layer}/{variable}")
+        if variable == "bias":
+            return array.reshape(-1)  # (H, d) -> (H d,)
+        if variable == "kernel":
+            # Queries, keys and values have biases (H, d): (D, H, d) -> (D, H d); the output's
+            # (H, d, D) -> (H d, D).
+            heads_last = self.array(f"{layer}/bias").ndim > 1
+            return array.reshape((len(array), -1) if heads_last else (-1, array.shape[-1]))
+        return array
+
+
+def activation_name(function: Callable | str | None) -> str:
+    """Our name of a Keras activation, known by its values, since many are lambdas; None is linear.
+
+    A UserError says that we have no such activation.
+    """
+    points = np.linspace(-4, 4, 33, dtype="float32")
+    values = np.asarray(keras.activations.get(function)(points))
+    names = ("gelu", "gelu_tanh", "relu", "silu", "tanh", "linear")
+    for name in names:
+        ours = keras.ops.convert_to_numpy(activation(name)(points))
+        # The two forms of GELU differ by up to 5e-4.
+        if np.allclose(values, ours, atol=2e-6, rtol=0):
+            return name
+    raise UserError(
+        f"the model to be read has the activation {function}: only {', '.join(names)} can be read."
+    )
+
+
+def read_checkpoint(directory: pathlib.Path) -> dict[str, np.ndarray]:
+    """The variables of the one TensorFlow checkpoint in a directory, without optimizer slots."""
+    prefix = tf.train.latest_checkpoint(directory)
+    if prefix is None:
+        files = list(directory.glob("*.index"))
+        if len(files) != 1:
+            raise UserError(
+                f"{directory} has {len(files)} checkpoints (files ending in .index): leave one."
+            )
+        prefix = str(files[0].with_suffix(""))
+    reader, value = tf.train.load_checkpoint(prefix), "/.ATTRIBUTES/VARIABLE_VALUE"
+    return {
+        name.removesuffix(value): reader.get_tensor(name)
+        for name in reader.get_variable_to_shape_map()
+        if name.endswith(value) and "OPTIMIZER_SLOT" not in name
+    }
 
 
 def _keras_hub_layer(attention: str) -> Table:

@@ -8,6 +8,17 @@ import keras
 
 from macaron_tf.models.base import Model
 
+# The hub's names of our metrics.
+_HUB_METRICS = {
+    "accuracy": "accuracy",
+    "f1": "f1",
+    "matthews": "matthews_correlation",
+    "pearson": "pearsonr",
+    "spearman": "spearmanr",
+    "exact_match": "exact_match",
+    "bleu": "bleu",
+    "perplexity": "perplexity",
+}
 _USE = """## Use
 
 ```python
@@ -46,13 +57,69 @@ def model_card(
     ]
     if isinstance(network, Model):
         parts.append(_table("Model", ("setting", "value"), _chosen(network.config)))
+    return "\n".join(filter(None, [*parts, *_trained(recipe, results)]))
+
+
+_HUB_USE = """## Use
+
+```python
+import transformers
+
+model = transformers.{kind}.from_pretrained("DIR")  # this folder
+tokenizer = transformers.AutoTokenizer.from_pretrained("DIR")
+```
+
+`macaron_tf.load("hugging-face:DIR")` reads it too.
+"""
+
+
+def hub_card(
+    name: str,
+    library: str,
+    pipeline: str,
+    kind: str,
+    languages: Iterable[str],
+    recipe: Mapping[str, Any],
+    results: Mapping[str, Any],
+    notes: Iterable[str] = (),
+) -> str:
+    """The README.md of a model in Hugging Face's form, with the header that its hub reads.
+
+    Args:
+        library: that opens the folder.
+        pipeline: the task as the hub calls it; "" = none.
+        kind: the class of transformers.
+        languages, recipe, results: see `Pretrained`.
+        notes: sentences about parts that are left out or added.
+    """
+    scores = {**results.get("scores", {}), "validation": results.get("metrics", {})}
+    metrics = dict.fromkeys(path.rpartition(".")[2] for path, _ in _leaves(scores))
+    header = {
+        "library_name": library,
+        "pipeline_tag": pipeline,
+        "tags": ["macaron_tf"],
+        "language": [*languages],
+        "metrics": [_HUB_METRICS[metric] for metric in metrics if metric in _HUB_METRICS],
+    }
+    remarks = "\n".join(f"- {note}" for note in notes)
+    parts = [
+        "\n".join(["---", *(f"{k}: {_text(v)}" for k, v in header.items() if v), "---"]),
+        f"# {name}\n\nTrained with macaron_tf; opens as `{kind}`.\n",
+        _HUB_USE.format(kind=kind),
+        f"## Notes\n\n{remarks}\n" if remarks else "",
+        *_trained(recipe, results),
+    ]
+    return "\n".join(filter(None, parts))
+
+
+def _trained(recipe: Mapping[str, Any], results: Mapping[str, Any]) -> Iterator[str]:
+    """The sections of a run's settings and of its metrics."""
     settings = [row for row in _leaves(recipe) if row[0] not in ("kind", "model_options")]
-    parts.append(_table("Training", ("setting", "value"), settings))
+    yield _table("Training", ("setting", "value"), settings)
     measured = {f"validation, step {results.get('step')}": results.get("metrics", {})}
     measured |= results.get("scores", {})
     rows = ((where, *item) for where, metrics in measured.items() for item in _leaves(metrics))
-    parts.append(_table("Results", ("text", "metric", "value"), rows))
-    return "\n".join(filter(None, parts))
+    yield _table("Results", ("text", "metric", "value"), rows)
 
 
 def _chosen(config) -> Iterator[tuple[str, Any]]:

@@ -169,6 +169,12 @@ def is_saved(directory: str | os.PathLike) -> bool:
     return (path / MODEL).exists() and any(f.exists() for f in (saved_file(path), path / MANIFEST))
 
 
+def is_of_library(directory: str | os.PathLike, library: str) -> bool:
+    """Whether a folder is of `save_pretrained` in another library's form."""
+    place = storage.as_path(directory) / MANIFEST
+    return place.exists() and storage.read_json(place).get("library") == library
+
+
 def save_whole(
     final: str | os.PathLike,
     write: Callable[[epath.Path], None],

@@ -11,7 +11,8 @@ from keras import ops
 
 import macaron_tf
 from macaron_tf import interop
-from macaron_tf.interop.arrays import KerasArrays, assign_weights, transformer_layer
+from macaron_tf.interop.arrays import assign_weights, transformer_layer
+from macaron_tf.interop.keras_models import KerasArrays
 from macaron_tf.models import (
     EncoderConfig,
     EncoderDecoder,

@@ -1,0 +1,69 @@
+"""A model as a folder that transformers opens: `save_pretrained(DIR, format="hugging-face")`."""
+
+import sys
+from collections.abc import Callable
+
+import numpy as np
+from etils import epath
+
+from macaron_tf.errors import UserError, needed
+from macaron_tf.interop.arrays import json_bytes
+from macaron_tf.interop.write_encoders import ENCODERS, encoder_folder
+from macaron_tf.interop.writing import HuggingFaceFolder
+from macaron_tf.models.config import EncoderConfig
+from macaron_tf.models.model_card import hub_card
+from macaron_tf.pretrained import Pretrained
+from macaron_tf.training import checkpoints
+from macaron_tf.training.state import require_room
+
+# The networks of a configuration, and the function that makes their folder.
+_FOLDERS = ((ENCODERS, EncoderConfig, encoder_folder),)
+
+
+def hugging_face_folder(model: Pretrained) -> HuggingFaceFolder:
+    """The files of a model in Hugging Face's form.
+
+    Raises:
+        UserError: a part or a setting has no place in any of Hugging Face's models.
+    """
+    model.require_floats()
+    for networks, config, make in _FOLDERS:
+        if isinstance(model.network, networks) and isinstance(model.config, config):
+            return make(model)
+    raise UserError(
+        f"a {type(model.network).__name__} has no counterpart in Hugging Face's library: save it "
+        "in this library's own format, or export a SavedModel by `python -m export.saved_model`"
+    )
+
+
+def writer(model: Pretrained) -> Callable[[epath.Path], None]:
+    """The function that writes a model's folder into an empty one, for `save_whole`.
+
+    It says on stderr which parts are left out. Raises what `hugging_face_folder` raises.
+    """
+    with needed("writing model.safetensors"):
+        import safetensors.numpy
+    folder = hugging_face_folder(model)
+    state = {name: np.ascontiguousarray(array) for name, array in folder.state.items()}
+    files = {"config.json": json_bytes(folder.config), **folder.tokenizer, **folder.files}
+    files[checkpoints.CARD] = hub_card(
+        model.name or "model",
+        folder.library,
+        folder.pipeline,
+        folder.config["architectures"][0],
+        model.languages or (model.vocabulary.languages if model.vocabulary else ()),
+        model.recipe,
+        model.results,
+        folder.notes,
+    ).encode()
+
+    def write(directory: epath.Path) -> None:
+        require_room(directory, (), state.values())
+        safetensors.numpy.save_file(state, directory / "model.safetensors", {"format": "pt"})
+        for name, contents in files.items():
+            (directory / name).parent.mkdir(parents=True, exist_ok=True)
+            (directory / name).write_bytes(contents)
+        for note in folder.notes:
+            print(f"note: {note}", file=sys.stderr)
+
+    return write

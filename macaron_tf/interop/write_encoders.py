@@ -1,0 +1,299 @@
+"""Our encoders, with the head of their task, as Hugging Face's BERT and its relatives.
+
+The family is found by the network's configuration: the first whose settings can say all of it.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from macaron_tf.interop.arrays import UNUSED_TOKEN_BIAS, Raw, Table, json_bytes
+from macaron_tf.interop.encoders import FAMILIES, EncoderFamily, TaskHead
+from macaron_tf.interop.tokenizer_files import tokenizer_files
+from macaron_tf.interop.writing import (
+    HuggingFaceFolder,
+    fitting,
+    layer_state,
+    their_rows,
+    written_settings,
+)
+from macaron_tf.layers.heads import Pooler
+from macaron_tf.models.config import EncoderConfig
+from macaron_tf.models.encoder import Encoder
+from macaron_tf.models.pretraining import GeneratorDiscriminator, PretrainingEncoder
+from macaron_tf.models.tasks import (
+    EncoderChooser,
+    EncoderClassifier,
+    EncoderSpanReader,
+    EncoderTagger,
+    SiameseEncoder,
+)
+from macaron_tf.pretrained import Pretrained
+from macaron_tf.text import WordPieceVocabulary
+from macaron_tf.text.byte_pairs import BytePairVocabulary, MosesPairVocabulary
+from macaron_tf.text.sentencepiece import SentencePieceVocabulary
+
+TASKS = (EncoderClassifier, EncoderChooser, EncoderTagger, EncoderSpanReader)
+ENCODERS = (Encoder, PretrainingEncoder, GeneratorDiscriminator, SiameseEncoder, *TASKS)
+# Of several families that fit, the one whose tokenizer is of the vocabulary's kind.
+_ORDERS = {
+    WordPieceVocabulary: ("bert", "electra", "albert", "roberta", "xlm"),
+    BytePairVocabulary: ("roberta", "bert", "electra", "albert", "xlm"),
+    SentencePieceVocabulary: ("xlm-roberta", "albert", "bert", "electra", "xlm"),
+    MosesPairVocabulary: ("xlm", "bert", "electra", "albert"),
+    type(None): ("bert", "electra", "albert", "roberta", "xlm"),
+}
+# Our pooling, by the fields of theirs.
+_POOLINGS = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens"}
+
+
+def encoder_folder(model: Pretrained) -> HuggingFaceFolder:
+    """The files of an encoder, alone or with the head of its task.
+
+    Args:
+        model: of a network among `ENCODERS`.
+
+    Raises:
+        UserError: a part or a setting has no place in any of the families.
+    """
+    return _Encoder(model).folder()
+
+
+class _Encoder:
+    """A loaded encoder, the family that it fits, and the parts of its folder.
+
+    Attributes:
+        masked: whether the head over masked tokens is written.
+        replaced: ELECTRA's head, or None.
+        head: the family's model for the network's task.
+        ids: `(V',)`, their id for each of ours.
+    """
+
+    def __init__(self, model: Pretrained):
+        self.model, self.network, self.config = model, model.network, model.config
+        network, vocabulary = model.network, model.vocabulary
+        self.masked = isinstance(network, PretrainingEncoder) and (
+            model.has_masked_language or bool(model.recipe)
+        )
+        self.replaced = model.replaced_token
+        if isinstance(network, GeneratorDiscriminator):
+            self.replaced = network.replaced_token
+        kind = next(kind for kind in _ORDERS if isinstance(vocabulary, kind))
+        families = {FAMILIES[name].name: name for name in _ORDERS[kind]}
+        found = fitting([FAMILIES[name] for name in families.values()], self.config, self._lacks)
+        self.family, self.model_type = found, families[found.name]
+        self.head = self._head_of(found)
+        self.ids = model.ids
+        if model.ids is None:
+            pieces = vocabulary.pieces if vocabulary else self.config.vocab_size
+            self.ids = np.arange(pieces)
+
+    def _lacks(self, family: EncoderFamily) -> str:
+        """What a family has no place for besides settings, in a few words; "" = nothing."""
+        if isinstance(self.network, TASKS) and type(self.network) not in family.tasks:
+            # Theirs that are missing have another activation, or one matrix.
+            return f"the head of {type(self.network).__name__}, tanh(x W) and a matrix,"
+        if self.replaced and "replaced_token/dense" not in family.heads:
+            return "a head over replaced tokens"
+        if not self.masked:
+            return ""
+        ours, theirs = (_options(self.config, n.head_options) for n in (self.network, family))
+        return ", ".join(f"the masked head's {n}={v!r}" for n, v in ours.items() if v != theirs[n])
+
+    def _head_of(self, family: EncoderFamily) -> TaskHead:
+        if isinstance(self.network, TASKS):
+            return family.tasks[type(self.network)]
+        if self.replaced:
+            return TaskHead("ForPreTraining", "", {})
+        pairs = self.masked and self.network.sentence_pair
+        if pairs and "sentence_pair/dense" in family.heads:
+            return TaskHead("ForPreTraining", "fill-mask", {}, pooled=True)
+        if self.masked:
+            return TaskHead(family.masked_class, "fill-mask", {})
+        return TaskHead("Model", "feature-extraction", {}, pooled="pooler/dense" in family.table)
+
+    @property
+    def alone(self) -> bool:
+        """Whether the folder holds the body without a head."""
+        return self.head.ending == "Model"
+
+    def folder(self) -> HuggingFaceFolder:
+        notes = [*self._notes()]
+        config = self._config()
+        tokenizer = {}
+        if self.model.vocabulary:
+            tokenizer = tokenizer_files(
+                self.model.vocabulary,
+                self.model.ids,
+                max_length=self.config.longest,
+                segments=self.config.num_segments > 1,
+            )
+        pooling = self.model.pooling
+        if isinstance(self.network, SiameseEncoder):
+            pooling = self.network.pooling
+        files = self._sentence_files(pooling) if pooling and self.alone else {}
+        return HuggingFaceFolder(
+            config=config,
+            state=self._state(),
+            tokenizer=tokenizer,
+            pipeline="sentence-similarity" if files else self.head.pipeline,
+            library="sentence-transformers" if files else "transformers",
+            files=files,
+            notes=tuple(notes),
+        )
+
+    def _notes(self) -> Iterator[str]:
+        name = self.family.name
+        if isinstance(self.network, GeneratorDiscriminator):
+            yield "the generator is left out: an ELECTRA is used by its discriminator"
+        if self.masked and self.network.sentence_pair and not self.head.pooled:
+            yield f"the head over pairs of texts is left out: {name} has none"
+        if self.masked and self.network.span_boundary:
+            yield f"the head over spans' boundaries is left out: {name} has none"
+        if self.head.pooled and self._pooler is None:
+            yield f"the pooler is untrained: {name} has one, and this encoder none"
+        if self.model.vocabulary is None:
+            yield "there is no tokenizer: the model has no vocabulary"
+
+    @property
+    def _pooler(self) -> Pooler | None:
+        return self.network.pooler or self.model.pooler
+
+    def _config(self) -> dict[str, Any]:
+        family, fields = self.family, written_settings(self.family, self.config)
+        pad = int(self.ids[0])
+        if family.segments:
+            # No segments are one, whose vector is zeros.
+            fields["type_vocab_size"] = max(self.config.num_segments, 1)
+        if family.positions_from_padding:
+            fields["max_position_embeddings"] += pad + 1
+        fields |= {
+            "model_type": self.model_type,
+            "architectures": [family.classes + self.head.ending],
+            "vocab_size": int(self.ids.max()) + 1,
+            "pad_token_id": pad,
+            "dtype": "float32",
+            **self.head.settings,
+        }
+        if self.model.vocabulary:
+            special = self.model.vocabulary
+            start, end = int(self.ids[special.cls_id]), int(self.ids[special.sep_id])
+            fields |= {"bos_token_id": start, "eos_token_id": end}
+        if family.moses:
+            fields |= {"pad_index": pad}
+            if numbers := {name: n for n, name in enumerate(self.model.languages)}:
+                fields |= {"lang2id": numbers, "id2lang": {n: name for name, n in numbers.items()}}
+        return {**fields, **self._labels()}
+
+    def _labels(self) -> dict[str, Any]:
+        """The names of a head's classes."""
+        if not isinstance(self.network, EncoderClassifier | EncoderTagger):
+            return {}
+        outputs = self.network.head.num_classes
+        fields = {"classifier_dropout": self.network.head.dropout}
+        if isinstance(self.network, EncoderClassifier):
+            kind = "single_label_classification" if outputs > 1 else "regression"
+            fields["problem_type"] = kind
+        names = self.model.labels or tuple(self._task.get("labels", ()))
+        if len(names) != outputs:
+            names = [f"LABEL_{number}" for number in range(outputs)]
+        numbers = {name: number for number, name in enumerate(names)}
+        return {**fields, "id2label": dict(enumerate(names)), "label2id": numbers}
+
+    @property
+    def _task(self) -> Mapping[str, Any]:
+        """The fields of the task that the model was fine-tuned for; {} = unknown."""
+        return self.model.labelled.get("task", {})
+
+    def _state(self) -> dict[str, np.ndarray]:
+        family, network, head = self.family, self.network, self.head
+        prefix = "" if self.alone else family.prefix
+        state = layer_state(self.model.encoder, self._table(), prefix)
+        if family.segments and not self.config.num_segments:
+            state[prefix + family.segments] = np.zeros((1, self.config.embedding_width), "float32")
+        outside: list[keras.layers.Layer] = []
+        if isinstance(network, TASKS):
+            chooser = isinstance(network, EncoderChooser)
+            outside.append(network.classifier.head if chooser else network.head)
+            if "pooler/dense" in head.table:
+                outside.append(network.pooler)
+        if head.pooled:
+            pooler = self._pooler or _new_pooler(self.config)
+            state |= layer_state(pooler, family.table, prefix)
+        if self.replaced:
+            outside.append(self.replaced)
+        elif self.masked:
+            outside.append(network.masked_language)
+            if head.pooled:
+                outside.append(network.sentence_pair)
+        for layer in outside:
+            state |= layer_state(layer, {**self._table(), **family.heads, **head.table})
+        if isinstance(network, EncoderClassifier) and network.head.num_classes == 1:
+            # Ours learns (score - mean) / deviation; theirs gives scores.
+            name, task = head.table["head/dense"], self._task
+            state[f"{name}.weight"] = state[f"{name}.weight"] * task.get("deviation", 1.0)
+            bias = state[f"{name}.bias"] * task.get("deviation", 1.0) + task.get("mean", 0.0)
+            state[f"{name}.bias"] = bias.astype("float32")
+        return state
+
+    def _table(self) -> Table:
+        """The family's table, with the arrays that are read before it is."""
+        family = self.family
+
+        def behind_padding(array: np.ndarray) -> np.ndarray:
+            return np.pad(array, ((int(self.ids[0]) + 1, 0), (0, 0)))
+
+        turned = behind_padding if family.positions_from_padding else np.asarray
+        table = {
+            "tokens/table": Raw(family.tokens[0], inverse=their_rows(self.ids)),
+            "embeddings/positions/table": Raw(family.positions, inverse=turned),
+            "masked_language/bias": Raw(
+                family.bias[0], inverse=their_rows(self.ids, UNUSED_TOKEN_BIAS)
+            ),
+            **family.table,
+        }
+        if family.segments:
+            table["embeddings/segments"] = Raw(family.segments)
+        return table
+
+    def _sentence_files(self, pooling: str) -> dict[str, bytes]:
+        """The files of sentence-transformers around the encoder."""
+        normalize = self.model.normalize
+        if isinstance(self.network, SiameseEncoder):
+            normalize = self.network.normalize
+        kinds = ["Transformer", "Pooling", *(["Normalize"] if normalize else [])]
+        folders = ["", "1_Pooling", "2_Normalize"]
+        modules = [
+            {
+                "idx": number,
+                "name": str(number),
+                "path": folders[number],
+                "type": f"sentence_transformers.models.{kind}",
+            }
+            for number, kind in enumerate(kinds)
+        ]
+        flags = {f"pooling_mode_{name}": ours == pooling for ours, name in _POOLINGS.items()}
+        length = self.model.max_length or self.config.longest
+        return {
+            "modules.json": json_bytes(modules),
+            "1_Pooling/config.json": json_bytes(
+                {"word_embedding_dimension": self.config.hidden_dim, **flags}
+            ),
+            "sentence_bert_config.json": json_bytes(
+                {"max_seq_length": length, "do_lower_case": False}
+            ),
+        }
+
+
+def _options(config: EncoderConfig, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a head over masked tokens on which its scores depend."""
+    own = {"activation": config.activation, "epsilon": config.epsilon, "transform": True}
+    return {name: given.get(name, value) for name, value in own.items()}
+
+
+def _new_pooler(config: EncoderConfig) -> Pooler:
+    pooler = Pooler(config.initializer_range, name="pooler")
+    pooler.build((None, None, config.hidden_dim))
+    return pooler

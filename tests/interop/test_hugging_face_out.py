@@ -1,0 +1,161 @@
+"""Encoders written as Hugging Face's folders, without PyTorch: read back, refused, whole or not."""
+
+import json
+
+import numpy as np
+import pytest
+
+import macaron_tf
+from macaron_tf.models import (
+    EncoderChooser,
+    EncoderClassifier,
+    EncoderConfig,
+    EncoderSpanReader,
+    EncoderTagger,
+    PretrainingEncoder,
+    SiameseEncoder,
+)
+from macaron_tf.pretrained import Pretrained
+from macaron_tf.text import WordPieceVocabulary
+from tests.harness import numpy_of, refuses
+from tests.interop.toys import WORDS, noise
+
+pytest.importorskip("safetensors")
+
+IDS = np.array([[2, 5, 7, 3, 6, 3], [2, 9, 3, 0, 0, 0]], "int32")
+SEGMENTS = np.array([[0, 0, 0, 0, 1, 1], [0] * 6], "int32")
+BATCH = {"token_ids": IDS, "segment_ids": SEGMENTS}
+FORMAT = "hugging-face"
+
+
+def config(**options) -> EncoderConfig:
+    return EncoderConfig(16, 32, 64, 4, 2, max_length=20, **options)
+
+
+def model(network, **fields) -> Pretrained:
+    """A network with random weights, and a vocabulary."""
+    network.build()
+    for seed, weight in enumerate(network.weights):
+        weight.assign_add(noise(seed, weight.shape))
+    return Pretrained(network, vocabulary=WordPieceVocabulary(WORDS), **fields)
+
+
+def written(made: Pretrained, place) -> dict:
+    """The config.json of a model that is saved."""
+    made.save_pretrained(place, format=FORMAT)
+    return json.loads((place / "config.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("options", "model_type"),
+    [
+        ({}, "bert"),
+        ({"activation": "gelu_tanh"}, "bert"),
+        ({"embedding_dim": 16, "num_segments": 1}, "electra"),
+        ({"embedding_dim": 16, "sharing": "all", "activation": "relu"}, "albert"),
+    ],
+)
+def test_a_family_is_found_by_the_configuration_and_read_back(options, model_type, tmp_path):
+    made = model(PretrainingEncoder(config(**options)), has_masked_language=True)
+    fields = written(made, tmp_path / "out")
+    assert fields["model_type"] == model_type and fields["vocab_size"] == len(WORDS)
+    read = macaron_tf.load(f"hugging-face:{tmp_path / 'out'}")
+    assert read.unread == () and read.has_masked_language
+    batch = BATCH if made.config.num_segments > 1 else {"token_ids": IDS}
+    found = [numpy_of(one.network(batch)["masked_language"]) for one in (made, read)]
+    real = IDS != 0
+    np.testing.assert_allclose(
+        found[0][real][:, : len(WORDS)], found[1][real][:, : len(WORDS)], atol=1e-5
+    )
+    texts = ["A café b bc [x]", "Ω 中文 a\tb"]
+    assert read.vocabulary.encode_lines(texts) == made.vocabulary.encode_lines(texts)
+
+
+@pytest.mark.parametrize(
+    ("network", "kind", "ending"),
+    [
+        (EncoderClassifier, {"num_classes": 3}, "ForSequenceClassification"),
+        (EncoderTagger, {"num_tags": 3}, "ForTokenClassification"),
+        (EncoderSpanReader, {}, "ForQuestionAnswering"),
+        (EncoderChooser, {}, "ForMultipleChoice"),
+    ],
+)
+def test_a_head_s_classes_and_weights_are_named(network, kind, ending, tmp_path):
+    import safetensors.numpy
+
+    made = model(network(config(), **kind), labels=("x", "y", "z") if kind else ())
+    fields = written(made, tmp_path / "out")
+    assert fields["architectures"] == [f"Bert{ending}"]
+    if kind:
+        assert fields["id2label"] == {"0": "x", "1": "y", "2": "z"}
+        assert fields["label2id"] == {"x": 0, "y": 1, "z": 2}
+    state = safetensors.numpy.load_file(tmp_path / "out/model.safetensors")
+    name = "qa_outputs" if network is EncoderSpanReader else "classifier"
+    kernel = made.network.weights[-2]
+    np.testing.assert_array_equal(state[f"{name}.weight"], numpy_of(kernel).T)
+    assert all(n.startswith(("bert.", name)) for n in state)
+
+
+def test_scores_of_a_regression_are_theirs(tmp_path):
+    """Ours learns standardized scores, and says them; theirs has a last layer that says them."""
+    import safetensors.numpy
+
+    task = {"mean": 2.5, "deviation": 1.5}
+    made = model(EncoderClassifier(config(), 1), labelled={"task": task})
+    assert written(made, tmp_path / "out")["problem_type"] == "regression"
+    state = safetensors.numpy.load_file(tmp_path / "out/model.safetensors")
+    kernel, bias = made.network.head.get_weights()
+    np.testing.assert_allclose(state["classifier.weight"], 1.5 * kernel.T, rtol=1e-6)
+    np.testing.assert_allclose(state["classifier.bias"], 1.5 * bias + 2.5, rtol=1e-6)
+
+
+def test_a_sentence_encoder_is_read_back(tmp_path, capsys):
+    made = model(SiameseEncoder(config(), "mean", normalize=True), max_length=9)
+    made.save_pretrained(tmp_path / "out", format=FORMAT)
+    assert "the pooler is untrained" in capsys.readouterr().err
+    read = macaron_tf.load(f"hugging-face:{tmp_path / 'out'}")
+    assert (read.pooling, read.normalize, read.max_length) == ("mean", True, 9)
+    np.testing.assert_allclose(
+        numpy_of(read.encoder(BATCH))[IDS != 0],
+        numpy_of(made.encoder(BATCH))[IDS != 0],
+        atol=1e-6,
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"block": "macaron"}, "block='macaron' has no place in Hugging Face's BERT"),
+        ({"positions": "sinusoidal"}, "positions='sinusoidal' has no place"),
+        ({"norm": "pre"}, "norm='pre' has no place"),
+        ({"embedding_dim": 16}, "the head of EncoderClassifier"),
+    ],
+)
+def test_what_has_no_place_is_one_sentence(options, reason, tmp_path):
+    made = model(EncoderClassifier(config(**options), 2))
+    refuses(reason, made.save_pretrained, tmp_path / "out", FORMAT)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_is_whole_and_replaces_only_its_like(tmp_path, monkeypatch):
+    made = model(EncoderTagger(config(), 2))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/config.json").write_text("{}")
+    refuses("holds config.json", made.save_pretrained, tmp_path / "other", FORMAT)
+    place = tmp_path / "out"
+    first = written(made, place)
+    assert (place / "README.md").read_text().startswith("---\nlibrary_name: transformers\n")
+    with pytest.raises(ValueError, match="must be one of 'weights.h5'"):
+        made.save_pretrained(place, format="onnx")
+
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("safetensors.numpy.save_file", full)
+        refuses("No space left", made.save_pretrained, place, FORMAT)
+    assert json.loads((place / "config.json").read_text()) == first
+    made.save_pretrained(place)  # this library's own form, in its place
+    assert not (place / "config.json").exists()
+    assert written(made, place) == first
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "other", place]
