@@ -27,6 +27,12 @@ BFLOAT16 = switch(
     "compute, and store matrices, in bfloat16: faster where the server's CPU has "
     "instructions for it, and slower elsewhere",
 )
+LITE = argument(
+    "--lite",
+    "also write the network for LiteRT, with which `export.serve` answers small requests: int8 is "
+    "twice as fast, and its probabilities are 1e-3 away",
+    choices=("fp32", "int8"),
+)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -41,7 +47,7 @@ def run(options: argparse.Namespace) -> None:
     if options.pooling:
         model = dataclasses.replace(model, pooling=options.pooling)
     search = search_options(options, place, model)
-    path = model.export(options.out, options.version, options.bfloat16, **search)
+    path = model.export(options.out, options.version, options.bfloat16, options.lite, **search)
     print(as_typed(f"exported {path}; serve it with: python -m export.serve {options.out}"))
 
 
@@ -74,6 +80,7 @@ main = single_program(
     ),
     COMPILE,
     BFLOAT16,
+    LITE,
 )
 
 if __name__ == "__main__":

@@ -115,7 +115,7 @@ CORE = (
 )
 # Optional modules, and the extra of pyproject.toml that brings each.
 EXTRAS = {
-    "ai_edge_litert": "dev",
+    "ai_edge_litert": "lite",
     "apache_beam": "beam",
     "grpc": "serving",
     "h11": "serving",

@@ -7,7 +7,7 @@ import importlib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Self
 
 import keras
 import numpy as np
@@ -16,6 +16,7 @@ from etils import epath
 
 from macaron_tf.checks import check_choice
 from macaron_tf.engines.graph import TaskGraph, columns_of
+from macaron_tf.engines.lite import KINDS, converted
 from macaron_tf.engines.saved_model import write_version
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths
@@ -107,6 +108,7 @@ class Pretrained:
         results: of a run: `step` and `metrics`, from the validation of the weights; `scores`, the
             metrics of evaluations by the names of their files; `warning`, why other weights than
             the expected ones were read.
+        lite: see `with_lite`.
     """
 
     network: keras.Model
@@ -136,6 +138,7 @@ class Pretrained:
     decoding: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     recipe: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     results: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    lite: str | None = None
 
     def __post_init__(self):
         if isinstance(self.network, Model) and not self.model:
@@ -175,12 +178,25 @@ class Pretrained:
         """The task's graphs for options of `TaskKind.with_options`, kept for the next call."""
         key = tuple(sorted(options.items()))
         if key not in self._graphs:
-            self._graphs[key] = TaskGraph(self.task.with_options(**options) if key else self.task)
+            task = self.task.with_options(**options) if key else self.task
+            self._graphs[key] = TaskGraph(task, converted(task, self.lite) if self.lite else None)
         return self._graphs[key]
 
     @functools.cached_property
     def _graphs(self) -> dict[tuple, TaskGraph]:
         return {}
+
+    def with_lite(self, kind: str = "fp32") -> Self:
+        """A copy whose `predict` answers small requests in LiteRT, in a third of the time.
+
+        The first one converts the network, which takes seconds; hence it is asked for. Training the
+        network further does not change the copy's answers.
+
+        Args:
+            kind: "fp32", or "int8": matrices in int8, twice as fast, probabilities 1e-3 away.
+        """
+        check_choice("kind", kind, KINDS)
+        return dataclasses.replace(self, lite=kind)
 
     def predict(self, *texts: Any, **options: Any) -> Any:
         """Answers each text, as the exported model and its server do.
@@ -226,6 +242,7 @@ class Pretrained:
         path: str | os.PathLike,
         version: int | None = None,
         bfloat16: bool = False,
+        lite: str | None = None,
         **options: Any,
     ) -> epath.Path:
         """Writes a SavedModel that answers as `predict` does, with its vocabulary.
@@ -236,6 +253,8 @@ class Pretrained:
             path: the model's folder, in which TensorFlow Serving watches the versions.
             version: by default one more than the greatest there is.
             bfloat16: see `TaskGraph.in_bfloat16`.
+            lite: also writes the network for LiteRT, `"fp32"` or `"int8"`, with which our server
+                answers small requests; see `with_lite`.
             options: of the task, such as `n_best`.
 
         Returns:
@@ -246,7 +265,7 @@ class Pretrained:
         record = {"run": self.name, **self.weights_record, **task.facts()}
         narrow = graph.in_bfloat16(self.checkpoint or self.name)
         with narrow if bfloat16 else contextlib.nullcontext():
-            return write_version(graph, record, path, version)
+            return write_version(graph, record, path, version, lite)
 
     @property
     def model_options(self) -> tuple[tuple[str, Any], ...]:

@@ -1,5 +1,6 @@
 """One loaded SavedModel: its signatures, and running them."""
 
+import functools
 import logging
 import pathlib
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,10 @@ from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow_serving.apis import prediction_log_pb2
 
 from export.server.errors import invalid
+from macaron_tf.engines.graph import STEPS
+from macaron_tf.engines.lite import NETWORK, LiteNetwork
 from macaron_tf.engines.warm_up import WARMUP_REQUESTS, typical
+from macaron_tf.errors import UserError
 
 DEFAULT_SIGNATURE = "serving_default"
 _LOG = logging.getLogger(__name__)
@@ -100,6 +104,18 @@ class Servable:
             for name, signature in self.signature_defs.items()
             if signature.method_name  # the loader's own "__saved_model_init_op" has none
         }
+        self._small = self._opened_lite()
+
+    def _opened_lite(self) -> LiteNetwork | None:
+        """The network for small requests, where the version has one that can be opened here."""
+        folder = pathlib.Path(self.path, "assets.extra")
+        if not {*STEPS} <= self._signatures.keys() or not (folder / NETWORK).is_file():
+            return None
+        try:
+            return LiteNetwork(folder)
+        except UserError as error:
+            _LOG.warning("small requests go through the graph: %s", error)
+            return None
 
     def signature(self, name: str = "") -> Signature:
         """The signature of that name; "" is `serving_default`. A ServingError where it is none."""
@@ -113,6 +129,15 @@ class Servable:
 
     def run(self, signature: Signature, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Outputs by name. Thread-safe; TensorFlow works outside Python's lock."""
+        if self._small is not None and signature.name == DEFAULT_SIGNATURE:
+            prepare, conclude = (
+                functools.partial(self._run, self._signatures[name]) for name in STEPS
+            )
+            if (found := self._small.answer(prepare, conclude, inputs)) is not None:
+                return found
+        return self._run(signature, inputs)
+
+    def _run(self, signature: Signature, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         feeds = {signature.inputs[name].name: array for name, array in inputs.items()}
         fetches = {name: spec.name for name, spec in signature.outputs.items()}
         outputs = self._session.run(fetches, feeds).items()

@@ -3,8 +3,8 @@
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import keras
 import numpy as np
@@ -18,7 +18,17 @@ from macaron_tf.kernels import implementation_scope
 from macaron_tf.layers.packing import packing_scope
 from macaron_tf.tasks.base import TaskKind, require
 
+STEPS = ("prepare", "conclude")  # signatures around another engine's network
 _TOGETHER = 32  # texts answered together
+
+
+class SmallEngine(Protocol):
+    """An engine that computes a network for small requests, such as `LiteNetwork`."""
+
+    output: Sequence[int | None]
+
+    def answer(self, prepare: Callable, conclude: Callable, inputs: Mapping) -> Mapping | None:
+        """The outputs of `OnePass.serve`, or None where the graph is to answer."""
 
 
 class TaskGraph:
@@ -26,10 +36,13 @@ class TaskGraph:
 
     They are traced at the first use and kept; the network's weights are read at each call. A text
     that is not UTF-8 is an InvalidArgumentError, which a server's client gets as a 400.
+
+    Args:
+        small: computes the network of small requests.
     """
 
-    def __init__(self, task: TaskKind):
-        self.task = task
+    def __init__(self, task: TaskKind, small: SmallEngine | None = None):
+        self.task, self._small = task, small
         self._scope = keras.StatelessScope()  # holds values used in place of the network's weights
 
     @contextlib.contextmanager
@@ -43,26 +56,18 @@ class TaskGraph:
         Raises:
             UserError: the network, named by `place`, is quantized.
         """
-        layers = [*self.task.network._flatten_layers()]
-        if any(layer.quantization_mode for layer in layers):
-            raise UserError(f"--bfloat16: {place} is quantized to int8: leave the flag out")
-        if emulates_bfloat16(tf.distribute.get_strategy()):
-            print(
-                "warning: this CPU has no bfloat16 instructions: on one like it the export is "
-                "several times slower than without --bfloat16",
-                file=sys.stderr,
-            )
-        policies = [layer.dtype_policy for layer in layers]
-        try:
-            for layer in layers:
-                layer.dtype_policy = "mixed_bfloat16"
+        with under_policy(self.task.network, "mixed_bfloat16", f"--bfloat16: {place}"):
+            if emulates_bfloat16(tf.distribute.get_strategy()):
+                print(
+                    "warning: this CPU has no bfloat16 instructions: on one like it the export is "
+                    "several times slower than without --bfloat16",
+                    file=sys.stderr,
+                )
+            for layer in self.task.network._flatten_layers():
                 if isinstance(layer, keras.layers.Dense):
                     matrix = tf.Variable(tf.cast(layer.kernel.value, tf.bfloat16), trainable=False)
                     self._scope.add_update((layer.kernel, matrix))
             yield
-        finally:
-            for layer, policy in zip(layers, policies, strict=True):
-                layer.dtype_policy = policy
 
     @functools.cached_property
     def signatures(self) -> dict[str, tf.types.experimental.ConcreteFunction]:
@@ -76,6 +81,45 @@ class TaskGraph:
                 )
                 for name, (function, inputs) in self.task.functions().items()
             }
+
+    def steps(
+        self, output: Sequence[int | None]
+    ) -> dict[str, tf.types.experimental.ConcreteFunction]:
+        """`prepare` and `conclude` of an `OnePass`, for an engine that computes in between.
+
+        `prepare` gives the rows by their names, and `kept_0`, `kept_1`, ..., which `conclude`
+        takes together with `computed`.
+
+        Args:
+            output: shape of `computed`.
+        """
+        task, kept = self.task, None
+
+        def prepare(*inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+            nonlocal kept
+            rows, kept = task.prepare(*inputs)
+            return {
+                **rows,
+                **{name: part for name, part in _numbered(kept).items() if part is not None},
+            }
+
+        def conclude(computed: tf.Tensor, **parts: tf.Tensor) -> dict[str, tf.Tensor]:
+            flat = [parts.get(name) for name in _numbered(kept)]
+            return task.conclude(
+                computed, tf.nest.pack_sequence_as(kept, flat, expand_composites=True)
+            )
+
+        specs = (tf.TensorSpec((None,), dtype, name) for name, dtype in task.inputs.items())
+        first = tf.function(_checked(prepare), autograph=False).get_concrete_function(*specs)
+        parts = {
+            name: tf.TensorSpec(part.shape, part.dtype, name)
+            for name, part in _numbered(kept).items()
+            if part is not None
+        }
+        last = tf.function(conclude, autograph=False).get_concrete_function(
+            tf.TensorSpec(output, tf.float32, "computed"), **parts
+        )
+        return dict(zip(STEPS, (first, last), strict=True))
 
     def restored(self) -> tf.Module:
         """The variables and the tokenizer's resources that a SavedModel restores.
@@ -128,15 +172,57 @@ class TaskGraph:
         return found
 
     def _run(self, signature: str, given: list, batch: list[int]) -> dict[str, np.ndarray]:
+        inputs = dict(zip(self.task.functions()[signature][1], given, strict=True))
         try:
-            found = self.signatures[signature](*map(tf.constant, given))
+            if self._small is not None and signature == "serving_default":
+                answers = self._small.answer(*self._step_calls, inputs)
+                if answers is not None:
+                    return answers
+            return _call(self.signatures[signature], inputs)
         except tf.errors.InvalidArgumentError as error:
             sentence = failed_check(error.message)
             if sentence is None:
                 raise
             bad = sorted(batch[row] + 1 for row in failed_rows(error.message) if row < len(batch))
             raise (TextError(bad[0], sentence) if bad else UserError(sentence)) from error
-        return {name: value.numpy() for name, value in found.items()}
+
+    @functools.cached_property
+    def _step_calls(self) -> list[Callable]:
+        steps = self.steps(self._small.output)
+        return [functools.partial(_call, steps[name]) for name in STEPS]
+
+
+def _call(
+    function: tf.types.experimental.ConcreteFunction, inputs: Mapping[str, Any]
+) -> dict[str, np.ndarray]:
+    given = {name: tf.constant(value) for name, value in inputs.items()}
+    return {name: value.numpy() for name, value in function(**given).items()}
+
+
+@contextlib.contextmanager
+def under_policy(network: keras.Model, policy: str, where: str) -> Iterator[None]:
+    """Puts all layers of a network under one of Keras's dtype policies.
+
+    Raises:
+        UserError: the network is quantized; the sentence begins with `where`.
+    """
+    layers = [*network._flatten_layers()]
+    if any(layer.quantization_mode for layer in layers):
+        raise UserError(f"{where} is quantized to int8: leave the flag out")
+    policies = [layer.dtype_policy for layer in layers]
+    try:
+        for layer in layers:
+            layer.dtype_policy = policy
+        yield
+    finally:
+        for layer, own in zip(layers, policies, strict=True):
+            layer.dtype_policy = own
+
+
+def _numbered(kept: Any) -> dict[str, tf.Tensor | None]:
+    """The leaves of a structure, a ragged tensor's parts each: `kept_0`, `kept_1`, ..."""
+    flat = tf.nest.flatten(kept, expand_composites=True)
+    return {f"kept_{number}": part for number, part in enumerate(flat)}
 
 
 def _repeated(name: str, value: Any, dtype: tf.DType, count: int) -> np.ndarray:

@@ -14,6 +14,7 @@ import tensorflow as tf
 from etils import epath
 
 from macaron_tf.engines.graph import TaskGraph
+from macaron_tf.engines.lite import LiteNetwork, write_lite
 from macaron_tf.engines.warm_up import write_warm_up
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths
@@ -52,12 +53,15 @@ def write_version(
     record: dict[str, Any],
     out: str | os.PathLike,
     version: int | None = None,
+    lite: str | None = None,
 ) -> epath.Path:
     """Writes a SavedModel as a new version, with its vocabulary, a record and warm-up requests.
 
     Args:
         record: facts about the model, for `assets.extra/export.json`.
         out: the model's folder, `gs://` included; made when absent.
+        lite: a kind of `macaron_tf.engines.lite`: the network for LiteRT is written too, and the
+            steps before and after it as signatures `prepare` and `conclude`.
         version: by default one more than the greatest there is.
 
     Returns:
@@ -75,11 +79,16 @@ def write_version(
         with Progress("exporting"), _aside(out) as folder:
             version = _free(out, version)
             aside = folder / str(version)
-            tf.saved_model.save(restored, str(aside), signatures=graph.signatures)
             extra = aside / "assets.extra"
+            extra.mkdir(parents=True)
+            signatures, engines = dict(graph.signatures), {}
+            if lite:
+                engines["lite"] = write_lite(task, extra, lite)
+                signatures |= graph.steps(LiteNetwork(extra).output)
+            tf.saved_model.save(restored, str(aside), signatures=signatures)
             task.vocabulary.save(extra)
             computed = {"compute_dtype": task.network.compute_dtype}
-            record = {**record, **computed, "vocabulary": task.vocabulary.hash}
+            record = {**record, **computed, **engines, "vocabulary": task.vocabulary.hash}
             (extra / "export.json").write_text(json.dumps(record, indent=2) + "\n")
             write_warm_up(aside, graph.signatures, task.typical_texts())
             if paths.is_remote(out):

@@ -126,7 +126,12 @@ class OnePass(TaskKind):
         rows, kept = task.prepare(*texts)        # texts to rows of ids
         computed = task.compute(rows)            # the network
         answers = task.conclude(computed, kept)  # numbers to answers
+
+    Attributes:
+        longest: most ids of a row, special ones included; None where there is no limit.
     """
+
+    longest: int | None = None
 
     @abc.abstractmethod
     def prepare(self, *inputs: tf.Tensor) -> tuple[dict[str, tf.Tensor], Any]:

@@ -185,6 +185,10 @@ class LabelledTask(OnePass):
             return {"validation": alike} if alike else None
         return {} if parsed.has_splits or not {*splits} - {"all"} else None
 
+    @property
+    def longest(self) -> int:
+        return self.limits.max_length
+
     def least_length(self, spans: SpanLimits) -> int:
         """The smallest `max_length` that leaves room for text in a row."""
         return 5 if self.task.second else 3

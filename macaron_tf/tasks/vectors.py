@@ -81,6 +81,10 @@ class Vectors(OnePass):
         trained = trained or min(_LONGEST, config.max_length)
         return cls(network, model.vocabulary, max_length or model.max_length or trained)
 
+    @property
+    def longest(self) -> int:
+        return self.max_length
+
     def prepare(self, text: tf.Tensor) -> tuple[dict, None]:
         rows = encode_pairs(self.vocabulary, text, None, self.max_length)
         return {"token_ids": rows["token_ids"]}, None

@@ -1,0 +1,183 @@
+"""LiteRT's answers beside the graph's, for every system and head, and where it cannot answer."""
+
+import concurrent.futures
+import json
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from export.server.servable import Servable
+from macaron_tf.engines.lite import NETWORK, RECORD, LiteNetwork, write_lite
+from macaron_tf.models import (
+    CausalClassifier,
+    Elmo,
+    EncoderChooser,
+    EncoderClassifier,
+    EncoderSpanReader,
+    EncoderTagger,
+    LanguageModel,
+    PretrainingEncoder,
+    SiameseEncoder,
+    catalog,
+)
+from macaron_tf.pretrained import Pretrained
+from macaron_tf.text.byte_pairs import BytePairVocabulary
+from macaron_tf.text.wordpiece import WordPieceVocabulary
+from macaron_tf.text.words import WordVocabulary
+from tests.hard_texts import HARDEST
+from tests.harness import refuses
+
+pytest.importorskip("ai_edge_litert")
+
+WORDS = WordPieceVocabulary.train(["a b c d e f"] * 50, size=17)
+LENGTH = 12
+TEXTS = ["", "a", "a b c d", "f e d c b a f e d c b", *HARDEST[:4]]
+# The first five have every operation of the others.
+SYSTEMS = ("macaron_bert", "swish_rnn", "amlp", "xlnet", "gpt")
+OTHERS = ("bert", "bert_rab", "gmlp", "albert", "electra", "roberta", "span_bert", "gpt2", "xlm")
+
+
+def made(kind, name: str, *arguments, vocabulary=WORDS, **usage) -> Pretrained:
+    """A small model whose answers differ from text to text."""
+    changes = dict(hidden_dim=32, feed_forward_dim=48, num_heads=2, num_layers=2)
+    config = catalog.config(
+        name, vocab_size=vocabulary.size, initializer_range=0.5, max_length=LENGTH, **changes
+    )
+    network = kind(config, *arguments)
+    network.build()
+    usage.setdefault("max_length", LENGTH)
+    return Pretrained(network, vocabulary=vocabulary, name="made", **usage)
+
+
+def described(kind: str, **task) -> dict:
+    limits = {"max_length": LENGTH, "spans": {"max_question": 3, "doc_stride": 2}}
+    return {"task": {"name": "own", "kind": kind, **task}, "limits": limits}
+
+
+def with_head(kind: str) -> tuple[Pretrained, list]:
+    """A model with a head, and its texts."""
+    if kind == "choice":
+        task = described(kind, first=["a"], second=["b", "c"], labels=["1", "2"])
+        return made(EncoderChooser, "bert_tiny", labelled=task), [("a b", "c", "d e f a b c d e f")]
+    if kind == "spans":
+        task = described(kind, first=["q"], second=["c"])
+        model = made(EncoderSpanReader, "bert_tiny", labelled=task)
+        return model, [("a", "b c d e f a b c d e f a b"), ("c", "d"), ("", "e f")]
+    if kind == "tags":
+        task = described(kind, first=["w"], labels=["O", "B-X"])
+        return made(EncoderTagger, "bert_tiny", 2, labelled=task), TEXTS
+    if kind == "vectors":
+        return made(SiameseEncoder, "bert_tiny"), TEXTS
+    if kind == "filling":
+        texts = ["[MASK]", "a [MASK] c [MASK]"]
+        return made(PretrainingEncoder, "bert_tiny", has_masked_language=True), texts
+    words = WordVocabulary(("<UNK>", "<S>", "</S>", "a", "b"))
+    network = Elmo(catalog.config("elmo_tiny", vocab_size=words.size))
+    network.build()
+    return Pretrained(network, vocabulary=words, name="elmo"), ["a b", "c d e f a b"]
+
+
+def alike(found: list, expected: list, tolerance: float) -> None:
+    """Checks that answers of `predict` are equal, their numbers within a tolerance."""
+    for one, other in zip(*map(tf.nest.flatten, (found, expected)), strict=True):
+        if isinstance(other, float):
+            assert one == pytest.approx(other, abs=tolerance)
+        else:
+            assert one == other
+
+
+@pytest.mark.parametrize(
+    "system", [*SYSTEMS, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
+)
+def test_every_system_answers_as_its_graph(system):
+    name = f"{system}_tiny"
+    kind = CausalClassifier if catalog.config(name).causal else EncoderClassifier
+    model = made(kind, name, 2, labels=("no", "yes"))
+    expected = model.predict(TEXTS)
+    assert len({answer["probabilities"][0] for answer in expected}) > 3
+    alike(model.with_lite().predict(TEXTS), expected, 1e-5)
+
+
+@pytest.mark.parametrize("kind", ["choice", "spans", "tags", "vectors", "filling", "words"])
+def test_every_head_answers_as_its_graph(kind):
+    model, texts = with_head(kind)
+    alike(model.with_lite().predict(texts), model.predict(texts), 1e-5)
+
+
+@pytest.fixture(scope="module")
+def classifier() -> Pretrained:
+    return made(EncoderClassifier, "bert_tiny", 2, labels=("no", "yes"))
+
+
+@pytest.fixture(scope="module")
+def version(classifier, tmp_path_factory):
+    """A version with a network in int8."""
+    return classifier.export(tmp_path_factory.mktemp("served"), lite="int8")
+
+
+def test_int8_is_near_and_smaller(classifier, version, tmp_path):
+    write_lite(classifier.task, tmp_path, "fp32")
+    sizes = [len((place / NETWORK).read_bytes()) for place in (tmp_path, version / "assets.extra")]
+    weights = 4 * classifier.network.count_params()
+    assert weights < sizes[0] < 2 * weights  # all lengths share them
+    assert sizes[1] < sizes[0]
+    found, expected = classifier.with_lite("int8").predict(TEXTS), classifier.predict(TEXTS)
+    shares = np.array([[one["probabilities"] for one in answers] for answers in (found, expected)])
+    assert 0 < np.abs(shares[0] - shares[1]).max() < 0.05
+
+
+def texts_of(lines: list[str]) -> dict[str, np.ndarray]:
+    return {"text": np.array([line.encode() for line in lines], object)}
+
+
+def test_a_server_answers_small_requests_by_it_from_many_threads(classifier, version):
+    servable = Servable(str(version), 1)
+    servable.warm_up()
+    signature = servable.signature()
+    expected = {text: classifier.with_lite("int8").predict(text) for text in TEXTS}
+
+    def check(text: str) -> None:
+        found = servable.run(signature, texts_of([text]))
+        assert found["probabilities"][0] == pytest.approx(expected[text]["probabilities"], abs=1e-6)
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        [*pool.map(check, TEXTS * 10)]
+    many = [*TEXTS, *TEXTS]
+    exact = [answer["probabilities"] for answer in classifier.predict(many)]
+    found = servable.run(signature, texts_of(many))["probabilities"]
+    np.testing.assert_allclose(found, exact, atol=1e-5)  # in float32: the graph's
+    servable.close()
+
+
+def test_without_its_files_a_version_is_served_by_its_graph(classifier, version, tmp_path, caplog):
+    exact = classifier.predict("a b")["probabilities"]
+    for number, damage in enumerate(
+        (lambda file: file.unlink(), lambda file: file.write_bytes(b"x"))
+    ):
+        place = shutil.copytree(version, tmp_path / str(number))
+        damage(place / "assets.extra" / NETWORK)
+        servable = Servable(str(place), 1)
+        found = servable.run(servable.signature(), texts_of(["a b"]))
+        np.testing.assert_allclose(found["probabilities"][0], exact, atol=1e-5)
+        servable.close()
+    assert "is damaged" in caplog.text
+
+
+def test_damaged_files_and_other_networks_are_refused(version, tmp_path):
+    place = shutil.copytree(version / "assets.extra", tmp_path / "extra")
+    (place / NETWORK).write_bytes((place / NETWORK).read_bytes()[:1000])
+    refuses("network.tflite is damaged", LiteNetwork, place)
+    (place / RECORD).write_text("{}")
+    refuses("network.json is damaged", LiteNetwork, place)
+    vocabulary = BytePairVocabulary.train(["a b c d"] * 50, 262)
+    writer = made(LanguageModel, "gpt2_tiny", vocabulary=vocabulary)
+    refuses("runs its network once for each token", writer.export, tmp_path / "out", lite="fp32")
+    assert not (tmp_path / "out" / "1").exists()
+
+
+def test_the_record_says_what_was_written(version):
+    record = json.loads((version / "assets.extra" / "export.json").read_text())
+    assert record["lite"]["kind"] == "int8"
+    assert record["lite"]["lengths"] == [8, LENGTH]
