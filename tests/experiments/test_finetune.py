@@ -243,6 +243,7 @@ def test_the_papers_numbers():
         assert (training.schedule, training.weight_decay) == ("constant", 0)
     steps = {name: preset("swish_rnn", get_task(name)).training.max_steps for name in TASKS}
     assert (steps["boolq"], steps["mnli"], steps["sst2"]) == (50_000, 200_000, 80_000)
+    assert steps["rte"] == steps["copa"] == 20_000  # the papers do not name all sets
 
 
 def test_a_diverged_models_outputs_score_nan():

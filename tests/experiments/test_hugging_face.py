@@ -251,14 +251,16 @@ def test_few_shot_asks_it(system, models, tmp_path, ran):
 
 
 @pytest.mark.parametrize("directory", [t5_directory, bart_directory])
-def test_t5_and_bart_answer(directory, tmp_path, ran, refused):
+def test_t5_and_bart_answer(directory, tmp_path, ran, capsys):
     directory(tmp_path)
     given, options = f"hugging-face:{tmp_path}", ["--temperature", 0, "--max-tokens", 6]
     command = ["complete", given, "the quick [MASK] fox", "the lazy dog", *options]
     assert len(ran(generate.main, *command).out) > 10
-    refused(
-        generate.main, ["score", given, "x"], "answers texts and does not say how likely one is"
-    )
+    assert generate.main(["score", given, "x"]) == 2
+    *notes, error = capsys.readouterr().err.splitlines()
+    assert len(notes) == (directory is t5_directory)  # its rows to spare are left out
+    assert error.startswith("error: ")
+    assert "answers texts and does not say how likely one is" in error
 
 
 def test_a_place_that_cannot_be_opened_is_refused(models, tmp_path, refused):
