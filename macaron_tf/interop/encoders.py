@@ -6,7 +6,7 @@ and come through `import_encoder` too.
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from macaron_tf.interop.arrays import (
     say_spare_rows,
     transformer_layer,
 )
+from macaron_tf.interop.own_layers import OWN_TABLE, own_code, own_fields, own_settings
 from macaron_tf.interop.vocabularies import read_vocabulary, read_xlm_vocabulary
 from macaron_tf.layers.heads import Pooler
 from macaron_tf.layers.language_heads import ReplacedTokenHead
@@ -71,6 +72,7 @@ class EncoderFamily(Family):
         heads: the layers over the body that score tokens and pairs of texts; a model may lack any
             of them, and of `table` the pooler.
         tasks: its models for tasks that ours learn too, by our class.
+        code: the Python files, by name, that a folder holds for `trust_remote_code=True`.
         masked_class: ending of the class that scores masked tokens.
         positions, segments: arrays of Hugging Face, both read before the table is.
         bias: names of the bias of the head over masked tokens, one of which there is.
@@ -84,6 +86,7 @@ class EncoderFamily(Family):
     classes: str = ""
     heads: Table = dataclasses.field(default_factory=dict)
     tasks: Mapping[type, TaskHead] = dataclasses.field(default_factory=dict)
+    code: Callable[[], dict[str, bytes]] = dict
     masked_class: str = "ForMaskedLM"
     positions: str = ""
     segments: str | None = None
@@ -363,6 +366,35 @@ _XLM = EncoderFamily(
     moses=True,
     padding=2,
 )
+# Our own blocks, by a PyTorch file of ours.
+_POOLED = {"pooler/dense": "pooler.dense", "head/dense": "head.dense"}
+_OWN = EncoderFamily(
+    name="Macaron",
+    classes="Macaron",
+    prefix="macaron.",
+    body=("embeddings.", "projection.", "stack."),
+    tokens=("embeddings.tokens.weight",),
+    table=OWN_TABLE,
+    heads={
+        "masked_language/dense": "masked_language.dense",
+        "masked_language/norm": "masked_language.norm",
+    },
+    tasks={
+        EncoderClassifier: TaskHead("ForSequenceClassification", "text-classification", _POOLED),
+        EncoderChooser: TaskHead("ForMultipleChoice", "multiple-choice", _POOLED),
+        EncoderTagger: TaskHead(
+            "ForTokenClassification", "token-classification", {"head/dense": "head.dense"}
+        ),
+        EncoderSpanReader: TaskHead(
+            "ForQuestionAnswering", "question-answering", {"head/dense": "head.dense"}
+        ),
+    },
+    code=own_code,
+    bias=("masked_language.bias",),
+    positions="embeddings.positions.weight",
+    derived=own_settings,
+    underived=own_fields,
+)
 # By model_type.
 FAMILIES: Mapping[str, EncoderFamily] = {
     "bert": _BERT,
@@ -371,6 +403,7 @@ FAMILIES: Mapping[str, EncoderFamily] = {
     "albert": _ALBERT,
     "electra": _ELECTRA,
     "xlm": _XLM,
+    "macaron": _OWN,
 }
 
 
@@ -410,18 +443,21 @@ def read_encoder(directory: str | pathlib.Path, lower_case: bool | None = None) 
     if vocabulary is None and padding:
         count = len(arrays.array(*family.tokens))
         ids = np.array([padding, *np.delete(np.arange(count), padding)])
-    positions = arrays.array(family.positions)  # (max_length, E)
+    learned = settings.get("positions", "learned") == "learned"
+    positions = arrays.array(family.positions) if learned else None  # (max_length, E)
     if family.positions_from_padding:
         settings["max_length"] -= padding + 1
         positions = positions[padding + 1 :]
-    parts = {}
+    parts: dict[str, Raw | np.ndarray] = {}
     if family.segments and settings["num_segments"] == 1:
         # The one segment's vector is added to every position.
         settings["num_segments"] = 0
         positions = positions + arrays.array(family.segments)
     elif family.segments:
         parts["embeddings/segments"] = Raw(family.segments)
-    table = {"embeddings/positions/table": positions, **parts, **family.table}
+    if learned:
+        parts["embeddings/positions/table"] = positions
+    table = {**parts, **family.table}
     # Kept beside the weights by some versions: the positions 0, 1, 2, ... and a row of zeros.
     repeated = (*family.bias, "position_ids", "token_type_ids")
     family = dataclasses.replace(family, table=table, repeated=repeated)

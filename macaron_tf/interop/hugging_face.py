@@ -50,11 +50,12 @@ def writer(model: Pretrained) -> Callable[[epath.Path], None]:
         model.name or "model",
         folder.library,
         folder.pipeline,
-        folder.config["architectures"][0],
+        folder.automatic or folder.config["architectures"][0],
         model.languages or (model.vocabulary.languages if model.vocabulary else ()),
         model.recipe,
         model.results,
         folder.notes,
+        bool(folder.automatic),
     ).encode()
 
     def write(directory: epath.Path) -> None:

@@ -39,11 +39,11 @@ TASKS = (EncoderClassifier, EncoderChooser, EncoderTagger, EncoderSpanReader)
 ENCODERS = (Encoder, PretrainingEncoder, GeneratorDiscriminator, SiameseEncoder, *TASKS)
 # Of several families that fit, the one whose tokenizer is of the vocabulary's kind.
 _ORDERS = {
-    WordPieceVocabulary: ("bert", "electra", "albert", "roberta", "xlm"),
-    BytePairVocabulary: ("roberta", "bert", "electra", "albert", "xlm"),
-    SentencePieceVocabulary: ("xlm-roberta", "albert", "bert", "electra", "xlm"),
-    MosesPairVocabulary: ("xlm", "bert", "electra", "albert"),
-    type(None): ("bert", "electra", "albert", "roberta", "xlm"),
+    WordPieceVocabulary: ("bert", "electra", "albert", "roberta", "xlm", "macaron"),
+    BytePairVocabulary: ("roberta", "bert", "electra", "albert", "xlm", "macaron"),
+    SentencePieceVocabulary: ("xlm-roberta", "albert", "bert", "electra", "xlm", "macaron"),
+    MosesPairVocabulary: ("xlm", "bert", "electra", "albert", "macaron"),
+    type(None): ("bert", "electra", "albert", "roberta", "xlm", "macaron"),
 }
 # Our pooling, by the fields of theirs.
 _POOLINGS = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens"}
@@ -140,7 +140,7 @@ class _Encoder:
             tokenizer=tokenizer,
             pipeline="sentence-similarity" if files else self.head.pipeline,
             library="sentence-transformers" if files else "transformers",
-            files=files,
+            files={**files, **self.family.code()},
             notes=tuple(notes),
         )
 

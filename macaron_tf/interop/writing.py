@@ -38,6 +38,14 @@ class HuggingFaceFolder:
     files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
+    @property
+    def automatic(self) -> str | None:
+        """The class of transformers that finds the model's own in the folder; None = no need."""
+        places = {
+            place.rpartition(".")[2]: n for n, place in self.config.get("auto_map", {}).items()
+        }
+        return places.get(self.config["architectures"][0])
+
 
 def layer_state(
     layer: keras.layers.Layer, table: Table, prefix: str = "", linear: bool = True

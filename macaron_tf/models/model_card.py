@@ -65,7 +65,7 @@ _HUB_USE = """## Use
 ```python
 import transformers
 
-model = transformers.{kind}.from_pretrained("DIR")  # this folder
+model = transformers.{call}  # this folder
 tokenizer = transformers.AutoTokenizer.from_pretrained("DIR")
 ```
 
@@ -82,6 +82,7 @@ def hub_card(
     recipe: Mapping[str, Any],
     results: Mapping[str, Any],
     notes: Iterable[str] = (),
+    code: bool = False,
 ) -> str:
     """The README.md of a model in Hugging Face's form, with the header that its hub reads.
 
@@ -89,6 +90,7 @@ def hub_card(
         library: that opens the folder.
         pipeline: the task as the hub calls it; "" = none.
         kind: the class of transformers.
+        code: whether that class lies in the folder, as Python code.
         languages, recipe, results: see `Pretrained`.
         notes: sentences about parts that are left out or added.
     """
@@ -101,11 +103,12 @@ def hub_card(
         "language": [*languages],
         "metrics": [_HUB_METRICS[metric] for metric in metrics if metric in _HUB_METRICS],
     }
+    call = f'{kind}.from_pretrained("DIR"{", trust_remote_code=True" if code else ""})'
     remarks = "\n".join(f"- {note}" for note in notes)
     parts = [
         "\n".join(["---", *(f"{k}: {_text(v)}" for k, v in header.items() if v), "---"]),
         f"# {name}\n\nTrained with macaron_tf; opens as `{kind}`.\n",
-        _HUB_USE.format(kind=kind),
+        _HUB_USE.format(call=call),
         f"## Notes\n\n{remarks}\n" if remarks else "",
         *_trained(recipe, results),
     ]

@@ -125,10 +125,10 @@ def test_a_sentence_encoder_is_read_back(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"block": "macaron"}, "block='macaron' has no place in Hugging Face's BERT"),
-        ({"positions": "sinusoidal"}, "positions='sinusoidal' has no place"),
-        ({"norm": "pre"}, "norm='pre' has no place"),
-        ({"embedding_dim": 16}, "the head of EncoderClassifier"),
+        ({"num_languages": 2}, "num_languages=2 has no place in Hugging Face's BERT"),
+        ({"positions": "transformer_xl"}, "positions='transformer_xl' has no place"),
+        ({"summary": "last"}, "summary='last' has no place"),
+        ({"block": "macaron", "activation": "elu"}, "activation='elu' has no place"),
     ],
 )
 def test_what_has_no_place_is_one_sentence(options, reason, tmp_path):

@@ -1,0 +1,151 @@
+"""Our encoders of any block and scheme for `remote/modeling_macaron.py`, a PyTorch file of ours."""
+
+import importlib.resources
+from collections.abc import Callable
+from typing import Any
+
+from macaron_tf.interop.arrays import ForeignConfig, Raw, Table
+from macaron_tf.layers.attention import MultiHeadAttention
+from macaron_tf.layers.feed_forward import FeedForward
+from macaron_tf.layers.gated_mlp import GatedMLP
+from macaron_tf.layers.mixer import Mixer
+from macaron_tf.layers.swish_rnn import SwishRNN
+from macaron_tf.models.config import EncoderConfig
+from macaron_tf.models.stack import Stack
+from macaron_tf.plug_ins import is_place
+
+MODULE = "modeling_macaron"
+CLASSES = ("SequenceClassification", "TokenClassification", "QuestionAnswering", "MultipleChoice")
+ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu", "tanh", "sigmoid")
+_MOST = 100  # operators of a layer, and layers with a bias of their own
+_FIELDS = (
+    *("hidden_dim", "feed_forward_dim", "num_heads", "num_layers", "head_dim", "embedding_dim"),
+    *("block", "scheme", "rnn_step_sizes", "rnn_gate", "sharing", "relative_bias"),
+    *("activation", "gated", "use_bias", "scaled", "norm", "norm_type", "epsilon", "affine"),
+    *("positions", "max_length", "toeplitz", "tiny_attention_dim", "num_segments"),
+    *("embedding_norm", "embedding_scale", "initializer_range"),
+    *("dropout", "attention_dropout", "activation_dropout"),
+)
+_SIZES: dict[type[Mixer], Callable[[Any, EncoderConfig], dict[str, Any]]] = {
+    MultiHeadAttention: lambda mixer, config: {},
+    FeedForward: lambda mixer, config: {
+        "inner_dim": mixer.config.feed_forward_dim,
+        "activation": mixer.config.activation,
+    },
+    SwishRNN: lambda mixer, config: {
+        "inner_dim": mixer.inner_dim,
+        "distance": mixer.step_size,
+        "gate": mixer.gate,
+    },
+    GatedMLP: lambda mixer, config: {
+        "inner_dim": mixer.feed_forward_dim,
+        "activation": config.activation,
+        "tiny_attention_dim": mixer.tiny_attention_dim,
+    },
+}
+
+
+def own_code() -> dict[str, bytes]:
+    """The PyTorch file, by its name."""
+    file = importlib.resources.files("macaron_tf.interop") / "remote" / f"{MODULE}.py"
+    return {file.name: file.read_bytes()}
+
+
+def own_settings(config: ForeignConfig) -> dict[str, Any]:
+    """The settings of a `config.json` that this module wrote; they have our names."""
+    return {name: config.get(name) for name in _FIELDS if config.get(name) is not None}
+
+
+def own_fields(config: EncoderConfig) -> dict[str, Any]:
+    """The fields of `config.json`, without those whose values the PyTorch file does not know."""
+    fields = {name: getattr(config, name) for name in _FIELDS}
+    functions = [mix.activation for scheme in config.splittings for mix in scheme]
+    unknown = {
+        "positions": config.relative,
+        "block": any(map(is_place, config.blocks)),
+        "activation": config.activation not in ACTIVATIONS,
+        "scheme": any(name not in (None, *ACTIVATIONS) for name in functions),
+    }
+    fields = {
+        name: value
+        for name, value in fields.items()
+        if value is not None and not unknown.get(name, False)
+    }
+    layers = [] if any(unknown.values()) else _layers(config)
+    return {**fields, "layers": layers, "auto_map": _auto_map()}
+
+
+def _auto_map() -> dict[str, str]:
+    heads = ("Config", "Model", *(f"For{name}" for name in ("MaskedLM", *CLASSES)))
+    automatic = (name if name in heads[:2] else f"Model{name}" for name in heads)
+    pairs = zip(automatic, heads, strict=True)
+    return {f"Auto{name}": f"{MODULE}.Macaron{head}" for name, head in pairs}
+
+
+def _layers(config: EncoderConfig) -> list[list[dict[str, Any]]]:
+    """The sub-layers of each layer: name of the weights, mixer, step and sizes."""
+    stack = Stack(config, config.num_layers, sharing=config.sharing)
+    names: dict[int, str] = {}  # by the identity of mixers, which sub-layers may share
+    layers: list[list[dict[str, Any]]] = []
+    attending = 0
+    for number, block in enumerate(stack.blocks):
+        steps = []
+        for operator, residual in block.sublayers:
+            mixer = residual.sublayer
+            step = {
+                "name": names.setdefault(id(mixer), f"block_{number}.{residual.name}"),
+                "mixer": mixer.name,
+                "step_size": residual.step_size,
+                "solver": residual.solver,
+                **_SIZES[type(mixer)](mixer, config),
+            }
+            if operator == "tokens" and block.takes_bias and stack.biases:
+                step["bias"] = stack.biases[attending % len(stack.biases)].name
+            steps.append(step)
+        attending += block.takes_bias
+        layers.append(steps)
+    return layers
+
+
+def _own_table() -> Table:
+    """The names of our paths, with dots; of heads too."""
+    linear = {
+        "attention": ("query_key_value", "output"),
+        "feed_forward": ("inner", "outer"),
+        "swish_rnn": ("inner", "outer"),
+        "gated_mlp": (
+            *("inner", "outer", "gating/norm"),
+            *("tiny_attention/query_key_value", "tiny_attention/output"),
+        ),
+    }
+    plain = {
+        "swish_rnn": ("alpha", "beta", "state_bias", "gate_bias"),
+        "gated_mlp": ("gating/kernel", "gating/bias"),
+    }
+    table: dict[str, str | Raw] = {
+        "embeddings/norm": "embeddings.norm",
+        "embeddings/segments": Raw("embeddings.segments.weight"),
+        "encoder/projection": "projection",
+        "stack/final_norm": "stack.final_norm",
+    }
+    for number in range(_MOST):
+        bias = f"stack/relative_bias_{number}"
+        table[bias] = f"{_dotted(bias)}.table"
+        for mixer, layers in linear.items():
+            name = f"{'feed_forward' if mixer == 'swish_rnn' else mixer}_{number}"
+            block = f"stack/block_{{}}/{name}"
+            table[f"{block}/norm"] = _dotted(f"{block}/norm")
+            for layer in layers:
+                path = f"{block}/{mixer}/{layer}"
+                table[path] = _dotted(path)
+            for weight in plain.get(mixer, ()):
+                path = f"{block}/{mixer}/{weight}"
+                table[path] = Raw(_dotted(path))
+    return table
+
+
+def _dotted(path: str) -> str:
+    return path.replace("/", ".")
+
+
+OWN_TABLE = _own_table()

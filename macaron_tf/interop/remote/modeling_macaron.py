@@ -1,0 +1,530 @@
+"""The encoders of macaron_tf for PyTorch: Macaron, SwishRNN, BERT-rab, gMLP, aMLP, any scheme.
+
+A folder with this file and its weights opens without macaron_tf:
+
+    AutoModel.from_pretrained(DIR, trust_remote_code=True)
+
+A layer is one step of a numerical solver for x' = f(x). Its sub-layers, each an f, and their step
+sizes stand in `config.json` under `layers`. B = batch, L = length, D = hidden_dim, H = num_heads.
+"""
+
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional
+from transformers import PretrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    MaskedLMOutput,
+    MultipleChoiceModelOutput,
+    QuestionAnsweringModelOutput,
+    SequenceClassifierOutput,
+    TokenClassifierOutput,
+)
+
+ACTIVATIONS = {
+    "gelu": functional.gelu,
+    "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+    "relu": functional.relu,
+    "silu": functional.silu,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+}
+# Explicit Runge-Kutta methods: each row weighs the slopes found so far, the last row at the end.
+SOLVERS = {
+    "euler": ((1.0,),),
+    "midpoint": ((1 / 2,), (0.0, 1.0)),
+    "heun": ((1.0,), (1 / 2, 1 / 2)),
+    "rk4": ((1 / 2,), (0.0, 1 / 2), (0.0, 0.0, 1.0), (1 / 6, 1 / 3, 1 / 3, 1 / 6)),
+}
+
+
+# Settings by macaron_tf's names, documented there in `macaron_tf.models.EncoderConfig`.
+SETTINGS = {
+    "vocab_size": 8,
+    "hidden_dim": 8,
+    "embedding_dim": None,
+    "num_layers": 0,
+    "num_heads": 1,
+    "head_dim": None,
+    "layers": (),
+    "activation": "gelu",
+    "scaled": True,
+    "use_bias": True,
+    "gated": False,
+    "norm": "post",
+    "norm_type": "layer",
+    "affine": True,
+    "epsilon": 1e-12,
+    "positions": "learned",
+    "max_length": 512,
+    "toeplitz": True,
+    "num_segments": 2,
+    "embedding_norm": True,
+    "embedding_scale": False,
+    "dropout": 0.1,
+    "attention_dropout": 0.1,
+    "activation_dropout": 0.0,
+    "classifier_dropout": 0.1,
+    "initializer_range": 0.02,
+}
+
+
+class MacaronConfig(PretrainedConfig):
+    """`SETTINGS` as attributes.
+
+    A layer is a list of sub-layers. Each has `name`, of its weights (layers that share weights name
+    the same), `mixer`, `step_size`, `solver`, the sizes of its mixer and, of attention, `bias`, the
+    relative bias that it takes.
+    """
+
+    model_type = "macaron"
+    attribute_map = {  # noqa: RUF012 (transformers declares it so)
+        "hidden_size": "hidden_dim",
+        "num_hidden_layers": "num_layers",
+        "num_attention_heads": "num_heads",
+    }
+
+    def __init__(self, **fields):
+        for name, default in SETTINGS.items():
+            setattr(self, name, fields.pop(name, default))
+        super().__init__(**fields)
+
+
+def layer_norm(config, width):
+    return nn.LayerNorm(width, config.epsilon, elementwise_affine=config.affine)
+
+
+def block_norm(config):
+    """The norm of sub-layers, and the last one."""
+    if config.norm_type == "rms":
+        return nn.RMSNorm(config.hidden_dim, config.epsilon)
+    return layer_norm(config, config.hidden_dim)
+
+
+class Embeddings(nn.Module):
+    """The sum of token, position and segment embeddings, then norm and dropout."""
+
+    def __init__(self, config):
+        super().__init__()
+        width = config.embedding_dim or config.hidden_dim
+        self.scale = width**0.5 if config.embedding_scale else 1.0
+        self.sinusoidal = config.positions == "sinusoidal"
+        self.tokens = nn.Embedding(config.vocab_size, width)
+        self.positions = self.segments = None
+        if config.positions == "learned":
+            self.positions = nn.Embedding(config.max_length, width)
+        if config.num_segments:
+            self.segments = nn.Embedding(config.num_segments, width)
+        self.norm = layer_norm(config, width) if config.embedding_norm else nn.Identity()
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, ids, segment_ids=None, position_ids=None, vectors=None):
+        x = self.tokens(ids) if vectors is None else vectors
+        x = x * self.scale  # (B, L, E)
+        if position_ids is None:
+            position_ids = torch.arange(x.shape[1], device=x.device)
+        if self.segments:
+            zeros = torch.zeros(x.shape[:2], dtype=torch.long, device=x.device)
+            x = x + self.segments(zeros if segment_ids is None else segment_ids)
+        if self.positions:
+            x = x + self.positions(position_ids)
+        elif self.sinusoidal:
+            x = x + sinusoids(position_ids, x.shape[-1]).to(x.dtype)
+        return self.dropout(self.norm(x))
+
+
+def sinusoids(positions, width):
+    """sin, cos, sin, cos, ... of position / 10000^(2i / width): (L,) -> (L, width)."""
+    half = torch.arange(width // 2, dtype=torch.float64, device=positions.device)
+    frequencies = (10_000.0 ** (-2 * half / width)).float()
+    angles = positions.float()[..., None] * frequencies
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
+
+
+class Attention(nn.Module):
+    """`softmax(Q K^T / sqrt(d) + bias) V` in H heads."""
+
+    def __init__(self, config, step, heads=None, head_dim=None, output_dim=None):
+        super().__init__()
+        self.heads = heads or config.num_heads
+        self.head_dim = head_dim or config.head_dim or config.hidden_dim // self.heads
+        width = self.heads * self.head_dim
+        self.scale = None if config.scaled or head_dim else 1.0  # None: 1 / sqrt(d)
+        self.dropout = config.attention_dropout
+        biased = config.use_bias or head_dim is not None
+        self.query_key_value = nn.Linear(config.hidden_dim, 3 * width, bias=biased)
+        self.output = nn.Linear(width, output_dim or config.hidden_dim, bias=biased)
+
+    def forward(self, x, mask, bias=None):
+        qkv = self.query_key_value(x).unflatten(-1, (3, self.heads, self.head_dim))
+        query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each (B, H, L, d)
+        # Hidden positions get a finite score: a row of padding alone gives no NaN.
+        scores = torch.zeros(mask.shape, dtype=x.dtype, device=x.device)
+        scores = scores.masked_fill(~mask, -1e4 if x.dtype == torch.float16 else -1e9)
+        scores = scores[:, None, None]  # (B, 1, 1, L)
+        scores = scores if bias is None else scores + bias.to(x.dtype)
+        dropout = self.dropout if self.training else 0.0
+        y = functional.scaled_dot_product_attention(
+            query, key, value, scores.expand(-1, -1, x.shape[1], -1), dropout, scale=self.scale
+        )
+        return self.output(y.transpose(1, 2).flatten(2))
+
+
+class FeedForward(nn.Module):
+    """`activation(x W1 + b1) W2 + b2`; gated: `(activation(x W1) * (x V)) W2`."""
+
+    def __init__(self, config, step):
+        super().__init__()
+        self.gated, inner = config.gated, step["inner_dim"]
+        self.activation = ACTIVATIONS[step["activation"]]
+        outputs = 2 * inner if self.gated else inner
+        self.inner = nn.Linear(config.hidden_dim, outputs, bias=config.use_bias)
+        self.outer = nn.Linear(inner, config.hidden_dim, bias=config.use_bias)
+        self.dropout = nn.Dropout(config.activation_dropout)
+
+    def forward(self, x, mask, bias=None):
+        y = self.inner(x)
+        if self.gated:
+            gate, y = y.chunk(2, dim=-1)
+            return self.outer(self.dropout(self.activation(gate) * y))
+        return self.outer(self.dropout(self.activation(y)))
+
+
+class SwishRNN(nn.Module):
+    """`((C + b_c) * gate(x W2 + b_s)) W3 + b_3`, C the recurrence over x W1 (Lei et al. 2022).
+
+    `c[i] = Swish(c[i - k] - x1[i]) + x1[i]`: k chains that do not touch, one step of the loop each.
+    """
+
+    def __init__(self, config, step):
+        super().__init__()
+        width, self.distance = step["inner_dim"], step["distance"]
+        self.gate = ACTIVATIONS[step["gate"]]
+        self.inner = nn.Linear(config.hidden_dim, 2 * width, bias=False)
+        self.outer = nn.Linear(width, config.hidden_dim)
+        self.alpha = nn.Parameter(torch.ones(width))
+        self.beta = nn.Parameter(torch.zeros(width))
+        self.state_bias = nn.Parameter(torch.zeros(width))
+        self.gate_bias = nn.Parameter(torch.zeros(width))
+        self.dropout = nn.Dropout(config.activation_dropout)
+
+    def forward(self, x, mask, bias=None):
+        x1, x2 = self.inner(x).chunk(2, dim=-1)  # each (B, L, R)
+        c = self.recurrence(x1.float(), mask).to(x.dtype)
+        return self.outer(self.dropout((c + self.state_bias) * self.gate(x2 + self.gate_bias)))
+
+    def recurrence(self, x, mask):
+        alpha, beta, length = self.alpha.float(), self.beta.float(), x.shape[1]
+        fill = -length % self.distance
+        steps = functional.pad(x, (0, 0, 0, fill)).unflatten(1, (-1, self.distance))
+        keep = functional.pad(mask, (0, fill)).unflatten(1, (-1, self.distance))[..., None]
+        c, states = torch.zeros_like(steps[:, 0]), []  # (B, k, R)
+        for n in range(steps.shape[1]):
+            u = c - steps[:, n]
+            new = torch.sigmoid(alpha * u + beta) * u + steps[:, n]
+            c = torch.where(keep[:, n], new, c)  # padding passes the state on
+            states.append(c)
+        return torch.stack(states, dim=1).flatten(1, 2)[:, :length]
+
+
+class Gating(nn.Module):
+    """`u * (W norm(v) + b)`, W over positions: full, or one weight for each distance."""
+
+    def __init__(self, config, width):
+        super().__init__()
+        length = config.max_length
+        self.norm = layer_norm(config, width)
+        self.kernel = nn.Parameter(
+            torch.zeros(2 * length - 1) if config.toeplitz else torch.zeros(length, length)
+        )
+        self.bias = nn.Parameter(torch.ones(length))
+
+    def forward(self, z, mask, addition):
+        u, v = z.chunk(2, dim=-1)  # each (B, L, F / 2)
+        v = self.norm(v).masked_fill(~mask[..., None], 0.0)
+        length, places = v.shape[1], torch.arange(v.shape[1], device=v.device)
+        kernel = self.kernel[:length, :length] if self.kernel.ndim == 2 else None
+        if kernel is None:  # M[t, s] = w[max_length - 1 + s - t]
+            kernel = self.kernel[len(self.bias) - 1 + places - places[:, None]]
+        gate = kernel @ v + self.bias[:length, None]
+        return u * (gate if addition is None else gate + addition)
+
+
+class GatedMLP(nn.Module):
+    """gMLP's operator (Liu et al. 2021); aMLP's has a tiny attention beside the gate."""
+
+    def __init__(self, config, step):
+        super().__init__()
+        inner, tiny = step["inner_dim"], step["tiny_attention_dim"]
+        self.activation = ACTIVATIONS[step["activation"]]
+        self.inner = nn.Linear(config.hidden_dim, inner)
+        self.outer = nn.Linear(inner // 2, config.hidden_dim)
+        self.gating = Gating(config, inner // 2)
+        self.tiny_attention = Attention(config, step, 1, tiny, inner // 2) if tiny else None
+        self.dropout = nn.Dropout(config.activation_dropout)
+
+    def forward(self, x, mask, bias=None):
+        addition = self.tiny_attention(x, mask) if self.tiny_attention else None
+        z = self.dropout(self.activation(self.inner(x)))
+        return self.outer(self.gating(z, mask, addition))
+
+
+MIXERS = {
+    "attention": Attention,
+    "feed_forward": FeedForward,
+    "swish_rnn": SwishRNN,
+    "gated_mlp": GatedMLP,
+}
+
+
+class SubLayer(nn.Module):
+    """A mixer and its norm: one f of x' = f(x)."""
+
+    def __init__(self, config, step):
+        super().__init__()
+        self.pre, self.kind = config.norm == "pre", step["mixer"]
+        self.norm = block_norm(config)
+        self.dropout = nn.Dropout(config.dropout)
+        self.add_module(self.kind, MIXERS[self.kind](config, step))
+
+    def forward(self, x, step_size, solver, mask, bias):
+        """x, moved by a step of the solver."""
+        mixer, point, slopes = self.get_submodule(self.kind), x, []
+        for row in SOLVERS[solver]:
+            y = self.norm(point) if self.pre else point
+            slopes.append(self.dropout(mixer(y, mask, bias)))
+            steps = zip(slopes, row, strict=True)
+            point = x + sum(step_size * weight * slope for slope, weight in steps)
+        return point if self.pre else self.norm(point)
+
+
+class RelativeBias(nn.Module):
+    """T5's bias: a number for each head and bucket of distances, (1, H, L, L)."""
+
+    def __init__(self, config, buckets=32, max_distance=128):
+        super().__init__()
+        self.table = nn.Embedding(buckets, config.num_heads)
+        self.side, self.max_distance = buckets // 2, max_distance
+
+    def forward(self, length, device):
+        places = torch.arange(length, device=device)
+        distances = places - places[:, None]  # key - query
+        far, exact = distances.abs(), self.side // 2
+        ratio = torch.log(far.clamp(min=1).float() / exact) / math.log(self.max_distance / exact)
+        shared = exact + (ratio * (self.side - exact)).long()
+        buckets = torch.where(far < exact, far, shared.clamp(max=self.side - 1))
+        return self.table(buckets + self.side * (distances > 0)).permute(2, 0, 1)[None]
+
+
+class Stack(nn.Module):
+    """The layers, and a last norm behind pre-norm ones."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.layers = config.layers
+        for step in (step for layer in config.layers for step in layer):
+            block, name = step["name"].split(".")
+            if block not in self._modules:
+                self.add_module(block, nn.Module())
+            if name not in self._modules[block]._modules:
+                self._modules[block].add_module(name, SubLayer(config, step))
+            if step.get("bias") and step["bias"] not in self._modules:
+                self.add_module(step["bias"], RelativeBias(config))
+        self.final_norm = block_norm(config) if config.norm == "pre" else None
+
+    def forward(self, x, mask):
+        """x behind the embeddings and behind each layer, (B, L, D) each."""
+        states, biases = [x], {}
+        for layer in self.layers:
+            for step in layer:
+                name = step.get("bias")
+                if name and name not in biases:
+                    biases[name] = self.get_submodule(name)(x.shape[1], x.device)
+                sublayer = self.get_submodule(step["name"])
+                x = sublayer(x, step["step_size"], step["solver"], mask, biases.get(name))
+            states.append(x)
+        if self.final_norm:
+            states[-1] = self.final_norm(x)
+        return tuple(states)
+
+
+class MacaronPreTrainedModel(PreTrainedModel):
+    config_class = MacaronConfig
+    base_model_prefix = "macaron"
+
+    def _init_weights(self, module):
+        if isinstance(module, nn.Linear | nn.Embedding):
+            nn.init.normal_(module.weight, std=self.config.initializer_range)
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+
+class MacaronModel(MacaronPreTrainedModel):
+    """The encoder: ids to hidden states."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.embeddings = Embeddings(config)
+        width = config.embedding_dim or config.hidden_dim
+        narrow = width != config.hidden_dim
+        self.projection = nn.Linear(width, config.hidden_dim) if narrow else nn.Identity()
+        self.stack = Stack(config)
+        self.post_init()
+
+    def get_input_embeddings(self):
+        return self.embeddings.tokens
+
+    def set_input_embeddings(self, value):
+        self.embeddings.tokens = value
+
+    def forward(
+        self,
+        input_ids=None,
+        attention_mask=None,
+        token_type_ids=None,
+        position_ids=None,
+        inputs_embeds=None,
+        output_hidden_states=False,
+        **kwargs,
+    ):
+        shape = (input_ids if inputs_embeds is None else inputs_embeds).shape[:2]
+        if attention_mask is None:
+            attention_mask = torch.ones(shape, device=self.device)
+        x = self.embeddings(input_ids, token_type_ids, position_ids, inputs_embeds)
+        states = self.stack(self.projection(x), attention_mask.bool())
+        kept = states if output_hidden_states else None
+        return BaseModelOutput(last_hidden_state=states[-1], hidden_states=kept)
+
+
+class MaskedLanguageHead(nn.Module):
+    """`LayerNorm(activation(x W + b)) E^T + bias`, E the token embeddings."""
+
+    def __init__(self, config):
+        super().__init__()
+        width = config.embedding_dim or config.hidden_dim
+        self.activation = ACTIVATIONS[config.activation]
+        self.dense = nn.Linear(config.hidden_dim, width)
+        self.norm = nn.LayerNorm(width, config.epsilon)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+
+    def forward(self, x, table):
+        x = self.norm(self.activation(self.dense(x)))
+        return functional.linear(x, table, self.bias)
+
+
+class MacaronForMaskedLM(MacaronPreTrainedModel):
+    def __init__(self, config):
+        super().__init__(config)
+        self.macaron = MacaronModel(config)
+        self.masked_language = MaskedLanguageHead(config)
+        self.post_init()
+
+    def forward(self, input_ids=None, attention_mask=None, labels=None, **kwargs):
+        out = self.macaron(input_ids, attention_mask, **kwargs)
+        table = self.macaron.embeddings.tokens.weight
+        logits = self.masked_language(out.last_hidden_state, table)
+        loss = None if labels is None else cross_entropy(logits, labels)
+        return MaskedLMOutput(loss=loss, logits=logits, hidden_states=out.hidden_states)
+
+
+class Pooler(nn.Module):
+    """`tanh(x[0] W + b)`, x[0] at the first position."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_dim, config.hidden_dim)
+
+    def forward(self, x):
+        return torch.tanh(self.dense(x[:, 0]))
+
+
+class Head(nn.Module):
+    """Dropout and a linear layer."""
+
+    def __init__(self, config, outputs):
+        super().__init__()
+        self.dropout = nn.Dropout(config.classifier_dropout)
+        self.dense = nn.Linear(config.hidden_dim, outputs)
+
+    def forward(self, x):
+        return self.dense(self.dropout(x))
+
+
+class MacaronForSequenceClassification(MacaronPreTrainedModel):
+    def __init__(self, config):
+        super().__init__(config)
+        self.macaron = MacaronModel(config)
+        self.pooler = Pooler(config)
+        self.head = Head(config, config.num_labels)
+        self.post_init()
+
+    def forward(self, input_ids=None, attention_mask=None, labels=None, **kwargs):
+        out = self.macaron(input_ids, attention_mask, **kwargs)
+        logits, loss = self.head(self.pooler(out.last_hidden_state)), None  # (B, C)
+        if labels is not None and self.config.num_labels == 1:
+            loss = functional.mse_loss(logits[:, 0], labels.float())
+        elif labels is not None:
+            loss = cross_entropy(logits, labels)
+        return SequenceClassifierOutput(loss=loss, logits=logits, hidden_states=out.hidden_states)
+
+
+class MacaronForMultipleChoice(MacaronPreTrainedModel):
+    def __init__(self, config):
+        super().__init__(config)
+        self.macaron = MacaronModel(config)
+        self.pooler = Pooler(config)
+        self.head = Head(config, 1)
+        self.post_init()
+
+    def forward(self, input_ids, attention_mask=None, token_type_ids=None, labels=None, **kwargs):
+        given = (input_ids, attention_mask, token_type_ids)  # (B, choices, L) each
+        rows = (None if ids is None else ids.flatten(0, 1) for ids in given)
+        out = self.macaron(*rows, **kwargs)
+        logits = self.head(self.pooler(out.last_hidden_state)).view(input_ids.shape[:2])
+        loss = None if labels is None else cross_entropy(logits, labels)
+        return MultipleChoiceModelOutput(loss=loss, logits=logits)
+
+
+class MacaronForTokenClassification(MacaronPreTrainedModel):
+    def __init__(self, config):
+        super().__init__(config)
+        self.macaron = MacaronModel(config)
+        self.head = Head(config, config.num_labels)
+        self.post_init()
+
+    def forward(self, input_ids=None, attention_mask=None, labels=None, **kwargs):
+        out = self.macaron(input_ids, attention_mask, **kwargs)
+        logits = self.head(out.last_hidden_state)  # (B, L, C)
+        loss = None if labels is None else cross_entropy(logits, labels)
+        return TokenClassifierOutput(loss=loss, logits=logits, hidden_states=out.hidden_states)
+
+
+class MacaronForQuestionAnswering(MacaronPreTrainedModel):
+    def __init__(self, config):
+        super().__init__(config)
+        self.macaron = MacaronModel(config)
+        self.head = Head(config, 2)
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids=None,
+        attention_mask=None,
+        start_positions=None,
+        end_positions=None,
+        **kwargs,
+    ):
+        out = self.macaron(input_ids, attention_mask, **kwargs)
+        start, end = self.head(out.last_hidden_state).unbind(-1)  # (B, L) each
+        loss = None
+        if start_positions is not None:
+            loss = cross_entropy(start, start_positions) + cross_entropy(end, end_positions)
+            loss = loss / 2
+        return QuestionAnsweringModelOutput(loss=loss, start_logits=start, end_logits=end)
+
+
+def cross_entropy(logits, labels):
+    """The mean over all labels but -100."""
+    return functional.cross_entropy(logits.flatten(0, -2), labels.flatten())

@@ -1,0 +1,158 @@
+"""Encoders of our own blocks as folders with a PyTorch file of ours."""
+
+import json
+
+import numpy as np
+import pytest
+
+import macaron_tf
+from macaron_tf.models import (
+    EncoderChooser,
+    EncoderClassifier,
+    EncoderSpanReader,
+    EncoderTagger,
+    PretrainingEncoder,
+)
+from tests.harness import numpy_of
+from tests.interop.test_hugging_face_out import BATCH, FORMAT, IDS, SEGMENTS, config, model
+from tests.interop.toys import WORDS
+
+pytest.importorskip("safetensors")
+
+SYSTEMS = {
+    "macaron": {"block": "macaron"},
+    "swish_rnn": {
+        "block": "swish_rnn",
+        "rnn_step_sizes": (1, 2, 3),
+        "rnn_gate": "sigmoid",
+        "relative_bias": "shared",
+        "positions": "none",
+    },
+    "turns": {
+        "block": ("macaron", "transformer"),
+        "norm": "pre",
+        "relative_bias": "per_layer",
+        "positions": "sinusoidal",
+        "sharing": "attention",
+        "embedding_scale": True,
+        "embedding_dim": 16,
+    },
+    "gmlp": {"block": "gmlp", "norm": "pre"},
+    "amlp": {"block": "amlp", "toeplitz": False},
+    "gated": {"norm_type": "rms", "gated": True, "activation": "silu", "use_bias": False},
+    "solvers": {
+        "scheme": "channels/2 width 1 by heun, tokens by rk4, channels/2 again",
+        "head_dim": 5,
+        "scaled": False,
+    },
+    "halves": {"scheme": "2 x (tokens/2, channels/2 with relu)", "affine": False},
+}
+HEADS = {
+    PretrainingEncoder: ("MaskedLM", {}),
+    EncoderClassifier: ("SequenceClassification", {"num_classes": 3}),
+    EncoderTagger: ("TokenClassification", {"num_tags": 3}),
+    EncoderSpanReader: ("QuestionAnswering", {}),
+    EncoderChooser: ("MultipleChoice", {}),
+}
+REAL = IDS != 0
+
+
+def written(network, options, place, **kind):
+    """A model with random weights, saved."""
+    masked = {"has_masked_language": network is PretrainingEncoder}
+    made = model(network(config(**options), **kind), **masked)
+    made.save_pretrained(place, format=FORMAT)
+    return made
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_our_reader_takes_the_folder_without_its_code(system, tmp_path):
+    made = written(PretrainingEncoder, SYSTEMS[system], tmp_path / "out")
+    (tmp_path / "out/modeling_macaron.py").write_text("raise SystemExit('this ran')")
+    read = macaron_tf.load(f"hugging-face:{tmp_path / 'out'}")
+    assert read.unread == () and read.config.splittings == made.config.splittings
+    ours, back = (numpy_of(one.network(BATCH)["masked_language"]) for one in (made, read))
+    np.testing.assert_allclose(ours[REAL][:, : len(WORDS)], back[REAL][:, : len(WORDS)], atol=1e-6)
+
+
+def test_a_layer_is_a_list_of_steps(tmp_path):
+    written(EncoderTagger, {"block": "macaron", "sharing": "all"}, tmp_path / "out", num_tags=2)
+    fields = json.loads((tmp_path / "out/config.json").read_text())
+    half = {"mixer": "feed_forward", "step_size": 0.5, "solver": "euler"}
+    half |= {"inner_dim": 32, "activation": "gelu"}
+    whole = {"mixer": "attention", "step_size": 1.0, "solver": "euler"}
+    names = ("feed_forward_0", "attention_1", "feed_forward_2")
+    steps = [{"name": f"block_0.{n}", **s} for n, s in zip(names, (half, whole, half), strict=True)]
+    assert fields["layers"] == [steps] * fields["num_layers"]
+    assert fields["auto_map"]["AutoModel"] == "modeling_macaron.MacaronModel"
+    card = (tmp_path / "out/README.md").read_text()
+    assert 'AutoModelForTokenClassification.from_pretrained("DIR", trust_remote_code=True)' in card
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("network", HEADS)
+def test_pytorch_gives_the_same_scores(system, network, tmp_path):
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    ending, kind = HEADS[network]
+    made = written(network, SYSTEMS[system], tmp_path / "out", **kind)
+    theirs, loaded = getattr(transformers, f"AutoModelFor{ending}").from_pretrained(
+        tmp_path / "out", trust_remote_code=True, output_loading_info=True
+    )
+    assert not any(loaded.values())
+    batch = {name: rows for name, rows in BATCH.items()}
+    if network is EncoderChooser:
+        batch = {name: rows[None] for name, rows in batch.items()}  # one example of two choices
+    given = {"input_ids": batch["token_ids"], "token_type_ids": batch["segment_ids"]}
+    given = {name: torch.tensor(rows).long() for name, rows in given.items()}
+    with torch.no_grad():
+        found = theirs(**given, attention_mask=(given["input_ids"] != 0).long())
+    ours = made.network(batch)
+    if network is PretrainingEncoder:
+        ours = numpy_of(ours["masked_language"])[REAL][:, : len(WORDS)]
+        found = found.logits.numpy()[REAL]
+    elif network is EncoderSpanReader:
+        ours = numpy_of(ours)  # (B, 2, L), far below all scores where no answer may stand
+        found = np.stack([found.start_logits, found.end_logits], axis=1)
+        ours, found = ours[ours > -1e8], found[ours > -1e8]
+    else:
+        ours, found = numpy_of(ours), found.logits.numpy()
+        if network is EncoderTagger:
+            ours, found = ours[REAL], found[REAL]
+    assert len(ours)
+    np.testing.assert_allclose(ours, found, atol=1e-5)
+
+
+def test_distances_have_their_buckets(tmp_path):
+    """A text longer than the farthest bucket, whose biases differ much."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    options = {"block": "macaron", "relative_bias": "shared", "positions": "none"}
+    made = written(PretrainingEncoder, options, tmp_path / "out")
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(
+        tmp_path / "out", trust_remote_code=True
+    )
+    ids = np.random.default_rng(0).integers(5, len(WORDS), (1, 300))
+    ours = numpy_of(made.network({"token_ids": ids})["masked_language"])[..., : len(WORDS)]
+    with torch.no_grad():
+        found = theirs(input_ids=torch.tensor(ids)).logits.numpy()
+    np.testing.assert_allclose(ours, found, atol=1e-5)
+
+
+def test_it_learns_there(tmp_path):
+    """A few steps of PyTorch lower the loss: gradients reach every weight."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    written(EncoderClassifier, SYSTEMS["swish_rnn"], tmp_path / "out", num_classes=2)
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(
+        tmp_path / "out", trust_remote_code=True
+    )
+    given = {"input_ids": torch.tensor(IDS).long(), "attention_mask": torch.tensor(REAL).long()}
+    given |= {"token_type_ids": torch.tensor(SEGMENTS).long(), "labels": torch.tensor([0, 1])}
+    optimizer = torch.optim.SGD(theirs.parameters(), 0.1)
+    losses = []
+    for _ in range(5):
+        loss = theirs(**given).loss
+        losses.append(loss.item())
+        optimizer.zero_grad()
+        loss.backward()
+        assert all(weight.grad is not None for weight in theirs.parameters())
+        optimizer.step()
+    assert losses[-1] < losses[0]
