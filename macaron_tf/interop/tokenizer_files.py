@@ -1,15 +1,21 @@
 """Our vocabularies as the files of Hugging Face's tokenizers: the way of `vocabularies` back."""
 
-from collections.abc import Mapping
+import base64
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from sentencepiece import sentencepiece_model_pb2
 
 from macaron_tf.errors import UserError
 from macaron_tf.interop.arrays import json_bytes
-from macaron_tf.special_ids import SPECIAL_PIECES
+from macaron_tf.special_ids import CLS_SEGMENT, SPECIAL_PIECES
 from macaron_tf.text import PieceVocabulary, WordPieceVocabulary
+from macaron_tf.text.byte_pairs import BytePairVocabulary, MosesPairVocabulary
+from macaron_tf.text.sentencepiece import WORD_START, SentencePieceVocabulary
 
+_ANY_LENGTH = 10**9
 FIELDS = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
 
 
@@ -74,6 +80,241 @@ def _wordpiece(
     return {"vocab.txt": vocabulary.contents(), **files}
 
 
+def replaced(pattern: str, content: str, kind: str = "String") -> dict[str, Any]:
+    """A normalizer that replaces each match of a text or, of kind "Regex", of a pattern."""
+    return {"type": "Replace", "pattern": {kind: pattern}, "content": content}
+
+
+# Lower-casing with the final form of the sigma, which theirs does not know.
+_LOWER = [
+    replaced(r"(?<=[\p{L}\p{M}])Σ(?![\p{M}]*\p{L})", "ς", "Regex"),
+    {"type": "Lowercase"},
+]
+# RoBERTa's and XLM-R's names of the special pieces.
+_ROBERTA = dict(zip(FIELDS, ("<pad>", "<unk>", "<s>", "</s>", "<mask>"), strict=True))
+
+
+def _byte_pairs(
+    vocabulary: BytePairVocabulary, ids: np.ndarray, max_length: int | None, segments: bool
+) -> dict[str, bytes]:
+    special = dict(_ROBERTA)
+    names = [*special.values(), *vocabulary.units]
+    return merged_files(vocabulary, names, special, ids, max_length, segments)
+
+
+def merged_files(
+    vocabulary: BytePairVocabulary,
+    names: Sequence[str],
+    special: Mapping[str, str],
+    ids: np.ndarray,
+    max_length: int | None,
+    segments: bool = False,
+    processor: Mapping[str, Any] | None = None,
+) -> dict[str, bytes]:
+    """The files of byte-level pairs, `vocab.json` and `merges.txt` among them.
+
+    Args:
+        names: at each of our ids the piece's name.
+        special: names of special pieces by field.
+        processor: `tokenizer.json`'s post-processor in place of `template`'s.
+    """
+    numbers = {name: int(n) for name, n in zip(names, ids, strict=True) if n >= 0}
+    # What `BytePairVocabulary.normalized` does.
+    steps = [replaced("\U0010ffff", ""), replaced("\x00", "\ufffd")]
+    steps += _LOWER if vocabulary.lower_case else []
+    prefix = vocabulary.add_prefix_space
+    bytes_of = {"type": "ByteLevel", "add_prefix_space": prefix, "trim_offsets": True}
+    parts = {
+        "normalizer": {"type": "Sequence", "normalizers": steps},
+        "pre_tokenizer": {**bytes_of, "use_regex": True},
+        "decoder": {**bytes_of, "use_regex": True},
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": "",
+            "end_of_word_suffix": "",
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "vocab": numbers,
+            "merges": [merge.split(" ") for merge in vocabulary.merges],
+        },
+    }
+    if processor:
+        parts["post_processor"] = processor
+    options = {"tokenizer_class": "PreTrainedTokenizerFast", "add_prefix_space": prefix}
+    own = {name: numbers[name] for name in special.values()}
+    merges = "".join(f"{merge}\n" for merge in vocabulary.merges)
+    return {
+        "vocab.json": json_bytes(numbers),
+        "merges.txt": f"#version: 0.2\n{merges}".encode(),
+        **assembled(vocabulary, ids, parts, options, special, own, max_length, segments),
+    }
+
+
+def _sentencepiece(
+    vocabulary: SentencePieceVocabulary, ids: np.ndarray, max_length: int | None, segments: bool
+) -> dict[str, bytes]:
+    own = [vocabulary.processor.id_to_piece(n) for n in range(vocabulary.pieces)]
+    special = dict(zip(FIELDS, own, strict=False))
+    if vocabulary.cls_last:
+        special |= {"cls_token": "<cls>", "sep_token": "<sep>", "mask_token": "<mask>"}
+    elif not vocabulary.fold_accents:
+        special = dict(_ROBERTA)
+    return unigram_files(vocabulary, special, ids, max_length, segments)
+
+
+def unigram_files(
+    vocabulary: SentencePieceVocabulary,
+    special: Mapping[str, str],
+    ids: np.ndarray,
+    max_length: int | None,
+    segments: bool = False,
+    processor: Mapping[str, Any] | None = None,
+) -> dict[str, bytes]:
+    """The files of a SentencePiece model, of unigrams or byte pairs.
+
+    Args:
+        special: names of special pieces by field, in the order of our ids.
+        processor: see `merged_files`.
+
+    Raises:
+        UserError: text is normalized by Moses's rules, or ids of theirs have no piece.
+    """
+    model = sentencepiece_model_pb2.ModelProto.FromString(vocabulary.proto)
+    pieces = [(piece.piece, piece.score) for piece in model.pieces]
+    pieces[: len(special)] = [(name, 0.0) for name in special.values()]
+    order = np.argsort(ids, kind="stable")
+    if not np.array_equal(np.asarray(ids)[order], np.arange(len(ids))):
+        raise UserError("the other library's ids are not those of the pieces in a row")
+    pieces = [pieces[number] for number in order]
+    numbers = {name: number for number, (name, _) in enumerate(pieces)}
+    unknown = special["unk_token"]
+    byte_fallback = vocabulary.byte_fallback
+    if vocabulary.model_type == "unigram":
+        rule = {"type": "Unigram", "unk_id": numbers[unknown], "vocab": [[*p] for p in pieces]}
+        rule["byte_fallback"] = byte_fallback
+    else:
+        rule = {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": unknown,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": True,
+            "byte_fallback": byte_fallback,
+            "vocab": numbers,
+            "merges": _merges(pieces, {*special.values()}),
+        }
+    scheme = "always" if model.normalizer_spec.add_dummy_prefix else "never"
+    spaces = {"type": "Metaspace", "replacement": WORD_START, "prepend_scheme": scheme}
+    parts = {
+        "normalizer": {"type": "Sequence", "normalizers": _steps(vocabulary, model)},
+        "pre_tokenizer": {**spaces, "split": True},
+        "decoder": {**spaces, "split": True},
+        "model": rule,
+    }
+    if processor:
+        parts["post_processor"] = processor
+    options = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "do_lower_case": vocabulary.normalization.lower_case,
+    }
+    named = {name: numbers[name] for name in special.values()}
+    return {
+        "spiece.model": _renumbered(model, special, order),
+        **assembled(vocabulary, ids, parts, options, special, named, max_length, segments),
+    }
+
+
+def _renumbered(model: Any, special: Mapping[str, str], order: np.ndarray) -> bytes:
+    """A serialized model with their ids and names; `order` has ours for each of their ids."""
+    made = sentencepiece_model_pb2.ModelProto()
+    made.CopyFrom(model)
+    for piece, name in zip(made.pieces, special.values(), strict=False):
+        piece.piece = name
+    pieces = [made.pieces[number] for number in order]
+    made = sentencepiece_model_pb2.ModelProto(pieces=pieces)
+    made.trainer_spec.CopyFrom(model.trainer_spec)
+    made.normalizer_spec.CopyFrom(model.normalizer_spec)
+    spec, numbers = made.trainer_spec, {piece.piece: n for n, piece in enumerate(pieces)}
+    spec.bos_id = spec.eos_id = -1
+    for kind in ("pad", "unk"):
+        name = special[f"{kind}_token"]
+        setattr(spec, f"{kind}_piece", name)
+        setattr(spec, f"{kind}_id", numbers[name])
+    del spec.control_symbols[:]
+    return made.SerializeToString(deterministic=True)
+
+
+def _merges(pieces: Sequence[tuple[str, float]], special: set[str]) -> list[list[str]]:
+    """The merges of a model of byte pairs, in the order in which it makes them."""
+    numbers = {name: number for number, (name, _) in enumerate(pieces) if name not in special}
+    scores, found = dict(pieces), []
+    for name in numbers:
+        cuts = ((name[:i], name[i:]) for i in range(1, len(name)))
+        pairs = [(left, right) for left, right in cuts if left in numbers and right in numbers]
+        found += sorted(pairs, key=lambda pair: (numbers[pair[0]], numbers[pair[1]]))
+    return [[*pair] for pair in sorted(found, key=lambda pair: -scores["".join(pair)])]
+
+
+def _steps(vocabulary: SentencePieceVocabulary, model: Any) -> list[dict[str, Any]]:
+    """The normalizers that do what `SentencePieceVocabulary.normalized` and the model do."""
+    config, spec = vocabulary.normalization, model.normalizer_spec
+    if config.punctuation:
+        raise UserError(
+            "the vocabulary normalizes punctuation by Moses's rules, which Hugging Face's "
+            "tokenizers do not have: export a SavedModel, which tokenizes itself"
+        )
+    steps = []
+    if vocabulary.fold_accents:
+        steps = [replaced("``", '"'), replaced("''", '"'), {"type": "NFKD"}]
+        steps.append({"type": "StripAccents"})
+    steps.append(replaced(r"[\p{Cc}\x{2028}\x{2029}]", " ", "Regex"))
+    if config.remove_nonprinting:
+        steps.append(replaced(r"\p{C}", "", "Regex"))
+    steps += _LOWER if config.lower_case else []
+    steps.append({"type": "Strip", "strip_left": True, "strip_right": True})
+    if spec.precompiled_charsmap:
+        if vocabulary.fold_accents:  # Hangul was taken apart, which theirs does not put together
+            steps.append({"type": "NFC"})
+        table = base64.b64encode(spec.precompiled_charsmap).decode()
+        steps.append({"type": "Precompiled", "precompiled_charsmap": table})
+    if spec.remove_extra_whitespaces:
+        steps += [
+            {"type": "Strip", "strip_left": True, "strip_right": True},
+            replaced(" {2,}", " ", "Regex"),
+        ]
+    return steps
+
+
+def _moses(
+    vocabulary: MosesPairVocabulary, ids: np.ndarray, max_length: int | None, segments: bool
+) -> dict[str, bytes]:
+    """XLM's: its class in transformers cuts words by Moses's rules too, so it has no one file."""
+    special = ("<pad>", "<unk>", "<s>", "</s>", "<special1>")
+    names = [*special, *vocabulary.units]
+    numbers = {name: int(n) for name, n in zip(names, ids, strict=True) if n >= 0}
+    languages = {name: number for number, name in enumerate(vocabulary.languages)}
+    config = {
+        "tokenizer_class": "XLMTokenizer",
+        "do_lowercase_and_remove_accent": vocabulary.lower_case,
+        **dict(zip(("pad_token", "unk_token", "bos_token"), special, strict=False)),
+        "sep_token": "</s>",
+        "cls_token": "</s>",
+        "mask_token": "<special1>",
+        "additional_special_tokens": [n for n in numbers if re.fullmatch(r"<special\d+>", n)],
+        "lang2id": languages,
+        "id2lang": {number: name for name, number in languages.items()},
+        "model_max_length": max_length or _ANY_LENGTH,
+    }
+    return {
+        "vocab.json": json_bytes(numbers),
+        "merges.txt": "".join(f"{merge}\n" for merge in vocabulary.merges).encode(),
+        "tokenizer_config.json": json_bytes(config),
+    }
+
+
 def assembled(
     vocabulary: PieceVocabulary,
     ids: np.ndarray,
@@ -107,7 +348,7 @@ def assembled(
     config = {
         **options,
         **special,
-        "model_max_length": max_length or 10**9,
+        "model_max_length": max_length or _ANY_LENGTH,
         "model_input_names": inputs,
     }
     return {"tokenizer.json": json_bytes(whole), "tokenizer_config.json": json_bytes(config)}
@@ -137,8 +378,16 @@ def template(
     single = [piece(start, 0), text("A", 0), piece(end, 0)]
     between = [piece(end, 0)] * (vocabulary.pair_separators - 1)
     pair = [*single, *between, text("B", second), piece(end, second)]
+    if vocabulary.cls_last:
+        last = piece(start, CLS_SEGMENT)
+        single, pair = [*single[1:], last], [*pair[1:], last]
     named = {name: {"id": name, "ids": [numbers[name]], "tokens": [name]} for name in (start, end)}
     return {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": named}
 
 
-_WRITERS = {WordPieceVocabulary: _wordpiece}
+_WRITERS = {
+    WordPieceVocabulary: _wordpiece,
+    BytePairVocabulary: _byte_pairs,
+    SentencePieceVocabulary: _sentencepiece,
+    MosesPairVocabulary: _moses,
+}

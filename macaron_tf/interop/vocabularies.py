@@ -120,6 +120,21 @@ class _Tokenizer:
             names.append(name)
         return names
 
+    @property
+    def steps(self) -> list[str]:
+        """The types of the normalizers in `tokenizer.json`, in order; [] where it names none."""
+        steps = self.normalizer.get("normalizers", [self.normalizer])
+        return [step["type"] for step in steps if "type" in step]
+
+    def separators(self, usual: int) -> int:
+        """Number of [SEP] between two texts by `tokenizer.json`'s template; `usual` without one."""
+        template = (self.whole.get("post_processor") or {}).get("pair")
+        if not template:
+            return usual
+        kinds = ["Sequence" in part for part in template]
+        first = kinds.index(True)
+        return kinds.index(True, first + 1) - first - 1
+
     def merged_pieces(self) -> tuple[dict[str, int], list[str]]:
         """Pieces and their ids, and merges, from their own two files or from `tokenizer.json`."""
         if not self.file:
@@ -196,10 +211,9 @@ def read_vocabulary(
         names = found.special(numbers)
         kept, ids = _ordered(numbers, names)
         # RoBERTa's; other byte-level ones have no pairs.
-        separators = 2 if "<s>" in names else 1
-        vocabulary = BytePairVocabulary(
-            kept, merges, add_prefix_space=prefix, pair_separators=separators
-        )
+        separators = found.separators(2 if "<s>" in names else 1)
+        lower_case = "Lowercase" in found.steps
+        vocabulary = BytePairVocabulary(kept, merges, lower_case, prefix, separators)
         return _with_added(vocabulary, found, ids), ids
     if kind == "Unigram":
         return _read_sentencepiece(found)
@@ -285,6 +299,8 @@ def _read_sentencepiece(found: _Tokenizer) -> tuple[PieceVocabulary, np.ndarray]
     special = found.special(set(names))
     # XLM-R's model does all that is done to text; XLNet's and ALBERT's text is folded before.
     xlnet, fold = "<cls>" in special, "<s>" not in special
+    if found.steps:
+        fold = "StripAccents" in found.steps
     if xlnet and found.file:
         # XLNet cut a piece of a digit and a comma once more: it is a last resort. Its
         # `tokenizer.json` has these scores.
@@ -294,16 +310,15 @@ def _read_sentencepiece(found: _Tokenizer) -> tuple[PieceVocabulary, np.ndarray]
     accents = {"keep_accents": bool(found.options.get("keep_accents"))}
     ForeignConfig(accents, f"the tokenizer of {found.directory}").require({"keep_accents": False})
     # Their defaults: ALBERT lower-cases, XLNet does not.
-    steps = found.normalizer.get("normalizers", [found.normalizer])
-    small = "Lowercase" in [step.get("type") for step in steps] if found.whole else not xlnet
-    lower_case = fold and bool(found.options.get("do_lower_case", small))
+    small = "Lowercase" in found.steps if found.whole else fold and not xlnet
+    lower_case = bool(found.options.get("do_lower_case", small))
     first = [names.index(name) for name in special]
     order = np.array([*first, *np.setdiff1d(np.arange(len(pieces)), first)])
     vocabulary = SentencePieceVocabulary(
         _reordered(model, pieces, order),
         NormalizationConfig(lower_case=lower_case),
         fold_accents=fold,
-        pair_separators=1 if fold else 2,
+        pair_separators=found.separators(1 if fold else 2),
         cls_last=xlnet,
     )
     return _with_added(vocabulary, found, order), order

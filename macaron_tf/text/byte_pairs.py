@@ -213,8 +213,8 @@ class BytePairVocabulary(MergedPieceVocabulary):
 
     Args:
         units: the pieces from id 5 on, each byte written as its character of `byte_alphabet`.
-        add_prefix_space: begin each line with a space, so that its first word is as any other;
-            RoBERTa and GPT-2 do not.
+        add_prefix_space: begin each line with a space that has none, so that its first word is as
+            any other; RoBERTa and GPT-2 do not.
 
     References: Radford et al. 2019 (GPT-2), section 2.2; Liu et al. 2019 (RoBERTa), section 4.4.
     """
@@ -291,7 +291,7 @@ class BytePairVocabulary(MergedPieceVocabulary):
         """Normalized lines with the space that `add_prefix_space` asks for."""
         if not self.add_prefix_space:
             return lines
-        return tf.strings.regex_replace(lines, rf"^([^{_SPACE}])", r" \1")
+        return tf.strings.regex_replace(lines, r"^([^ ])", r" \1")
 
     def words(self, lines: tf.Tensor) -> tf.RaggedTensor:
         marked = tf.strings.regex_replace(
