@@ -87,7 +87,7 @@ $(JOEY)/installed: experiments/lab/benchmarks/requirements-joeynmt.txt
 	$(JOEY)/bin/python -m pip install --quiet --disable-pip-version-check -r experiments/lab/benchmarks/requirements-joeynmt.txt
 	@touch $@
 
-PEER_TESTS := tests/interop tests/layers/test_attention.py \
+PEER_TESTS := tests/interop tests/layers/test_attention.py tests/engines/test_onnx.py \
   $(addprefix tests/experiments/test_,hugging_face.py text_to_text.py) \
   $(addprefix tests/lab/test_benchmark_,harness.py serving.py train_step.py)
 

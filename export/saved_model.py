@@ -33,6 +33,12 @@ LITE = argument(
     "twice as fast, and its probabilities are 1e-3 away",
     choices=("fp32", "int8"),
 )
+ONNX = switch("--onnx", "also write the network for ONNX Runtime, ids in and numbers out")
+OPENVINO = switch(
+    "--openvino",
+    "also write the network for OpenVINO; it computes in bfloat16 where the CPU can, unless it is "
+    "opened with INFERENCE_PRECISION_HINT=f32",
+)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -47,7 +53,9 @@ def run(options: argparse.Namespace) -> None:
     if options.pooling:
         model = dataclasses.replace(model, pooling=options.pooling)
     search = search_options(options, place, model)
-    path = model.export(options.out, options.version, options.bfloat16, options.lite, **search)
+    formats = [name for name in ("onnx", "openvino") if vars(options)[name]]
+    given = options.bfloat16, options.lite, formats
+    path = model.export(options.out, options.version, *given, **search)
     print(as_typed(f"exported {path}; serve it with: python -m export.serve {options.out}"))
 
 
@@ -81,6 +89,8 @@ main = single_program(
     COMPILE,
     BFLOAT16,
     LITE,
+    ONNX,
+    OPENVINO,
 )
 
 if __name__ == "__main__":

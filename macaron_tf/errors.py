@@ -126,10 +126,14 @@ EXTRAS = {
     "keras_hub": "keras-hub",
     "matplotlib": "studies",
     "official": "questions",
+    "onnx": "onnx",
+    "onnxruntime": "onnx",
+    "openvino": "openvino",
     "safetensors": "interop",
     "seqeval": "tagging",
     "tensorflow_datasets": "tfds",
     "tensorflow_serving": "serving",
+    "tf2onnx": "onnx",
     "tokenizers": "vocabularies",
 }
 

@@ -6,7 +6,7 @@ import functools
 import importlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import keras
@@ -17,7 +17,7 @@ from etils import epath
 from macaron_tf.checks import check_choice
 from macaron_tf.engines.graph import TaskGraph, columns_of
 from macaron_tf.engines.lite import KINDS, converted
-from macaron_tf.engines.saved_model import write_version
+from macaron_tf.engines.saved_model import WRITERS, write_version
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths
 from macaron_tf.io.signatures import sign_code
@@ -243,6 +243,7 @@ class Pretrained:
         version: int | None = None,
         bfloat16: bool = False,
         lite: str | None = None,
+        formats: Sequence[str] = (),
         **options: Any,
     ) -> epath.Path:
         """Writes a SavedModel that answers as `predict` does, with its vocabulary.
@@ -255,17 +256,21 @@ class Pretrained:
             bfloat16: see `TaskGraph.in_bfloat16`.
             lite: also writes the network for LiteRT, `"fp32"` or `"int8"`, with which our server
                 answers small requests; see `with_lite`.
+            formats: `"onnx"` and `"openvino"`: the network alone, from ids to its outputs in
+                float32, is written too, in a folder of that name in the version's.
             options: of the task, such as `n_best`.
 
         Returns:
             The folder of the version.
         """
+        for name in formats:
+            check_choice("formats", name, [*WRITERS])
         task = self.task.with_options(**options) if options else self.task
         graph = TaskGraph(task)
         record = {"run": self.name, **self.weights_record, **task.facts()}
         narrow = graph.in_bfloat16(self.checkpoint or self.name)
         with narrow if bfloat16 else contextlib.nullcontext():
-            return write_version(graph, record, path, version, lite)
+            return write_version(graph, record, path, version, lite, formats)
 
     @property
     def model_options(self) -> tuple[tuple[str, Any], ...]:

@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.engines.graph import under_policy
+from macaron_tf.engines.networks import symbolic_rows
 from macaron_tf.errors import UserError, needed
 from macaron_tf.io.paths import read_json
 from macaron_tf.kernels import implementation_scope
@@ -60,7 +61,7 @@ def write_lite(task: TaskKind, folder: pathlib.Path, kind: str) -> dict[str, Any
         under_policy(network, "float32", "--lite: the network"),
         tempfile.TemporaryDirectory() as place,
     ):
-        rows = _rows(task)
+        rows = symbolic_rows(task)
         functions = {_signature(length): _function(task, rows, length) for length in lengths}
         module = tf.Module()
         module.weights = [weight.value for weight in network.weights]
@@ -109,13 +110,6 @@ def _lengths(longest: int | None) -> list[int]:
 
 def _signature(length: int) -> str:
     return f"length_{length}"
-
-
-def _rows(task: OnePass) -> dict[str, tf.Tensor]:
-    """Symbolic inputs of `task.compute`; an open dimension behind the first is a row's length."""
-    specs = [tf.TensorSpec([None], dtype) for dtype in task.inputs.values()]
-    prepare = tf.function(lambda *texts: task.prepare(*texts)[0], autograph=False)
-    return prepare.get_concrete_function(*specs).structured_outputs
 
 
 def _function(

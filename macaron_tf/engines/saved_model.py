@@ -7,7 +7,7 @@ import os
 import pathlib
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -15,11 +15,16 @@ from etils import epath
 
 from macaron_tf.engines.graph import TaskGraph
 from macaron_tf.engines.lite import LiteNetwork, write_lite
+from macaron_tf.engines.onnx import write_onnx
+from macaron_tf.engines.openvino import write_openvino
 from macaron_tf.engines.warm_up import write_warm_up
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths
 from macaron_tf.io.progress import Progress
 from macaron_tf.io.serving import MAX_VERSION, MODEL_FILE, version_of
+
+# Further forms of the network, beside the SavedModel.
+WRITERS = {"onnx": write_onnx, "openvino": write_openvino}
 
 
 @contextlib.contextmanager
@@ -54,6 +59,7 @@ def write_version(
     out: str | os.PathLike,
     version: int | None = None,
     lite: str | None = None,
+    formats: Sequence[str] = (),
 ) -> epath.Path:
     """Writes a SavedModel as a new version, with its vocabulary, a record and warm-up requests.
 
@@ -63,14 +69,15 @@ def write_version(
         lite: a kind of `macaron_tf.engines.lite`: the network for LiteRT is written too, and the
             steps before and after it as signatures `prepare` and `conclude`.
         version: by default one more than the greatest there is.
+        formats: names in `WRITERS`, written too.
 
     Returns:
         The version's folder. It appears under its name only when it is whole; in a bucket, where
         no folder can be renamed, its `saved_model.pb` comes last.
 
     Raises:
-        UserError: the version exists, `out` cannot be written, or the vocabulary cannot tokenize in
-            a graph.
+        UserError: the version exists, `out` cannot be written, the vocabulary cannot tokenize in a
+            graph, or the network does not convert to a format.
     """
     out, task, restored = paths.as_path(out), graph.task, graph.restored()
     # TensorFlow reports a full disk as one of its own errors.
@@ -79,6 +86,8 @@ def write_version(
         with Progress("exporting"), _aside(out) as folder:
             version = _free(out, version)
             aside = folder / str(version)
+            for name in formats:
+                WRITERS[name](task, aside)
             extra = aside / "assets.extra"
             extra.mkdir(parents=True)
             signatures, engines = dict(graph.signatures), {}

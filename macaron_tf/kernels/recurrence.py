@@ -30,7 +30,8 @@ def gated(c, x2, state_bias, gate_bias, gate: str):
 def in_steps(x, step_size: int):
     """`(B, L, R) -> (n, k, B, R)`, n = ceil(L / k), filled up with zeros at the end."""
     batch, length, width = ops.shape(x)
-    steps = -(-length // step_size)
+    # ceil(L / k) of positive numbers alone: ONNX divides integers towards 0.
+    steps = (length + step_size - 1) // step_size
     x = ops.transpose(x, (1, 0, 2))  # (L, B, R)
     if step_size > 1:
         x = ops.pad(x, ((0, steps * step_size - length), (0, 0), (0, 0)))

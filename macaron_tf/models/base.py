@@ -1,5 +1,6 @@
 """The base of the models."""
 
+import contextlib
 import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -10,6 +11,7 @@ from keras import ops
 from macaron_tf.layers.attention import broadcast_mask
 from macaron_tf.layers.recording import Recording
 from macaron_tf.models.config import READERS, StackConfig
+from macaron_tf.models.onnx_file import onnx_file
 from macaron_tf.plug_ins import is_place
 from macaron_tf.settings import Settings, hints_of
 from macaron_tf.special_ids import PAD
@@ -96,12 +98,17 @@ class Model(Recording, keras.Model):
     def export(
         self, filepath, format="tf_saved_model", verbose=None, input_signature=None, **kwargs
     ):
-        """Keras's `export`, by default of the inputs of the first call, of any batch and length."""
+        """Keras's `export`, by default of the inputs of the first call, of any batch and length.
+
+        An ONNX file is one that a runtime opens: see `macaron_tf.models.onnx_file`.
+        """
         if input_signature is None and (self.input_names or self._first_inputs):
             input_signature = [
                 self._signature(lambda s, dtype, name: keras.InputSpec(dtype, s, name=name))
             ]
-        super().export(filepath, format, verbose, input_signature, **kwargs)
+        whole = onnx_file(filepath) if format == "onnx" else contextlib.nullcontext()
+        with whole:
+            super().export(filepath, format, verbose, input_signature, **kwargs)
 
     @property
     def _default_save_signature(self):

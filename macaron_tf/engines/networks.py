@@ -1,0 +1,61 @@
+"""A task's network for other runtimes: what Keras exports, and the interface of what they open."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from macaron_tf.errors import UserError
+from macaron_tf.kernels import implementation_scope
+from macaron_tf.tasks.base import OnePass, TaskKind
+
+OUTPUT = "computed"
+
+
+class OpenedNetwork(Protocol):
+    """A task's network, opened by a runtime."""
+
+    def compute(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The outputs of `OnePass.compute`, float32."""
+
+
+class TaskNetwork(keras.Model):
+    """`OnePass.compute` as a Keras model: rows of ids to `computed`, of any batch and length.
+
+    Args:
+        flag: of the command, for messages.
+
+    Raises:
+        UserError: the task is no `OnePass`.
+    """
+
+    def __init__(self, task: TaskKind, flag: str):
+        super().__init__(name="network")
+        if not isinstance(task, OnePass):
+            raise UserError(
+                f"{flag}: a {task.name} runs its network once for each token, not once for a text: "
+                "leave the flag out"
+            )
+        self.network, self._task, self.built = task.network, task, True
+
+    def call(self, rows):
+        with implementation_scope("loop"):  # stock operations
+            return {OUTPUT: self._task.compute(rows)}
+
+    def row_signature(self) -> list[dict[str, keras.InputSpec]]:
+        """The `input_signature` of Keras's `export`."""
+        return [
+            {
+                name: keras.InputSpec(ids.dtype.name, ids.shape.as_list(), name=name)
+                for name, ids in symbolic_rows(self._task).items()
+            }
+        ]
+
+
+def symbolic_rows(task: OnePass) -> dict[str, tf.Tensor]:
+    """Symbolic inputs of `task.compute`; batch and length are open dimensions."""
+    specs = [tf.TensorSpec([None], dtype) for dtype in task.inputs.values()]
+    prepare = tf.function(lambda *texts: task.prepare(*texts)[0], autograph=False)
+    return prepare.get_concrete_function(*specs).structured_outputs

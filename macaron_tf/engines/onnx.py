@@ -1,0 +1,55 @@
+"""A task's network as an ONNX file, for ONNX Runtime and whatever else reads the format."""
+
+import os
+import pathlib
+from collections.abc import Mapping
+
+import numpy as np
+
+from macaron_tf.engines.graph import under_policy
+from macaron_tf.engines.networks import OUTPUT, TaskNetwork
+from macaron_tf.errors import UserError, needed
+from macaron_tf.models.onnx_file import onnx_file
+from macaron_tf.tasks.base import TaskKind
+
+FILE = os.path.join("onnx", "model.onnx")  # in a version's folder
+
+
+def write_onnx(task: TaskKind, folder: pathlib.Path) -> None:
+    """Writes `FILE` into a version's folder: the inputs of `task.compute` to `computed`, float32.
+
+    Raises:
+        UserError: the network is quantized or does not convert, or tf2onnx is not installed.
+    """
+    network, path = TaskNetwork(task, "--onnx"), folder / FILE
+    path.parent.mkdir(parents=True)
+    with onnx_file(path), under_policy(task.network, "float32", "--onnx: the network"):
+        network.export(str(path), "onnx", verbose=False, input_signature=network.row_signature())
+
+
+class OnnxNetwork:
+    """The network that `write_onnx` wrote, opened by ONNX Runtime on this machine's CPUs.
+
+    Raises:
+        UserError: onnxruntime is not installed, or cannot open the file.
+    """
+
+    def __init__(self, folder: str | os.PathLike):
+        with needed("ONNX Runtime"):
+            import onnxruntime
+
+        path, options = pathlib.Path(folder, FILE), onnxruntime.SessionOptions()
+        options.log_severity_level = 3  # errors
+        try:
+            self._session = onnxruntime.InferenceSession(
+                str(path), options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # its own, without a common base
+            raise UserError(
+                f"{path} cannot be opened by ONNX Runtime ({error:.200}): export the model again"
+            ) from error
+
+    def compute(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The outputs of `OnePass.compute`, float32."""
+        given = {entry.name: rows[entry.name] for entry in self._session.get_inputs()}
+        return self._session.run([OUTPUT], given)[0]

@@ -1,0 +1,61 @@
+"""A task's network as OpenVINO's files, for Intel's CPUs and GPUs."""
+
+import os
+import pathlib
+from collections.abc import Mapping
+
+import numpy as np
+
+from macaron_tf.engines.graph import under_policy
+from macaron_tf.engines.networks import OUTPUT, TaskNetwork
+from macaron_tf.errors import UserError, needed
+from macaron_tf.tasks.base import TaskKind
+
+FILE = os.path.join("openvino", "openvino_model.xml")  # in a version's folder; weights beside, .bin
+# OpenVINO computes in bfloat16 by default where the CPU can: 3e-3 away.
+EXACT = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
+
+
+def write_openvino(task: TaskKind, folder: pathlib.Path) -> None:
+    """Writes `FILE` into a version's folder: the inputs of `task.compute` to its output, float32.
+
+    Raises:
+        UserError: the network is quantized or does not convert, or openvino is not installed.
+    """
+    with needed("--openvino"):
+        import openvino  # noqa: F401
+
+    network, path = TaskNetwork(task, "--openvino"), folder / FILE
+    path.parent.mkdir(parents=True)
+    with under_policy(task.network, "float32", "--openvino: the network"):
+        network.export(
+            str(path), "openvino", verbose=False, input_signature=network.row_signature()
+        )
+
+
+class OpenVinoNetwork:
+    """The network that `write_openvino` wrote, opened by OpenVINO on this machine's CPUs.
+
+    Args:
+        settings: OpenVINO's; by default those that compute in float32.
+
+    Raises:
+        UserError: openvino is not installed, or cannot open the file.
+    """
+
+    def __init__(self, folder: str | os.PathLike, settings: Mapping[str, str] = EXACT):
+        with needed("OpenVINO"):
+            import openvino
+
+        path = pathlib.Path(folder, FILE)
+        try:
+            self._model = openvino.Core().compile_model(str(path), "CPU", dict(settings))
+        except RuntimeError as error:
+            raise UserError(
+                f"{path} cannot be opened by OpenVINO ({error:.200}): export the model again"
+            ) from error
+
+    def compute(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The outputs of `OnePass.compute`, float32."""
+        names = (entry.node.friendly_name for entry in self._model.inputs)
+        return self._model([rows[name] for name in names])[OUTPUT]
