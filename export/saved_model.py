@@ -43,13 +43,7 @@ OPENVINO = switch(
 
 def run(options: argparse.Namespace) -> None:
     """Writes the model that a place holds as a new version; see the module's text."""
-    # Imported late: `--help` answers without TensorFlow.
-    from macaron_tf.places import load, locate
-
-    place, chosen = options.run, options.checkpoint
-    if chosen and locate(place).without_recipe:
-        raise UserError(f"--checkpoint: {place} is no run and has one set of weights")
-    model = load(f"{place}@{chosen}" if chosen else place)
+    place, model = options.run, loaded(options)
     if options.pooling:
         model = dataclasses.replace(model, pooling=options.pooling)
     search = search_options(options, place, model)
@@ -57,6 +51,17 @@ def run(options: argparse.Namespace) -> None:
     given = options.bfloat16, options.lite, formats
     path = model.export(options.out, options.version, *given, **search)
     print(as_typed(f"exported {path}; serve it with: python -m export.serve {options.out}"))
+
+
+def loaded(options: argparse.Namespace):
+    """The model at `options.run`, of `options.checkpoint` where one is given."""
+    # Imported late: `--help` answers without TensorFlow.
+    from macaron_tf.places import load, locate
+
+    place, chosen = options.run, options.checkpoint
+    if chosen and locate(place).without_recipe:
+        raise UserError(f"--checkpoint: {place} is no run and has one set of weights")
+    return load(f"{place}@{chosen}" if chosen else place)
 
 
 def search_options(options: argparse.Namespace, place: str, model) -> dict[str, object]:

@@ -30,6 +30,7 @@ PAGES = {file.relative_to(ROOT).as_posix(): file.read_text(encoding="utf-8") for
 
 # Commands that the walk leaves out, and the tests that run them.
 TESTED = {
+    "export.hugging_face": "interop/test_hugging_face_out.py",
     "experiments.lab.benchmarks.soak": "lab/test_benchmark_soak.py",
     "experiments.lab.cloud_cost": "lab/test_cloud_cost.py",
     "experiments.data_service": "experiments/test_data_service.py",

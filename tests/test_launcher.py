@@ -28,7 +28,7 @@ for name in ("translate.train", "translate.evaluate", "pretrain.train", "pretrai
              "finetune.train", "finetune.evaluate", "embed.train", "generate.writing", "elmo.run",
              "text_to_text.train", "recipes.bert"):
     importlib.import_module("experiments." + name)
-for name in ("client", "keras_model", "saved_model"):
+for name in ("client", "hugging_face", "keras_model", "saved_model"):
     importlib.import_module("export." + name)
 """
 
@@ -43,6 +43,12 @@ def test_the_help_lists_commands_that_exist():
     for name, (module, text) in COMMANDS.items():
         assert importlib.util.find_spec(module), module
         assert f"  {name} " in shown and text in shown
+
+
+def test_a_command_of_two_words_is_found():
+    found = launched("export", "hugging-face", "--help")
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.startswith("usage: python -m macaron_tf hugging_face ")
 
 
 @pytest.mark.parametrize("command", ["translate", "export", "serve", "client"])

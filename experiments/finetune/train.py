@@ -85,8 +85,7 @@ class TaskData:
             }
             self._encoded = {key: encoded}
             if self.kind.cuts:
-                longest = "max_length, with a start trained on such rows,"
-                warn_full(encoded[TRAIN].rows.lengths, limits.max_length, longest)
+                warn_full(encoded[TRAIN].rows.lengths, limits.max_length, "max_length")
         return self._encoded[key]
 
 

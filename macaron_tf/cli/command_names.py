@@ -19,6 +19,7 @@ COMMANDS = {
     "tcn": ("experiments.tcn", "temporal convolutional networks"),
     "export": ("export.saved_model", "a run as a SavedModel"),
     "keras_model": ("export.keras_model", "a .keras file and its vocabulary as a SavedModel"),
+    "hugging_face": ("export.hugging_face", "a run as a folder of Hugging Face's transformers"),
     "serve": ("export.serve", "serve a SavedModel on this machine, over REST and gRPC"),
     "client": ("export.client", "ask a server"),
     "demo": ("experiments.demo", "train, score, export and serve a translator in ten minutes"),
@@ -26,6 +27,8 @@ COMMANDS = {
     "compare": ("experiments.compare", "blocks, schemes or recipes, seed by seed, with a verdict"),
     "data_service": ("experiments.data_service", "make a training's batches on another machine"),
 }
+# Other spellings of a command, by its first two words.
+ALIASES = {("export", "hugging-face"): "hugging_face"}
 
 
 def as_typed(text: str) -> str:

@@ -13,7 +13,7 @@ import runpy
 import sys
 
 from macaron_tf import __version__
-from macaron_tf.cli.command_names import COMMANDS, FORM, SCRIPT
+from macaron_tf.cli.command_names import ALIASES, COMMANDS, FORM, SCRIPT
 from macaron_tf.cli.program import begin_command, exit_on_user_error
 from macaron_tf.errors import nearest
 
@@ -53,6 +53,8 @@ def main(arguments: list[str] | None = None) -> None:
     folder = str(_HERE / "commands" if (_HERE / "commands").is_dir() else _HERE.parent)
     # First, so that a folder of the user's called `experiments` does not stand before ours.
     sys.path.insert(0, folder)
+    if alias := ALIASES.get((options.command, *options.words[:1])):
+        options.command, options.words = alias, options.words[1:]
     if options.command not in COMMANDS:
         near = nearest(options.command, COMMANDS)
         parser.error(f"no command is called {options.command!r}: {me} --help lists them{near}")

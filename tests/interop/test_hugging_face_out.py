@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import macaron_tf
+from export import hugging_face
 from macaron_tf.models import (
     EncoderChooser,
     EncoderClassifier,
@@ -18,7 +19,7 @@ from macaron_tf.models import (
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import WordPieceVocabulary
 from tests.harness import numpy_of, refuses
-from tests.interop.toys import WORDS, noise
+from tests.interop.toys import WORDS, noise, write_bert
 
 pytest.importorskip("safetensors")
 
@@ -159,3 +160,20 @@ def test_a_folder_is_whole_and_replaces_only_its_like(tmp_path, monkeypatch):
     assert not (place / "config.json").exists()
     assert written(made, place) == first
     assert sorted(tmp_path.iterdir()) == [tmp_path / "other", place]
+
+
+def test_the_command_writes_another_library_s_model_again(tmp_path, capsys):
+    """Read and written: the same arrays by the same names."""
+    import safetensors.numpy
+
+    place, out = write_bert(tmp_path / "in"), tmp_path / "out"
+    assert hugging_face.main([f"hugging-face:{place}", str(out)]) in (None, 0)
+    assert f"exported {out}" in capsys.readouterr().out
+    first, again = (safetensors.numpy.load_file(d / "model.safetensors") for d in (place, out))
+    assert first.keys() == again.keys()
+    for name, array in first.items():
+        np.testing.assert_array_equal(again[name], array)
+    assert hugging_face.main(["nowhere", str(tmp_path / "other")]) == 2
+    words = [f"hugging-face:{place}", str(out), "--checkpoint", "best"]
+    assert hugging_face.main(words) == 2
+    assert "--checkpoint: hugging-face:" in capsys.readouterr().err

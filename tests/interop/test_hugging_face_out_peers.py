@@ -1,0 +1,261 @@
+# ruff: noqa: RUF001 -- letters of several scripts
+"""Encoders that transformers opens: no weight is missing or left over, the same ids and outputs."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+
+import macaron_tf
+from macaron_tf.models import (
+    Encoder,
+    EncoderChooser,
+    EncoderClassifier,
+    EncoderConfig,
+    EncoderSpanReader,
+    EncoderTagger,
+    GeneratorDiscriminator,
+    PretrainingEncoder,
+    SiameseEncoder,
+)
+from macaron_tf.models.pretraining import generator_config
+from macaron_tf.pretrained import Pretrained
+from macaron_tf.text import NormalizationConfig, WordPieceVocabulary
+from macaron_tf.text.byte_pairs import BytePairVocabulary, MosesPairVocabulary
+from macaron_tf.text.sentencepiece import SentencePieceVocabulary
+from tests.harness import numpy_of
+from tests.interop.toys import noise
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("safetensors")
+
+TEXTS = [
+    "Hello, world! It's fine.",
+    "",
+    "   ",
+    "  two  spaces  and\ttab\nnewline ",
+    "\ttab first",
+    "Äpfel, naïve café, Ångström ÆØ ß İI ı",
+    "中文和日本語テキスト、한국어",
+    "emoji 😀👩‍👩‍👧 🇩🇪 ✌🏽 end",
+    "\x00\x01\x1b control \u200b\u200d zero\u00a0nbsp\u3000ideographic",
+    "Ελληνικά ΣΊΣΥΦΟΣ σς Σ",
+    "русский текст Ёж йод",
+    "عربى العربية ١٢٣",
+    "हिन्दी देवनागरी",
+    "e\u0301 combining a\u0327",
+    "\ufeffBOM \ufffd replacement \U0010ffff private \ue000",
+    "x" * 120 + " y",
+    "1,234.56 $ 3€ 50% a+b=c <tag> `code` ''quotes'' ``more``",
+    "ﬁ ligature ½ ² ™ Ⅳ ǅ Ǆ ŉ ẞ 𝔘𝔫𝔦𝔠𝔬𝔡𝔢 𐍈",
+    "\u2028line sep\u2029para",
+    "don't we'll I'VE they're CamelCase_snake-case/path\\back",
+]
+LETTERS = ["a", "b", "c", "d", "e", "f", "g", "h"]
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+WORDS = [*SPECIAL, *LETTERS, "##b", "##c", "hello", "caf", "##e"]
+# Chosen by the vocabulary and the configuration: family, options of ours.
+FAMILIES = {
+    "bert": {},
+    "bert of the tanh form": {"activation": "gelu_tanh", "num_segments": 3},
+    "albert": {"sharing": "all", "embedding_dim": 16, "activation": "relu"},
+    "electra": {"embedding_dim": 16},
+    "roberta": {"num_segments": 0},
+    "xlm-roberta": {"num_segments": 0, "epsilon": 1e-5},
+}
+
+
+@pytest.fixture(scope="module")
+def vocabularies():
+    lines = [text for text in TEXTS if text.strip()] * 4
+    lines += [line for line in pathlib.Path(__file__).read_text().splitlines() if line.strip()]
+    pairs = BytePairVocabulary.train(lines, 400)
+    return {
+        "words": WordPieceVocabulary(WORDS),
+        "cased words": WordPieceVocabulary.train(lines, 600, lower_case=False),
+        "bytes": pairs,
+        "bytes without a space": BytePairVocabulary(pairs.units, pairs.merges, pair_separators=2),
+        "small bytes": BytePairVocabulary.train(lines, 400, lower_case=True),
+        "pieces": SentencePieceVocabulary.train(lines, 300),
+        "unigrams": SentencePieceVocabulary.train(
+            lines, 300, model_type="unigram", normalization_rule="identity"
+        ),
+        "folded": SentencePieceVocabulary.train(
+            lines,
+            300,
+            model_type="unigram",
+            fold_accents=True,
+            normalization=NormalizationConfig(lower_case=True),
+        ),
+    }
+
+
+def model(network, vocabulary, **fields) -> Pretrained:
+    network.build()
+    for seed, weight in enumerate(network.weights):
+        weight.assign_add(noise(seed, weight.shape))
+    return Pretrained(network, vocabulary=vocabulary, has_masked_language=True, **fields)
+
+
+def opened(made: Pretrained, place):
+    """Their model, tokenizer and configuration of a model that is saved."""
+    made.save_pretrained(place, format="hugging-face")
+    fields = json.loads((place / "config.json").read_text())
+    kind = getattr(transformers, fields["architectures"][0])
+    theirs, info = kind.from_pretrained(place, output_loading_info=True)
+    assert not any(info.values()), info
+    return theirs.eval(), transformers.AutoTokenizer.from_pretrained(place), fields
+
+
+def outputs(theirs, inputs):
+    with torch.no_grad():
+        return theirs(**{n: torch.tensor(rows).long() for n, rows in inputs.items()})
+
+
+def config(vocabulary, options) -> EncoderConfig:
+    return EncoderConfig(vocabulary.size, 32, 128, 4, 2, max_length=20, **options)
+
+
+def check_equal(ours, theirs) -> None:
+    """As in `toys`, of outputs that may be smaller."""
+    assert np.abs(theirs).max() > 0.01
+    np.testing.assert_allclose(numpy_of(ours), theirs, atol=1e-5, rtol=0)
+
+
+NETWORKS = {
+    "classes": lambda c: EncoderClassifier(c, 3),
+    "tags": lambda c: EncoderTagger(c, 3),
+    "spans": EncoderSpanReader,
+    "choices": EncoderChooser,
+    "masked": PretrainingEncoder,
+    "masked and pairs": lambda c: PretrainingEncoder(c, sentence_pair=True),
+    "vectors": SiameseEncoder,
+    "body": Encoder,
+    "replaced": lambda c: GeneratorDiscriminator(c, generator_config(c)),
+}
+VOCABULARY = {"roberta": "bytes without a space", "xlm-roberta": "unigrams", "albert": "folded"}
+
+
+# ELECTRA's classifier is another function, and only ELECTRA has a head over replaced tokens.
+PAIRS = [
+    (family, kind)
+    for family in FAMILIES
+    for kind in NETWORKS
+    if kind not in ("classes", "replaced") or (kind == "replaced") == (family == "electra")
+]
+
+
+@pytest.mark.parametrize(("family", "kind"), PAIRS)
+def test_outputs_are_theirs(family, kind, vocabularies, tmp_path):
+    vocabulary = vocabularies[VOCABULARY.get(family, "words")]
+    network = NETWORKS[kind](config(vocabulary, FAMILIES[family]))
+    theirs, tokenizer, fields = opened(model(network, vocabulary), tmp_path / "out")
+    assert fields["model_type"] == family.partition(" ")[0]
+    rows = tokenizer(["a bc d", "Abc"], ["e f g h", "a"], padding=True)
+    ids = np.array(rows["input_ids"])
+    inputs = {name: np.array(values) for name, values in rows.items()}
+    if kind == "choices":
+        inputs = {name: values[None] for name, values in inputs.items()}
+    found = outputs(theirs, inputs)
+    ours = {"token_ids": inputs["input_ids"].astype("int32")}
+    if "token_type_ids" in inputs:
+        ours["segment_ids"] = inputs["token_type_ids"].astype("int32")
+    real = ids != 0
+    if kind.startswith("masked"):
+        expected = found.get("prediction_logits", found.get("logits")).numpy()[real]
+        logits = numpy_of(network(ours)["masked_language"])[real]
+        check_equal(logits[:, : vocabulary.pieces], expected)
+        if "seq_relationship_logits" in found or "sop_logits" in found:
+            pairs = found.get("seq_relationship_logits", found.get("sop_logits"))
+            check_equal(network(ours)["sentence_pair"], pairs.numpy())
+    elif kind == "spans":
+        # Ours hides the positions where no answer can stand.
+        ours.setdefault("segment_ids", np.ones_like(ours["token_ids"]))
+        logits = numpy_of(network(ours))
+        expected = torch.stack([found.start_logits, found.end_logits], 1).numpy()
+        check_equal(logits[logits > -1e8], expected[logits > -1e8])
+    elif kind in ("vectors", "body"):
+        encoder = getattr(network, "encoder", None) or network
+        check_equal(numpy_of(encoder(ours))[real], found.last_hidden_state.numpy()[real])
+    elif kind == "replaced":
+        check_equal(numpy_of(network.replaced_logits(ours))[real], found.logits.numpy()[real])
+    else:
+        where = real if kind == "tags" else ...
+        check_equal(numpy_of(network(ours))[where], found.logits.numpy()[where])
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "words",
+        "cased words",
+        "bytes",
+        "bytes without a space",
+        "small bytes",
+        "pieces",
+        "unigrams",
+        "folded",
+    ],
+)
+def test_ids_are_theirs_and_read_back(kind, vocabularies, tmp_path):
+    vocabulary = vocabularies[kind]
+    made = model(Encoder(config(vocabulary, {})), vocabulary)
+    made.save_pretrained(tmp_path / "out", format="hugging-face")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    expected = vocabulary.encode_lines(TEXTS)
+    assert tokenizer(TEXTS, add_special_tokens=False)["input_ids"] == expected
+    cls, sep = vocabulary.cls_id, vocabulary.sep_id
+    [first, second] = vocabulary.encode_lines(["a b", "c"])
+    rows = tokenizer("a b", "c")
+    between = [sep] * vocabulary.pair_separators
+    assert rows["input_ids"] == [cls, *first, *between, *second, sep]
+    assert sum(rows["token_type_ids"]) == len(second) + 1
+    assert tokenizer.pad_token_id == 0 and tokenizer.mask_token_id == vocabulary.mask_id
+    read = macaron_tf.load(f"hugging-face:{tmp_path / 'out'}")
+    assert read.ids is None or read.ids.tolist() == [*range(vocabulary.pieces)]
+    assert read.vocabulary.encode_lines(TEXTS) == expected
+    assert read.vocabulary.pair_separators == vocabulary.pair_separators
+
+
+def test_an_xlm_with_its_tokenizer_is_theirs(tmp_path):
+    pytest.importorskip("sacremoses")
+    units = [*LETTERS, *(f"{letter}</w>" for letter in LETTERS), "ab</w>"]
+    vocabulary = MosesPairVocabulary(units, ["a b</w>"], ("en", "fr"))
+    options = {"num_segments": 0, "num_languages": 2}
+    network = PretrainingEncoder(config(vocabulary, options), head_options={"transform": False})
+    made = model(network, vocabulary, languages=("en", "fr"))
+    theirs, tokenizer, fields = opened(made, tmp_path / "out")
+    assert fields["model_type"] == "xlm" and fields["lang2id"] == {"en": 0, "fr": 1}
+    texts = ["Ab, cd h.", "« ab » l'abc", "É a"]
+    found = [tokenizer.convert_tokens_to_ids(tokenizer._tokenize(t, lang="fr")) for t in texts]
+    assert found == vocabulary.encode_lines(texts, "fr")
+    rows = np.array([[2, *found[0][:4], 3]])
+    languages = np.ones_like(rows)
+    expected = outputs(theirs, {"input_ids": rows, "langs": languages}).logits.numpy()
+    ours = {"token_ids": rows.astype("int32"), "language_ids": languages.astype("int32")}
+    logits = numpy_of(network(ours)["masked_language"])
+    check_equal(logits[..., : vocabulary.pieces], expected)
+
+
+@pytest.mark.parametrize("family", ["Roberta", "XLMRoberta", "XLM"])
+def test_their_own_model_comes_back_with_their_ids(family, tmp_path):
+    """Read, written and opened again: the same weights by the same names."""
+    from tests.interop import test_parity_encoders as parity
+
+    name = {"Roberta": "roberta", "XLMRoberta": "xlm-roberta"}.get(family, "xlm with its tokenizer")
+    kind = parity.masked_head(name)
+    (tmp_path / "in").mkdir()
+    first = parity.make(name, kind, tmp_path / "in")
+    read = macaron_tf.load(f"hugging-face:{tmp_path / 'in'}")
+    again, tokenizer, fields = opened(read, tmp_path / "out")
+    assert type(again) is type(first) and fields["pad_token_id"] == first.config.pad_token_id
+    rows = parity.batch(first, name)
+    one, two = (parity.call(net, rows).logits.numpy() for net in (first, again))
+    real = rows["attention_mask"].astype(bool)
+    check_equal(two[real], one[real])
+    assert tokenizer.pad_token_id == first.config.pad_token_id
+    back = macaron_tf.load(f"hugging-face:{tmp_path / 'out'}")
+    assert back.vocabulary.hash == read.vocabulary.hash
+    np.testing.assert_array_equal(back.ids, read.ids)
