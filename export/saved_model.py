@@ -11,6 +11,7 @@ project.
 
 import argparse
 import dataclasses
+import json
 
 from macaron_tf.cli.arguments import argument, checkpoint, count, place, single_program, switch
 from macaron_tf.cli.command_names import as_typed
@@ -43,6 +44,9 @@ OPENVINO = switch(
 
 def run(options: argparse.Namespace) -> None:
     """Writes the model that a place holds as a new version; see the module's text."""
+    # Imported late: `--help` answers without TensorFlow.
+    from macaron_tf.engines.certificate import certificate_table
+
     place, model = options.run, loaded(options)
     if options.pooling:
         model = dataclasses.replace(model, pooling=options.pooling)
@@ -50,6 +54,8 @@ def run(options: argparse.Namespace) -> None:
     formats = [name for name in ("onnx", "openvino") if vars(options)[name]]
     given = options.bfloat16, options.lite, formats
     path = model.export(options.out, options.version, *given, **search)
+    record = json.loads((path / "assets.extra" / "export.json").read_text())
+    print(certificate_table(record["certificate"]), end="")
     print(as_typed(f"exported {path}; serve it with: python -m export.serve {options.out}"))
 
 

@@ -15,6 +15,7 @@ import tensorflow as tf
 from etils import epath
 
 from macaron_tf.checks import check_choice
+from macaron_tf.engines.certificate import Certificate
 from macaron_tf.engines.graph import TaskGraph, columns_of
 from macaron_tf.engines.lite import KINDS, converted
 from macaron_tf.engines.saved_model import WRITERS, write_version
@@ -248,7 +249,8 @@ class Pretrained:
     ) -> epath.Path:
         """Writes a SavedModel that answers as `predict` does, with its vocabulary.
 
-        A server needs tensorflow and tensorflow_text and nothing of this library.
+        A server needs tensorflow and tensorflow_text and nothing of this library. Every file is
+        opened and compared with the network, see `macaron_tf.engines.certificate`.
 
         Args:
             path: the model's folder, in which TensorFlow Serving watches the versions.
@@ -268,9 +270,12 @@ class Pretrained:
         task = self.task.with_options(**options) if options else self.task
         graph = TaskGraph(task)
         record = {"run": self.name, **self.weights_record, **task.facts()}
+        certificate = Certificate(task)  # before the policy changes
         narrow = graph.in_bfloat16(self.checkpoint or self.name)
         with narrow if bfloat16 else contextlib.nullcontext():
-            return write_version(graph, record, path, version, lite, formats)
+            return write_version(
+                graph, record, path, version, lite, formats, certificate, self._card()
+            )
 
     @property
     def model_options(self) -> tuple[tuple[str, Any], ...]:
@@ -375,10 +380,13 @@ class Pretrained:
         sign_code(directory, *files.values())
         for name, value in files.items():
             (directory / name).write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+        (directory / checkpoints.CARD).write_text(self._card())
+
+    def _card(self) -> str:
         pieces = self.vocabulary.pieces if self.vocabulary else None
         languages = self.languages or (self.vocabulary.languages if pieces else ())
-        card = (self.name or "model", self.network, pieces, languages, self.recipe, self.results)
-        (directory / checkpoints.CARD).write_text(model_card(*card))
+        name = self.name or "model"
+        return model_card(name, self.network, pieces, languages, self.recipe, self.results)
 
 
 def _kind_of(config: Settings) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 from etils import epath
 
+from macaron_tf.engines.certificate import Certificate, certificate_table
 from macaron_tf.engines.graph import TaskGraph
 from macaron_tf.engines.lite import LiteNetwork, write_lite
 from macaron_tf.engines.onnx import write_onnx
@@ -25,6 +26,13 @@ from macaron_tf.io.serving import MAX_VERSION, MODEL_FILE, version_of
 
 # Further forms of the network, beside the SavedModel.
 WRITERS = {"onnx": write_onnx, "openvino": write_openvino}
+
+_SECTION = """## Exported
+
+Each file was opened and run on hard texts. The difference is the largest from the network in
+float32, in parts of its largest output; the networks alone are timed from ids to numbers.
+
+"""
 
 
 @contextlib.contextmanager
@@ -60,6 +68,8 @@ def write_version(
     version: int | None = None,
     lite: str | None = None,
     formats: Sequence[str] = (),
+    certificate: Certificate | None = None,
+    card: str = "",
 ) -> epath.Path:
     """Writes a SavedModel as a new version, with its vocabulary, a record and warm-up requests.
 
@@ -70,6 +80,9 @@ def write_version(
             steps before and after it as signatures `prepare` and `conclude`.
         version: by default one more than the greatest there is.
         formats: names in `WRITERS`, written too.
+        certificate: compares what was written with the network; its facts are `certificate` in the
+            record, and a table below the card.
+        card: text of the version's `README.md`, a model card; "" = none is written.
 
     Returns:
         The version's folder. It appears under its name only when it is whole; in a bucket, where
@@ -77,7 +90,7 @@ def write_version(
 
     Raises:
         UserError: the version exists, `out` cannot be written, the vocabulary cannot tokenize in a
-            graph, or the network does not convert to a format.
+            graph, the network does not convert to a format, or a file does not pass.
     """
     out, task, restored = paths.as_path(out), graph.task, graph.restored()
     # TensorFlow reports a full disk as one of its own errors.
@@ -97,6 +110,11 @@ def write_version(
             tf.saved_model.save(restored, str(aside), signatures=signatures)
             task.vocabulary.save(extra)
             computed = {"compute_dtype": task.network.compute_dtype}
+            if certificate:
+                engines["certificate"] = certificate.check(graph, aside, lite, formats)
+                card += f"\n{_SECTION}{certificate_table(engines['certificate'])}"
+            if card:
+                (aside / "README.md").write_text(card)
             record = {**record, **computed, **engines, "vocabulary": task.vocabulary.hash}
             (extra / "export.json").write_text(json.dumps(record, indent=2) + "\n")
             write_warm_up(aside, graph.signatures, task.typical_texts())

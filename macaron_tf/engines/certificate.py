@@ -1,0 +1,221 @@
+"""The certificate of an export: each file, opened and compared with the network."""
+
+import contextlib
+import pathlib
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from macaron_tf.engines.graph import TaskGraph, under_policy
+from macaron_tf.engines.lite import NETWORK, LiteNetwork
+from macaron_tf.engines.networks import OpenedNetwork
+from macaron_tf.engines.onnx import OnnxNetwork
+from macaron_tf.engines.openvino import OpenVinoNetwork
+from macaron_tf.engines.warm_up import typical
+from macaron_tf.errors import UserError
+from macaron_tf.tasks.base import OnePass, TaskKind
+
+# Largest differences allowed, in parts of the largest output. A unit in the last place of bfloat16
+# is 4e-3; int8 has 127 steps, and both errors add up over the layers.
+BOUNDS = {"fp32": 1e-4, "bfloat16": 0.1, "int8": 0.25, "default": np.inf}
+# Other scripts, emoji, control and zero-width characters, no words, long ones; some with a gap to
+# fill. A text that the task refuses is left out.
+TEXTS = (
+    "",
+    " \t [MASK] ",
+    "A man is riding a bike in Rome, [MASK] is not.",
+    "a\x00b\rc\x85d\u2028e\x7f [MASK]",
+    "\u202b\u05e9\u05dc\u05d5\u05dd\u202c, \u0645\u0631\u062d\u0628\u0627\u200e! [MASK] [MASK]",
+    "\U0001f469\U0001f3fd\u200d\U0001f680 \U0001f1e9\U0001f1ea 1\ufe0f\u20e3 [MASK]",
+    "\u6f22\u5b57\u304b\u306a\u4ea4\u3058\u308a\u6587\u3002\u0e44\u0e17\u0e22 \ud55c\uad6d\uc5b4",
+    "A\u030angstro\u0308m \ufeff\u2060\xad z\u035c\u0361 \ufb01\xbd\u2167 \xdf \u0130\u0131",
+    "<s></s><pad>[SEP]##ing \u2581 don't ``1,234.5''\u2014 $5+5%",
+    "the old cat saw \U0001f600 \u6f22\u5b57, " * 400,
+    "a" * 2_000,
+)
+LINE = "A man in a blue shirt is riding a bike down the street, and a dog runs [MASK] him."
+_PATIENCE = 0.25  # seconds of timing for each number, at least one run
+_ABSENT = -1e8  # outputs below are those of padding
+
+
+class Certificate:
+    """A network's own answers to `TEXTS`, with which those of written files are compared.
+
+    It is made before an export changes the network's dtype policy; the answers are float32's,
+    computed operation by operation, without the graphs that are written.
+    """
+
+    def __init__(self, task: TaskKind):
+        self.task = task
+        self._columns = [TEXTS[i:] + TEXTS[:i] for i in range(len(task.texts))]
+        self._known: list[tuple[tuple[str, ...], dict, np.ndarray, dict]] = []
+        if not isinstance(task, OnePass):
+            return
+        self._quantized = any(layer.quantization_mode for layer in task.network._flatten_layers())
+        with contextlib.nullcontext() if self._quantized else self._exact():
+            for texts in zip(*self._columns, strict=True):
+                with contextlib.suppress(tf.errors.InvalidArgumentError):
+                    rows, kept = task.prepare(*(tf.constant([text]) for text in texts))
+                    computed = task.compute(rows)
+                    answers = task.conclude(computed, kept)
+                    self._known.append((texts, _arrays(rows), computed.numpy(), _arrays(answers)))
+
+    def _exact(self) -> contextlib.AbstractContextManager[None]:
+        return under_policy(self.task.network, "float32", "the network")
+
+    def check(
+        self, graph: TaskGraph, folder: pathlib.Path, lite: str | None, formats: Sequence[str]
+    ) -> list[dict[str, Any]]:
+        """Opens, compares and times each file in a version's folder.
+
+        Returns:
+            For each file `target`, `bytes`, and `difference`, `ms_1` and `ms_32`, milliseconds a
+            line alone and among 32; or `not_checked`, why not.
+
+        Raises:
+            UserError: a file does not open, or differs by more than its bound in `BOUNDS`.
+        """
+        found = [self._saved_model(graph, folder)]
+        if lite:
+            place = folder / "assets.extra"
+            files = [place / NETWORK]
+            found.append(self._opened(f"LiteRT {lite}", lite, lambda: LiteNetwork(place), files))
+        if "onnx" in formats:
+            files = [*(folder / "onnx").iterdir()]
+            found.append(self._opened("ONNX", "fp32", lambda: OnnxNetwork(folder), files))
+        if "openvino" in formats:
+            files = [*(folder / "openvino").iterdir()]
+            opening = {"OpenVINO": "fp32", "OpenVINO with its default settings": "default"}
+            for target, kind in opening.items():
+                settings = ({},) if kind == "default" else ()
+                open_it = lambda given=settings: OpenVinoNetwork(folder, *given)  # noqa: E731
+                found.append(self._opened(target, kind, open_it, files))
+        return found
+
+    def _saved_model(self, graph: TaskGraph, folder: pathlib.Path) -> dict[str, Any]:
+        name = "serving_default"
+        loaded = tf.saved_model.load(str(folder)).signatures[name]
+        inputs = self.task.functions()[name][1]
+
+        def ask(function: Callable, texts: Sequence[str], count: int = 1) -> dict[str, np.ndarray]:
+            strings = dict(zip(self.task.texts, texts, strict=True))
+            specs = {key: tf.TensorSpec([count], dtype) for key, dtype in inputs.items()}
+            given = {
+                key: tf.constant(typical(key, spec, strings.get(key, "")))
+                for key, spec in specs.items()
+            }
+            return _arrays(function(**given))
+
+        kind = "bfloat16" if self.task.network.compute_dtype == "bfloat16" else "fp32"
+        pairs = []
+        if isinstance(self.task, OnePass):
+            kind = "int8" if self._quantized else kind
+            for texts, _, _, answers in self._known:
+                pairs += _numbers(ask(loaded, texts), answers)
+        else:  # the same graph, not written
+            for texts in zip(*self._columns, strict=True):
+                with contextlib.suppress(tf.errors.InvalidArgumentError):
+                    answers = ask(graph.signatures[name], texts)
+                    pairs += _numbers(ask(loaded, texts), answers)
+        files = [folder / "saved_model.pb", *(folder / "variables").iterdir()]
+        lines = [LINE] * len(self.task.texts)
+        return {
+            "target": "SavedModel, from text to answer",
+            "bytes": _bytes(files),
+            **_judged("SavedModel", kind, pairs),
+            **_timed(lambda count: ask(loaded, lines, count)),
+        }
+
+    def _opened(
+        self, target: str, kind: str, open_it: Callable[[], OpenedNetwork], files: Iterable
+    ) -> dict[str, Any]:
+        facts = {"target": target, "bytes": _bytes(files)}
+        try:
+            opened = open_it()
+        except UserError as error:
+            if isinstance(error.__cause__, ImportError):
+                return {**facts, "not_checked": str(error)}
+            raise
+        pairs = [
+            (opened.compute(rows), expected)
+            for _, rows, expected, _ in self._known
+            if not isinstance(opened, LiteNetwork) or opened.takes(rows)
+        ]
+        columns = [[LINE] * 32 for _ in self.task.texts]
+        given = {
+            count: _arrays(self.task.prepare(*(tf.constant(c[:count]) for c in columns))[0])
+            for count in (1, 32)
+        }
+        judged = _judged(target, kind, pairs)
+        return {**facts, **judged, **_timed(lambda count: opened.compute(given[count]))}
+
+
+def _arrays(tensors: Mapping[str, tf.Tensor]) -> dict[str, np.ndarray]:
+    return {name: tensor.numpy() for name, tensor in tensors.items()}
+
+
+def _numbers(found: Mapping, expected: Mapping) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The pairs of outputs that are real numbers."""
+    return [(found[n], value) for n, value in expected.items() if value.dtype.kind == "f"]
+
+
+def _bytes(files: Iterable[pathlib.Path]) -> int:
+    return sum(file.stat().st_size for file in files)
+
+
+def _judged(
+    target: str, kind: str, pairs: Sequence[tuple[np.ndarray, np.ndarray]]
+) -> dict[str, float]:
+    """The largest difference, in parts of the largest output; refused where it is too large."""
+    worst = scale = 0.0
+    for found, expected in pairs:
+        if found.shape != expected.shape:
+            worst = np.inf
+            continue
+        real = (expected > _ABSENT) & (found > _ABSENT) | np.isnan(found) & ~np.isnan(expected)
+        if real.any():
+            worst = np.maximum(worst, np.abs(found - expected)[real].max())
+            scale = np.maximum(scale, np.abs(expected)[real].max())
+    difference = float(worst / scale) if scale > 0 else float("inf" if worst else "0")
+    if not difference <= BOUNDS[kind]:
+        raise UserError(
+            f"{target}: its outputs differ from the network's by {difference:.2g} of their "
+            f"size, more than {BOUNDS[kind]:g}: nothing was written; leave this format out"
+        )
+    return {"difference": _rounded(difference)}
+
+
+def _timed(run: Callable[[int], Any]) -> dict[str, float]:
+    """Milliseconds a line at 1 and at 32 lines: medians of up to five runs after the first."""
+    found = {}
+    for count in (1, 32):
+        run(count)
+        times: list[float] = []
+        while not times or (len(times) < 5 and sum(times) < _PATIENCE):
+            begin = time.perf_counter()
+            run(count)
+            times.append(time.perf_counter() - begin)
+        found[f"ms_{count}"] = _rounded(1000 * statistics.median(times) / count)
+    return found
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.3g}")
+
+
+def certificate_table(rows: Iterable[Mapping[str, Any]]) -> str:
+    """The table of `Certificate.check`'s facts in Markdown, which is read on a screen too."""
+    lines = [("target", "largest difference", "ms a line", "ms a line of 32", "MB")]
+    lines += [("---",) * 5]
+    for row in rows:
+        size = f"{row['bytes'] / 1e6:.3g}"
+        if "not_checked" in row:
+            lines.append((row["target"], f"not checked: {row['not_checked']}", "", "", size))
+        else:
+            numbers = (f"{row[name]:g}" for name in ("difference", "ms_1", "ms_32"))
+            lines.append((row["target"], *numbers, size))
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
