@@ -85,7 +85,8 @@ class TaskData:
             }
             self._encoded = {key: encoded}
             if self.kind.cuts:
-                warn_full(encoded[TRAIN].rows.lengths, limits.max_length, "max_length")
+                longest = "max_length, with a start trained on such rows,"
+                warn_full(encoded[TRAIN].rows.lengths, limits.max_length, longest)
         return self._encoded[key]
 
 

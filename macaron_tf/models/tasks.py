@@ -98,6 +98,11 @@ class EncoderClassifier(ReadingModel):
         head_dropout: float = 0.1,
         **kwargs,
     ):
+        if config.causal and config.summary == "first":
+            raise config.error(
+                "causal=True: a classifier reads the first position, which has seen no other: take "
+                "a CausalClassifier or CausalChooser, or summary='last'"
+            )
         super().__init__(config, **kwargs)
         self.pool = Pooling(_POOLINGS[config.summary], name="pool")
         self.pooler = Pooler(self.head_range, name="pooler")

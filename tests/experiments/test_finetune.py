@@ -14,6 +14,7 @@ from experiments.epochs import read_init, warn_start
 from experiments.finetune.__main__ import main
 from experiments.finetune.grid import combinations, markdown
 from experiments.finetune.run import FinetuningRun, measure, preset
+from experiments.finetune.train import TaskData
 from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
 from experiments.recipe import override
 from experiments.run import kept_data_dir, read_kind
@@ -22,7 +23,7 @@ from macaron_tf.data.tasks.definitions import TASKS, get_task
 from macaron_tf.data.tasks.examples import Examples, read_examples
 from macaron_tf.engines.graph import TaskGraph
 from macaron_tf.errors import UserError
-from macaron_tf.tasks import labelled
+from macaron_tf.tasks import Limits, labelled
 from macaron_tf.tasks.sets import SetOutputs
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
 from macaron_tf.training import TrainingConfig
@@ -282,6 +283,8 @@ def test_a_pre_training_run_gives_encoder_pooler_and_vocabulary(toy, tmp_path, c
 
     warn_start(init, recipe)
     assert "never saw rows of more than 12 tokens" in capsys.readouterr().err
+    TaskData(get_task("sst2"), f"tsv:{toy}/{{split}}.tsv").encoded(vocabulary, Limits(4))
+    assert "max_length, with a start trained on such rows, keeps more" in capsys.readouterr().err
 
     def check(*settings):
         init.check(override(recipe, settings).model_config(vocabulary.size))

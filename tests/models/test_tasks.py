@@ -265,6 +265,13 @@ def test_texts_of_one_row_do_not_see_each_other():
 MASKS_TWICE = {"padding_mask": np.ones((1, 8)), "attention_mask": np.ones((1, 8))}
 
 
+@pytest.mark.parametrize("kind", [models.EncoderClassifier, models.EncoderChooser])
+def test_a_causal_models_first_position_is_not_classified(kind):
+    options = () if kind is models.EncoderChooser else (3,)
+    rejects("has seen no other: take a CausalClassifier", kind, CONFIG, *options)
+    kind(dataclasses.replace(CONFIG, summary="last"), *options)
+
+
 def test_dropout_is_the_taggers_own():
     network = built(models.EncoderTagger, ENCODER, 5, 0.2)
     assert network.pooler is None and built(models.EncoderClassifier, ENCODER, 3).pooler is not None
