@@ -26,6 +26,7 @@ import macaron_tf
 
 model = macaron_tf.load("DIR")  # this folder
 model.network, model.vocabulary
+model.task  # such as <Spans: question, context -> answers>: model.predict(question, context)
 ```
 
 `python -m macaron_tf export DIR OUT` exports it where it answers text; the training commands start

@@ -160,6 +160,7 @@ def test_the_card_has_the_recipe_and_the_results(saved, toy_run):
     for words in (
         "# toy\n",
         "`EncoderClassifier`",
+        "model.task  # such as <Spans: question, context -> answers>: model.predict(",
         "`python -m macaron_tf export DIR OUT`",
         "| training.learning_rate | 0.01 |",
         f"| validation, step {result['best_step']} | accuracy | ",
