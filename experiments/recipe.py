@@ -253,11 +253,12 @@ def unread(recipe: Recipe, settings: Iterable[str]) -> dict[str, str]:
     }
 
 
-def refuse_unread(recipe: Recipe, settings: Iterable[str]) -> None:
-    """Refuses the settings of `override` that have no effect."""
+def refuse_unread(recipe: Recipe, settings: Iterable[str], *others: Recipe) -> None:
+    """Refuses the settings of `override` that have no effect in the recipe nor in any of others."""
     for setting, said in unread(recipe, settings).items():
-        path = setting.partition("=")[0].rstrip(".")
-        raise UserError(f"{path} has no effect here: {said}; leave it out")
+        if all(unread(other, [setting]) for other in others):
+            path = setting.partition("=")[0].rstrip(".")
+            raise UserError(f"{path} has no effect here: {said}; leave it out")
 
 
 def refuse_given(settings: Iterable[str], options: dict[str, str]) -> None:

@@ -45,11 +45,10 @@ class SequenceRecipe(Recipe):
             raise self.error(f"{given[0]} is of wikitext and lambada: leave it out of {self.task}")
 
     def model_config(self, vocab_size: int | None = None) -> TemporalConfig:
-        options = dict(self.model_options)
-        if vocab_size:
-            options |= {"vocab_size": vocab_size, "output_dim": vocab_size}
-        config = self.catalog_config(**options)
+        config = self.catalog_config(**dict(self.model_options))
         self.expect_model(config, TemporalConfig, "is no model of sequences")
+        if vocab_size and config.vocab_size:
+            config = dataclasses.replace(config, vocab_size=vocab_size, output_dim=vocab_size)
         return config
 
     def make_objective(self, static_shapes: bool = False) -> SequenceObjective:

@@ -91,6 +91,8 @@ class ConvolutionBlock(Recording, keras.layers.Layer):
     References: Bai et al. 2018, section 3.4 and figure 1 (b).
     """
 
+    reads = ("spatial_dropout",)
+
     def __init__(
         self,
         filters: int,

@@ -81,7 +81,7 @@ class Model(Recording, keras.Model):
     def unread(self) -> dict[str, str]:
         """Settings without effect in this network, not built yet, each with what is read."""
         config = self.config
-        if not isinstance(config, StackConfig) or any(map(is_place, config.blocks)):
+        if isinstance(config, StackConfig) and any(map(is_place, config.blocks)):
             return {}  # a block of your own may read any
         layers = (layer for layer in self._flatten_layers() if isinstance(layer, Recording))
         read = {name for layer in layers for name in layer.reads}

@@ -147,6 +147,8 @@ READERS = {
     "output_bias": "a causal model without adaptive_cutoffs",
     **dict.fromkeys(("adaptive_divisor", "tied"), "a model with adaptive_cutoffs"),
     "initializer": "initializer_range=None",
+    "spatial_dropout": "mixer=tcn",
+    "embedding_dropout": "a model over ids",
 }
 
 DROPOUTS = tuple(name for name in hints_of(StackConfig) if name.endswith("dropout"))

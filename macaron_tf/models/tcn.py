@@ -167,6 +167,10 @@ class TemporalModel(Model):
 
     input_names = None
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return ("tied", *("embedding_dropout",) * bool(self.embedding))
+
     def __init__(self, config: TemporalConfig, **kwargs):
         super().__init__(config, **kwargs)
         self.takes_ids = bool(config.vocab_size)

@@ -222,6 +222,9 @@ def test_tasks_are_learnt_over_its_vectors(run, task, tmp_path, capsys):
         assert answer["label"].numpy().tolist()[:1] == [b"red"]
 
 
+UNREAD = ("--set", "training.optimizer=adafactor", "--set", "training.beta_1=0.5")
+
+
 def test_bad_input_is_named(run, tmp_path, refused):
     (tmp_path / "one.txt").write_text("a few words\n")
     (tmp_path / "a.txt").write_text("a a\n")
@@ -230,6 +233,10 @@ def test_bad_input_is_named(run, tmp_path, refused):
         (["train", "bert_tiny", new], "bert_tiny is a recipe of kind 'pretraining'"),
         (["train", "elmo_tiny", new, "--set", "model=bert_tiny"], "is no ELMo"),
         (["train", "elmo_tiny", new, "--set", "row_length=1"], "row_length=1 must be"),
+        (
+            ["train", "elmo_tiny", new, *UNREAD],
+            "training.beta_1 has no effect here: training.optimizer=adam reads it",
+        ),
         (
             ["train", "elmo_tiny", new, "--set", f"sources=text:{tmp_path}/one.txt"],
             "the sources hold 1 document, which is held out for validation",

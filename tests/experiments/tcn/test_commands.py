@@ -110,6 +110,14 @@ def test_bad_input_is_named(tunes, tmp_path, refused):
         (["jsb", "--data", str(flipped)], "is no MATLAB file"),
         (["jsb", "--data", str(loud)], "1 where a key is pressed and 0 elsewhere"),
         (["jsb", "--data", str(short)], "'validdata' has no piece of two frames or more"),
+        (
+            ["jsb", "--data", tunes, "--set", "model.embedding_dropout=0.5"],
+            "model.embedding_dropout has no effect here: a model over ids reads it",
+        ),
+        (
+            ["jsb", "--models", "gru", "lstm", "--set", "model.spatial_dropout=False"],
+            "model.spatial_dropout has no effect here: mixer=tcn reads it",
+        ),
         (["adding", "--data", tunes], "the task adding reads no file; leave it out"),
         (["wikitext", "--data", tunes], "leave it out, and name your texts in --set sources"),
         (
