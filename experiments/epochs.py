@@ -24,7 +24,6 @@ from macaron_tf.starts import Start, start_of
 from macaron_tf.text import load_encoder_vocabulary
 from macaron_tf.text.base import check_vocabulary
 from macaron_tf.training import TrainingResult
-from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.session import Validate
 
 NOTHING = "none"
@@ -102,21 +101,6 @@ class EpochRecipe(Recipe):
         if self.validate_epochs is not None:
             changes["validate_every"] = min(max(round(self.validate_epochs * updates), 1), last)
         return self.changed(training=changes)
-
-
-def fine_tuning(learning_rate: float, best_metric: str) -> TrainingConfig:
-    """BERT's Adam for fine-tuning, linearly to 0; steps and warm-up follow from the epochs."""
-    return TrainingConfig(
-        learning_rate=learning_rate,
-        schedule="linear",
-        warmup_steps=0,
-        warmup_start=0.0,
-        beta_2=0.999,
-        epsilon=1e-6,
-        weight_decay=0.01,
-        best_metric=best_metric,
-        keep_last=1,  # a checkpoint is 3 times the model; the best one is kept besides
-    )
 
 
 def read_init(

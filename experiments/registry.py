@@ -9,7 +9,7 @@ import pkgutil
 import textwrap
 from collections.abc import Callable, Iterable
 
-from experiments.recipe import Recipe, override, settings_of
+from experiments.recipe import Recipe, override, refuse_unread, settings_of
 from experiments.run import Run
 from macaron_tf.cli.command_names import as_typed
 from macaron_tf.errors import UserError, nearest
@@ -75,7 +75,9 @@ def load_given(options: argparse.Namespace, run: type[Run]) -> Recipe:
         recipe = load(options.recipe, run.recipe_class)
     else:
         recipe = run.open(options.resume).recipe
-    return override(recipe, options.set, run.begun(options.run))
+    recipe = override(recipe, options.set, run.begun(options.run))
+    refuse_unread(recipe, options.set)
+    return recipe
 
 
 def made(name: str, kind: type[Recipe], ours: Callable | None, *arguments) -> Recipe:

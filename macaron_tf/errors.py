@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 
@@ -51,6 +51,29 @@ def parse_json(text: str | bytes, kind: type = dict, /, **fields: type) -> Any:
     for name, wanted in fields.items():
         if not isinstance(value.get(name), wanted):
             raise ValueError(f"{name!r} is no {wanted.__name__}")
+    return value
+
+
+def check_choice(argument: str, value: str, choices: Sequence[str]) -> str:
+    """Returns `value` if it is one of `choices`, else raises a ValueError that lists them."""
+    if value not in choices:
+        raise ValueError(f"{argument}={value!r} must be one of {', '.join(map(repr, choices))}")
+    return value
+
+
+def check_divisible(dividend_name: str, dividend: int, divisor_name: str, divisor: int) -> int:
+    """Returns `dividend // divisor`, or raises a ValueError if there is a remainder."""
+    if dividend % divisor:
+        raise ValueError(
+            f"{dividend_name}={dividend} is not a multiple of {divisor_name}={divisor}"
+        )
+    return dividend // divisor
+
+
+def check_count(argument: str, value: int, least: int = 1) -> int:
+    """Returns `value` if it is a whole number of at least `least`, else raises a ValueError."""
+    if type(value) is not int or value < least:
+        raise ValueError(f"{argument}={value!r} must be a whole number of at least {least}")
     return value
 
 
@@ -148,6 +171,14 @@ def missing_package(error: Exception, purpose: str = "this command") -> str | No
     return (
         f"{sys.executable} has no {error.name}: activate the environment of macaron_tf "
         "(`. .venv/bin/activate`), or run `make setup` in a checkout, else `pip install macaron_tf`"
+    )
+
+
+def diverged(model: str | os.PathLike) -> UserError:
+    """The error for a model whose answers are NaN, which argmax would take for the first class."""
+    return UserError(
+        f"{model} answers NaN, since its training diverged: give an earlier checkpoint, or train "
+        "again with a lower training.learning_rate"
     )
 
 

@@ -115,13 +115,18 @@ def load(
             network = keras.saving.load_model(path, compile=False, safe_mode=not trusts_code())
         return Pretrained(network, name=path.stem, checkpoint=place)
     found = locate(place)
+    if lower_case is not None and found.library not in (HUGGING_FACE, MODEL_GARDEN):
+        raise UserError(
+            f"{place} says whether text is lower-cased: leave lower_case (--[no-]lower-case) out"
+        )
     with Progress(f"loading {place}"):
         if found.library:
             read = dataclasses.replace(_read_library(found, lower_case, pooling), checkpoint=place)
         else:
             read = _read_own(found)
     # A hub's folder is named by a revision.
-    name = place.rpartition("/")[2] if place.startswith(f"{HUB}:") else found.folder.name
+    on_hub = place.startswith(f"{HUB}:")
+    name = place.rpartition("/")[2] if on_hub else paths.absolute(found.folder).name
     return dataclasses.replace(read, name=name)
 
 

@@ -6,7 +6,7 @@ import functools
 import importlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import keras
@@ -14,12 +14,13 @@ import numpy as np
 import tensorflow as tf
 from etils import epath
 
-from macaron_tf.checks import check_choice
+from macaron_tf.data.batches import ExampleBatches
+from macaron_tf.data.tasks.examples import Examples
 from macaron_tf.engines.certificate import Certificate
 from macaron_tf.engines.graph import TaskGraph, columns_of
 from macaron_tf.engines.lite import KINDS, converted
 from macaron_tf.engines.saved_model import WRITERS, write_version
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, check_choice
 from macaron_tf.io import paths
 from macaron_tf.io.signatures import sign_code
 from macaron_tf.layers.heads import Pooler
@@ -34,34 +35,16 @@ from macaron_tf.models.tasks import EncoderClassifier
 from macaron_tf.settings import Settings
 from macaron_tf.tasks import TaskKind, task_of
 from macaron_tf.text import PieceVocabulary
-from macaron_tf.training import checkpoints
+from macaron_tf.training import build_fit_model, checkpoints
+from macaron_tf.training.config import fine_tuning
 from macaron_tf.training.state import require_room, save_weights, weight_table
 
 RECIPE, VOCABULARY = "recipe.json", "vocabulary"
 HUGGING_FACE = "hugging-face"
 FORMATS = ("weights.h5", "safetensors", HUGGING_FACE)  # of `save_pretrained`
 HEADS = ("pooler", "replaced_token")  # layers outside the network
-# Fields about how the network is used, which model.json keeps unchanged.
-USAGE = (
-    "model",
-    "objective",
-    "unread",
-    "has_masked_language",
-    "starts",
-    "sentinels",
-    "ends",
-    "answers",
-    "pooling",
-    "normalize",
-    "max_length",
-    "optimizer",
-    "trained_length",
-    "languages",
-    "language",
-    "labels",
-    "labelled",
-    "decoding",
-)
+# Fields that are kept elsewhere, or belong to one place or process.
+_APART = ("network", "vocabulary", "ids", "name", "checkpoint", "lite", "recipe", "results", *HEADS)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -318,6 +301,52 @@ class Pretrained:
             classifier.pooler.set_weights(self.pooler.get_weights())
         return classifier
 
+    def fine_tune(
+        self,
+        texts: Iterable[str],
+        labels: Iterable[str],
+        epochs: int = 3,
+        learning_rate: float = 5e-5,
+        batch_size: int = 32,
+        max_length: int = 128,
+        seed: int = 1,
+    ) -> Self:
+        """Trains a classifier of texts from this encoder, and returns it.
+
+        BERT's Adam, whose rate falls to 0 along a straight line. For validation, pairs of texts,
+        scores, tags and runs that can be resumed see `experiments.finetune`.
+
+        Args:
+            labels: the name of each text's class.
+            max_length: longest row, special ids included; longer texts are cut.
+
+        Example:
+            model = macaron_tf.load("hugging-face:bert-base-uncased")
+            model = model.fine_tune(["Fine.", "Late again."], ["praise", "complaint"])
+            model.predict(["It came late."])
+        """
+        [texts], labels = columns_of(("text",), [texts])[0], [*map(str, labels)]
+        classes = tuple(sorted({*labels}))
+        if len(texts) != len(labels) or len(classes) < 2:
+            raise UserError(
+                f"{len(texts)} texts and {len(labels)} labels of {len(classes)} classes: give a "
+                "label for each text, and two classes or more"
+            )
+        keras.utils.set_random_seed(seed)
+        network = self.classifier(len(classes))
+        longest = min(max_length, self.config.longest or max_length)
+        own = {"vocabulary": self.vocabulary, "ids": self.ids, "languages": self.languages}
+        own |= {"labels": classes, "max_length": longest, "name": self.name}
+        tuned = Pretrained(network, self.model, **own)
+        task, numbers = tuned.task, np.searchsorted(classes, labels)
+        examples = Examples((texts,), numbers.astype(np.int32))
+        rows = ExampleBatches(task.encoded(self.vocabulary, examples, task.limits), batch_size)
+        total = epochs * rows.steps_per_epoch
+        config = fine_tuning(learning_rate, seed=seed, max_steps=total, warmup_steps=total // 10)
+        steps = {"epochs": epochs, "steps_per_epoch": rows.steps_per_epoch, "verbose": 2}
+        build_fit_model(tuned.network, task.objective, config).fit(rows.dataset(seed), **steps)
+        return tuned
+
     def save_pretrained(self, directory: str | os.PathLike, format: str = "weights.h5") -> None:
         """Writes a folder that `macaron_tf.load`, `--init` and `export` take, whole or not at all.
 
@@ -387,6 +416,10 @@ class Pretrained:
         languages = self.languages or (self.vocabulary.languages if pieces else ())
         name = self.name or "model"
         return model_card(name, self.network, pieces, languages, self.recipe, self.results)
+
+
+# Fields about how the network is used, which model.json keeps unchanged.
+USAGE = tuple(f.name for f in dataclasses.fields(Pretrained) if f.name not in _APART)
 
 
 def _kind_of(config: Settings) -> str:

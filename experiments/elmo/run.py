@@ -14,7 +14,7 @@ from annotated_types import Ge
 
 from experiments import registry
 from experiments.lines import answer_json, opened_input, opened_output, refuse_beside_json
-from experiments.recipe import Recipe, refuse_unread
+from experiments.recipe import Recipe
 from experiments.run import Run, at, write_json
 from experiments.train_run import RunData, measured, report, train_run
 from macaron_tf.cli.program import decoded
@@ -180,7 +180,6 @@ def run(options: argparse.Namespace) -> None:
     """Trains a run, or resumes it, and prints the next commands."""
     recipe = registry.load_given(options, ElmoRun)
     path = as_path(options.run)
-    refuse_unread(recipe, options.set)
     recipe.model_config()  # refuses wrong settings before minutes are spent on the data
     recipe.check_metric(recipe.make_objective().metric_names)
     opened = ElmoRun.resume(path, recipe)

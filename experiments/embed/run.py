@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge
 
-from experiments.epochs import EpochRecipe, fine_tuning, read_init
+from experiments.epochs import EpochRecipe, read_init
 from experiments.run import Run
 from macaron_tf.data.tasks.definitions import TASKS, Task, get_task
 from macaron_tf.errors import UserError
@@ -22,6 +22,7 @@ from macaron_tf.places import locate
 from macaron_tf.settings import INT32, Positive
 from macaron_tf.starts import Start
 from macaron_tf.tasks.vectors import Vectors
+from macaron_tf.training.config import fine_tuning
 
 # Which text is near the anchor; not a task of fine-tuning.
 TRIPLETS = Task(
@@ -152,7 +153,7 @@ def paper_recipe(name: str, objective: str | None = None) -> EmbeddingRecipe:
         objective=objective or fitting,
         batch_size=16,
         epochs=4.0 if fitting == "cosine" else 1.0,
-        training=fine_tuning(2e-5, best[fitting]),
+        training=fine_tuning(2e-5, best_metric=best[fitting]),
     )
 
 

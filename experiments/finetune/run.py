@@ -26,6 +26,7 @@ at most the updates of its table 4; 3 runs, their mean reported. Betas are its p
 
 import argparse
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
@@ -33,7 +34,7 @@ from typing import Any, ClassVar
 import keras
 
 from experiments import registry
-from experiments.epochs import EpochRecipe, fine_tuning
+from experiments.epochs import EpochRecipe
 from experiments.recipe import override
 from experiments.run import Run
 from macaron_tf.data.tasks.definitions import Task, get_task
@@ -52,6 +53,7 @@ from macaron_tf.settings import Dropout, NonNegative
 from macaron_tf.tasks import LabelledTask, Limits, SpanLimits, labelled
 from macaron_tf.tasks.labelled import embeds_languages
 from macaron_tf.training.checkpoints import read_manifest
+from macaron_tf.training.config import fine_tuning
 
 RESULT = "result.json"
 
@@ -121,7 +123,7 @@ class FinetuningRecipe(EpochRecipe):
             )
         Limits(self.max_length, language=self.language, languages=self.languages)
 
-    @property
+    @functools.cached_property
     def described(self) -> Task:
         """The task that `task` names, with the columns and classes of `table`."""
         return self.table.described(get_task(self.task, own=True))
@@ -178,7 +180,7 @@ def _epochs(task: Task, learning_rate: float, spans=None, **settings) -> Finetun
         model="bert_base",
         task=task.name,
         source=task.source,
-        training=fine_tuning(learning_rate, "score"),
+        training=fine_tuning(learning_rate, best_metric="score"),
         **settings,
     )
 

@@ -95,14 +95,12 @@ def run(options: argparse.Namespace) -> None:
     given = options.model, options.vocabulary, options.lower_case
     if options.resume:
         own = FinetuningRun.open(options.resume)
-        init = init_of_run(own, *given)
+        init, task = init_of_run(own, *given), get_task(own.recipe.task, own=True)
         recipe = own.recipe.changed(source=options.source or own.recipe.source)
         recipe = override(recipe, options.set)
     else:
-        init = read_init(options.init, *given)
-        first = preset(options.preset, get_task(options.task, own=True))
-        recipe = configure(first, init, options.source, options.set)
-    task = get_task(recipe.task, own=True)
+        init, task = read_init(options.init, *given), get_task(options.task, own=True)
+        recipe = configure(preset(options.preset, task), init, options.source, options.set)
     check_recipe(recipe, init)
     path = as_path(options.run)
     FinetuningRun.begun(path)  # refuses a run of another kind before the data are read

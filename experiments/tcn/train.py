@@ -32,10 +32,9 @@ def run(options: argparse.Namespace) -> None:
     prefix = "" if is_place(name) or name.startswith("tcn_") else "tcn_"
     base = registry.load(prefix + name, SequenceRecipe)
     task, out, models = _task(base, options), as_path(options.out), options.models or MODELS
-    # Refuses wrong settings before minutes are spent.
     recipes = [base.of_mixer(mixer, options.set) for mixer in models]
     recipes[0].check_metric([task.metric])
-    refuse_unread(recipes[0], options.set, *recipes[1:])
+    refuse_unread(recipes[0], options.set, *recipes[1:])  # before minutes are spent
     rows = []
     for seed in options.seeds or [1]:
         settings = [*options.set, f"training.seed={seed}"]
@@ -70,7 +69,6 @@ def _resume(options: argparse.Namespace) -> None:
     recipe = registry.load_given(options, SequenceRun)
     task = _task(recipe, options)
     recipe.check_metric([task.metric])
-    refuse_unread(recipe, options.set)
     data = task.open(options, recipe)
     row = _train(recipe, task, data, as_path(options.run), options.data_dir)
     print("\n".join(table(task, [row])))

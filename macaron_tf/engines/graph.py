@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.distribution import emulates_bfloat16
-from macaron_tf.errors import TextError, UserError, check_whole
+from macaron_tf.errors import TextError, UserError, check_whole, diverged
 from macaron_tf.io.progress import track
 from macaron_tf.io.serving import failed_check, failed_rows
 from macaron_tf.kernels import implementation_scope
@@ -166,7 +166,8 @@ class TaskGraph:
                 if name not in given:
                     given[name] = _repeated(name, settings[name], dtype, len(batch))
             outputs = self._run(signature, [given[name] for name in inputs], batch)
-            _refuse_nan(outputs)
+            if any(v.dtype.kind == "f" and np.isnan(v).any() for v in outputs.values()):
+                raise diverged("the model")
             for index, row in zip(batch, self.task.rows(outputs), strict=True):
                 found[index] = row
         return found
@@ -231,15 +232,6 @@ def _repeated(name: str, value: Any, dtype: tf.DType, count: int) -> np.ndarray:
         return np.full(count, value, dtype.as_numpy_dtype)
     except (TypeError, ValueError, OverflowError) as error:
         raise UserError(f"{name}={value!r} must be a number, {dtype.name}") from error
-
-
-def _refuse_nan(outputs: dict[str, np.ndarray]) -> None:
-    for name, value in outputs.items():
-        if value.dtype.kind == "f" and np.isnan(value).any():
-            raise UserError(
-                f"the model answers NaN, since its training diverged ({name}): take an earlier "
-                "checkpoint, or train again with a lower training.learning_rate"
-            )
 
 
 def columns_of(names: Sequence[str], given: Sequence[Any]) -> tuple[list[list[str]], bool]:

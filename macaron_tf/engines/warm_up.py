@@ -9,12 +9,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from macaron_tf.io.serving import EXAMPLE
+from macaron_tf.io.serving import CONTROLS, EXAMPLE
 
 # Where TensorFlow Serving looks for them, in a version's folder.
 WARMUP_REQUESTS = os.path.join("assets.extra", "tf_serving_warmup_requests")
-# Inputs of a text generator; zeros would generate nothing.
-CONTROLS = {"max_tokens": 20, "seed": 1, "temperature": 1.0, "top_p": 0.9}
 _LOG = logging.getLogger(__name__)
 
 
@@ -69,4 +67,5 @@ def typical(name: str, spec: tf.TensorSpec, text: str) -> np.ndarray:
     shape = [1 if size is None else size for size in (spec.shape if spec.shape.rank else ())]
     if spec.dtype == tf.string:
         return np.full(shape, text.encode(), dtype=np.object_)
-    return np.full(shape, CONTROLS.get(name, 0), dtype=spec.dtype.as_numpy_dtype)
+    value = {**CONTROLS, "max_tokens": 20}.get(name, 0)
+    return np.full(shape, value, dtype=spec.dtype.as_numpy_dtype)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import keras
 
-from macaron_tf.checks import check_choice
+from macaron_tf.errors import check_choice
 
 NAMES = ("scan", "loop", "xla", "native")
 

@@ -22,8 +22,7 @@ from collections.abc import Callable
 import filelock
 import tensorflow as tf
 
-from macaron_tf.checks import check_choice
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, check_choice
 from macaron_tf.io.files import cache_directory
 from macaron_tf.kernels import recurrence as reference
 from macaron_tf.kernels.recurrence import GATES

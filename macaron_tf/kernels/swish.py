@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from macaron_tf.checks import check_choice
+from macaron_tf.errors import check_choice
 from macaron_tf.kernels.choice import chosen
 from macaron_tf.kernels.recurrence import (
     GATES,

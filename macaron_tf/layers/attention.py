@@ -5,7 +5,7 @@ import math
 import keras
 from keras import ops
 
-from macaron_tf.checks import check_divisible
+from macaron_tf.errors import check_divisible
 from macaron_tf.kernels import compiled_by_xla
 from macaron_tf.layers.dense import NarrowColumns
 from macaron_tf.layers.mixer import Context, Mixer, all_of

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import keras
 
-from macaron_tf.checks import check_choice
+from macaron_tf.errors import check_choice
 from macaron_tf.layers.attention import MultiHeadAttention
 from macaron_tf.layers.config import BlockConfig, FeedForwardConfig, take_fields
 from macaron_tf.layers.feed_forward import FeedForward

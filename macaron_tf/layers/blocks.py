@@ -1,6 +1,6 @@
 """The blocks of the papers, by name."""
 
-from macaron_tf.checks import check_choice
+from macaron_tf.errors import check_choice
 from macaron_tf.layers.block import Block
 from macaron_tf.layers.gated_mlp import GatedMLP
 from macaron_tf.layers.mixer import Mixer

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
-from macaron_tf.checks import check_count
+from macaron_tf.errors import check_count
 from macaron_tf.layers.recording import Recording
 
 # (width, number) of ELMo's 2,048 filters.

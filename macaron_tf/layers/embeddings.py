@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
-from macaron_tf.checks import check_choice, check_count
+from macaron_tf.errors import check_choice, check_count
 from macaron_tf.layers.dense import Dense
 from macaron_tf.layers.norms import Dropout, normalization
 from macaron_tf.layers.positions import LearnedPositions, SinusoidalPositions

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from macaron_tf.checks import check_count, check_divisible
+from macaron_tf.errors import check_count, check_divisible
 from macaron_tf.layers.attention import MultiHeadAttention
 from macaron_tf.layers.dense import activation as activation_named
 from macaron_tf.layers.mixer import Context, Mixer

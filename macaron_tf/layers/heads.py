@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from macaron_tf.checks import check_choice
+from macaron_tf.errors import check_choice
 from macaron_tf.layers.dense import Dense
 from macaron_tf.layers.norms import Dropout, normalization
 from macaron_tf.layers.recording import Recording

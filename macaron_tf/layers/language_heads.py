@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
-from macaron_tf.checks import check_count
+from macaron_tf.errors import check_count
 from macaron_tf.layers.dense import activation as activation_named
 from macaron_tf.layers.embeddings import cluster_bounds, cluster_width
 from macaron_tf.layers.heads import Head

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from macaron_tf.checks import check_count
+from macaron_tf.errors import check_count
 from macaron_tf.layers.norms import Dropout
 from macaron_tf.layers.recording import Recording
 

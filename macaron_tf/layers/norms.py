@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from macaron_tf.checks import check_choice
+from macaron_tf.errors import check_choice
 from macaron_tf.kernels import runs_native
 from macaron_tf.kernels.choice import chosen
 

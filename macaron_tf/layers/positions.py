@@ -4,7 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from macaron_tf.checks import check_choice
+from macaron_tf.errors import check_choice
 from macaron_tf.layers.recording import Recording
 
 

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from macaron_tf.checks import check_count
+from macaron_tf.errors import check_count
 from macaron_tf.layers.attention import (
     MultiHeadAttention,
     broadcast_mask,

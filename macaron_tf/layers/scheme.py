@@ -28,7 +28,7 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from macaron_tf.checks import check_choice
+from macaron_tf.errors import check_choice
 from macaron_tf.layers.dense import activation
 
 OPERATORS = ("tokens", "memory", "channels")

@@ -2,7 +2,7 @@
 
 from keras import ops
 
-from macaron_tf.checks import check_choice
+from macaron_tf.errors import check_choice
 from macaron_tf.kernels import GATES, gated, swish_gate, swish_recurrence
 from macaron_tf.kernels.choice import chosen
 from macaron_tf.layers.mixer import Context, Mixer

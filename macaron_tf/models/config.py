@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Gt, Lt
 
-from macaron_tf.checks import check_divisible
+from macaron_tf.errors import check_divisible
 from macaron_tf.layers.blocks import BLOCKS, block_class
 from macaron_tf.layers.config import BlockConfig
 from macaron_tf.layers.embeddings import cluster_width

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from macaron_tf.checks import check_count
+from macaron_tf.errors import check_count
 from macaron_tf.layers.mixer import Context
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.encoder import Encoder

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from keras import ops
 
-from macaron_tf.checks import check_count
+from macaron_tf.errors import check_count
 from macaron_tf.layers.heads import ClassificationHead, Pooler, Pooling, SpanHead
 from macaron_tf.models.base import ENCODER_INPUTS, Model, attention_mask, padding_mask
 from macaron_tf.models.config import EncoderConfig, EncoderDecoderConfig

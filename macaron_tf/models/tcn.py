@@ -9,7 +9,7 @@ from typing import Literal
 import keras
 from keras import ops
 
-from macaron_tf.checks import check_choice
+from macaron_tf.errors import check_choice
 from macaron_tf.layers.convolution import ConvolutionBlock
 from macaron_tf.layers.embeddings import TiedEmbedding
 from macaron_tf.layers.norms import Dropout

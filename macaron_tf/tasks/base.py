@@ -43,9 +43,9 @@ class TaskKind(abc.ABC):
         self.vocabulary = vocabulary
 
     @classmethod
-    @abc.abstractmethod
     def of(cls, model: Any) -> Self | None:
         """The task of a `macaron_tf.pretrained.Pretrained`; None where it is of another kind."""
+        return None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {', '.join(self.texts)} -> answers>"
@@ -90,12 +90,18 @@ class TaskKind(abc.ABC):
 
     def with_options(self, **options: Any) -> Self:
         """A copy of the task whose graph is built with these options, such as `n_best`."""
-        given, value = next(iter(options.items()))
-        if given in self.controls:
-            raise UserError(f"{given}={value!r} is given with each text, to predict: leave it out")
-        takes = (*self.takes, *self.controls)
-        known = f"it takes {', '.join(takes)}" if takes else "leave it out"
-        raise UserError(f"{given}={value!r} is no option of a {self.name}: {known}")
+        for given in [name for name in options if name not in self.takes]:
+            said = f"{given}={options[given]!r} is"
+            if given in self.controls:
+                raise UserError(f"{said} given with each text, to predict: leave it out")
+            takes = (*self.takes, *self.controls)
+            known = f"it takes {', '.join(takes)}" if takes else "leave it out"
+            raise UserError(f"{said} no option of a {self.name}: {known}")
+        return self.changed(**options)
+
+    def changed(self) -> Self:
+        """A copy with the options in `takes` changed, for a kind that has some."""
+        return self
 
     def stream(self, text: str, **options: Any):
         """The answer to one text in parts, as they are made."""

@@ -58,11 +58,9 @@ class Classification(LabelledTask):
     def inputs(self) -> dict[str, tf.DType]:
         return dict.fromkeys(("first", "second") if self.task.second else ("text",), tf.string)
 
-    def with_options(self, **options: Any) -> Self:
-        """Takes `language`, the code of the texts' language, one that the model knows."""
-        if [*options] != ["language"]:
-            return super().with_options(**{k: v for k, v in options.items() if k != "language"})
-        limits = dataclasses.replace(self.limits, language=options["language"])
+    def changed(self, language: str) -> Self:
+        """Takes the code of the texts' language, one that the model knows."""
+        limits = dataclasses.replace(self.limits, language=language)
         return type(self)(self.task, limits, self.network, self.vocabulary, self.tuned)
 
     def prepare(self, first: tf.Tensor, second: tf.Tensor | None = None) -> tuple[dict, None]:
@@ -160,9 +158,6 @@ class Choice(Classification):
         asked = ["question"] if self.task.question else []
         choices = (f"choice{number}" for number in range(1, len(self.task.second) + 1))
         return dict.fromkeys(["context", *asked, *choices], tf.string)
-
-    def with_options(self, **options: Any) -> Self:
-        return LabelledTask.with_options(self, **options)
 
     def prepare(self, context: tf.Tensor, *texts: tf.Tensor) -> tuple[dict, None]:
         count = len(self.task.second)  # R

@@ -47,10 +47,8 @@ class Filling(OnePass):
         longest = model.trained_length or model.config.longest or _LONGEST
         return cls(model.network, model.vocabulary, longest)
 
-    def with_options(self, **options: Any) -> Self:
-        if [*options] != ["top"]:
-            return super().with_options(**{n: v for n, v in options.items() if n != "top"})
-        if type(top := options["top"]) is not int or top < 1:
+    def changed(self, top: int) -> Self:
+        if type(top) is not int or top < 1:
             raise UserError(f"top={top!r} must be a whole number of at least 1")
         return type(self)(self.network, self.vocabulary, self.longest, top)
 

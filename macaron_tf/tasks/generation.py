@@ -16,6 +16,7 @@ from macaron_tf.decoding import (
     TextGenerator,
     TextScorer,
 )
+from macaron_tf.io.serving import CONTROLS
 from macaron_tf.objectives import learnt
 from macaron_tf.special_ids import EOS, PAD
 from macaron_tf.tasks.base import TaskKind, require
@@ -56,13 +57,7 @@ class Continuation(TaskKind):
         "seed": tf.int32,
         "max_tokens": tf.int32,
     }
-    controls: ClassVar = {
-        "temperature": 1.0,
-        "top_k": 0,
-        "top_p": 1.0,
-        "seed": 1,
-        "max_tokens": 128,
-    }
+    controls: ClassVar = CONTROLS
 
     def __init__(self, generator: TextGenerator, window: int = _WINDOW):
         super().__init__(generator.model, generator.vocabulary)
@@ -118,16 +113,15 @@ class Continuation(TaskKind):
             "tokens": found["lengths"][:, 0],
         }
 
-    def stream(self, text: str, seed: int | None = None, **settings: Any) -> Iterator[str]:
-        """Yields the continuation in parts, as drawn; settings as for `GenerationConfig`."""
+    def stream(self, text: str, **settings: Any) -> Iterator[str]:
+        """Yields the continuation as drawn; settings as for `GenerationConfig`, and `seed`."""
         known = {field.name for field in dataclasses.fields(GenerationConfig)} - {"num_samples"}
+        known.add("seed")
         if unknown := settings.keys() - known:
             return self.with_options(**{name: settings[name] for name in sorted(unknown)})
         given = {**self.controls, **settings}
-        drawn = given.pop("seed")
-        return self.generator.stream(
-            text, GenerationConfig(**given), drawn if seed is None else seed
-        )
+        seed = given.pop("seed")
+        return self.generator.stream(text, GenerationConfig(**given), seed)
 
     def likelihoods(self, texts: Sequence[str]) -> list[dict[str, float]]:
         if isinstance(self.generator, SequenceGenerator):

@@ -4,7 +4,7 @@ import abc
 import dataclasses
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -114,10 +114,6 @@ class LabelledTask(OnePass):
     ):
         super().__init__(network, vocabulary)
         self.task, self.limits, self.tuned = task, limits, tuned
-
-    @classmethod
-    def of(cls, model: Any) -> Self | None:
-        return None  # `task_of` makes the tasks that a model.json describes
 
     def description(self) -> dict[str, Any]:
         """The task and limits as model.json keeps them, for `task_of`."""

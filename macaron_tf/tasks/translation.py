@@ -64,10 +64,8 @@ class Translation(TaskKind):
             decoding = BeamSearchConfig(**model.decoding)
         return cls(model.network, model.vocabulary, decoding)
 
-    def with_options(self, compiled: bool = False, **fields: Any) -> Self:
+    def changed(self, compiled: bool = False, **fields: Any) -> Self:
         """Takes the fields of `BeamSearchConfig`, and `compiled`."""
-        if fields.keys() - {*self.takes}:
-            return super().with_options(**{n: v for n, v in fields.items() if n not in self.takes})
         decoding = dataclasses.replace(self.decoding, **fields)
         return type(self)(self.network, self.vocabulary, decoding, compiled or self.compiled)
 

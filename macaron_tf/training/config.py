@@ -1,7 +1,7 @@
 """The settings of training."""
 
 import dataclasses
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Le, Lt
 
@@ -99,3 +99,11 @@ class TrainingConfig(Settings):
                 f"schedule_end={end} must be below training.learning_rate={self.learning_rate}, in "
                 f"the linear or cosine schedule, not {self.schedule}"
             )
+
+
+def fine_tuning(learning_rate: float, **changes: Any) -> TrainingConfig:
+    """BERT's Adam for fine-tuning, linearly to 0; steps and warm-up follow from the epochs."""
+    settings = dict(schedule="linear", warmup_steps=0, warmup_start=0.0, beta_2=0.999)
+    # A checkpoint is 3 times the model; the best one is kept besides.
+    settings |= dict(epsilon=1e-6, weight_decay=0.01, keep_last=1)
+    return TrainingConfig(learning_rate=learning_rate, **settings | changes)

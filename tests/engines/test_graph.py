@@ -14,6 +14,7 @@ from macaron_tf.models import (
     PretrainingEncoder,
     catalog,
 )
+from macaron_tf.places import load
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.text.byte_pairs import BytePairVocabulary
 from macaron_tf.text.wordpiece import WordPieceVocabulary
@@ -44,6 +45,20 @@ def pairs(classifier) -> Pretrained:
 @pytest.fixture(scope="module")
 def writer() -> Pretrained:
     return loaded(LanguageModel, "gpt2_tiny", BYTES)
+
+
+def test_an_encoder_is_fine_tuned_and_answers(tmp_path):
+    model = loaded(PretrainingEncoder, "bert_tiny")
+    before, texts, labels = model.encoder.get_weights(), ["a b", "c d"] * 8, ["one", "two"] * 8
+    tuned = model.fine_tune(texts, labels, epochs=8, learning_rate=1e-3, batch_size=8)
+    found = tuned.predict(texts[:2])
+    assert [answer["label"] for answer in found] == ["one", "two"]
+    for one, other in zip(model.encoder.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(one, other)
+    tuned.save_pretrained(tmp_path / "tuned")
+    assert load(tmp_path / "tuned").predict(texts[:2]) == found
+    refuses("16 texts and 1 labels of 1 classes", model.fine_tune, texts, ["one"])
+    refuses("no text", model.fine_tune, [("a", "b")], ["one"])
 
 
 def test_lists_arrays_tensors_and_data_sets_are_alike(classifier):

@@ -20,8 +20,8 @@ import tensorflow as tf
 from experiments.pretrain.__main__ import main as pretrain
 from experiments.translate.__main__ import main as translate
 from macaron_tf.distribution.mesh import parse_mesh
-from macaron_tf.engines.warm_up import CONTROLS
 from macaron_tf.errors import UserError
+from macaron_tf.io.serving import CONTROLS
 from macaron_tf.places import load
 from macaron_tf.training import build_fit_model, train
 from macaron_tf.training.progress import read_lines
