@@ -1,4 +1,4 @@
-"""T5, BART and MarianMT of Hugging Face."""
+"""T5, BART, MarianMT and Pegasus of Hugging Face."""
 
 import dataclasses
 import pathlib
@@ -22,6 +22,7 @@ from macaron_tf.interop.arrays import (
     transformer_layer,
 )
 from macaron_tf.interop.vocabularies import read_t5_vocabulary, read_vocabulary
+from macaron_tf.models.config import EncoderDecoderConfig
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import PieceVocabulary
@@ -34,6 +35,7 @@ _KINDS = {
     "t5": ("t5_small", "span_corruption"),
     "bart": ("bart_base", "denoising"),
     "marian": ("transformer_base", None),
+    "pegasus": ("transformer_base", None),
 }
 _FEED_FORWARDS = {"relu": "relu", "gated-gelu": "gelu_tanh", "gated-silu": "silu"}
 _STACKS = {"encoder": "source_embeddings", "decoder": "target_embeddings"}
@@ -50,7 +52,21 @@ def _t5_settings(config: ForeignConfig) -> dict[str, Any]:
     }
 
 
-def _t5_table(gated: bool) -> Table:
+def _t5_fields(config: EncoderDecoderConfig) -> dict[str, Any]:
+    """The inverse of `_t5_settings`, and what `_read` finds by the weights."""
+    proj = {name: ours for name, ours in _FEED_FORWARDS.items() if ours == config.activation}
+    proj = [name for name in proj if name.startswith("gated-") == config.gated]
+    return {
+        "num_decoder_layers": config.num_decoder_layers,
+        "d_kv": config.head_dim or config.hidden_dim // config.num_heads,
+        **({"feed_forward_proj": proj[0]} if proj else {}),
+        "is_gated_act": config.gated,
+        "tie_word_embeddings": config.tied,
+        "scale_decoder_outputs": config.scaled_logits,
+    }
+
+
+def t5_table(gated: bool) -> Table:
     table = {}
     for stack in _STACKS:
         last = 2 if stack == "decoder" else 1  # the feed-forward is the last of its layer's parts
@@ -71,6 +87,15 @@ def _t5_table(gated: bool) -> Table:
             f"{stack}/final_norm": f"{stack}.final_layer_norm",
         }
     return table
+
+
+def _equal_sizes(config: EncoderDecoderConfig) -> dict[str, Any]:
+    """The fields that `_check_equal_sizes` reads."""
+    return {
+        "vocab_size": config.vocab_size,
+        "decoder_attention_heads": config.num_heads,
+        "decoder_ffn_dim": config.feed_forward_dim,
+    }
 
 
 def _check_equal_sizes(config: ForeignConfig) -> None:
@@ -94,6 +119,21 @@ def _bart_settings(config: ForeignConfig) -> dict[str, Any]:
     }
 
 
+def _bart_fields(config: EncoderDecoderConfig) -> dict[str, Any]:
+    """The inverse of `_bart_settings`."""
+    return {
+        **_equal_sizes(config),
+        "max_position_embeddings": config.max_length,
+        "scale_embedding": config.embedding_scale,
+    }
+
+
+def _marian_fields(config: EncoderDecoderConfig) -> dict[str, Any]:
+    """The inverse of `_marian_settings`; its positions are computed, up to a greatest length."""
+    length = {"max_position_embeddings": config.max_length, "static_position_embeddings": True}
+    return {**_equal_sizes(config), **length, "scale_embedding": True}
+
+
 def _marian_settings(config: ForeignConfig) -> dict[str, Any]:
     # MarianConfig's default is not to scale; all MarianMT models do.
     scale = {"scale_embedding": config.get("scale_embedding", False)}
@@ -108,7 +148,11 @@ def _bart_table() -> Table:
     for stack, embeddings in _STACKS.items():
         positions = f"model.{stack}.embed_positions.weight"
         table |= {
-            f"{embeddings}/positions/table": Raw(positions, transform=lambda t: t[_BART_OFFSET:]),
+            f"{embeddings}/positions/table": Raw(
+                positions,
+                transform=lambda table: table[_BART_OFFSET:],
+                inverse=lambda table: np.pad(table, ((_BART_OFFSET, 0), (0, 0))),
+            ),
             f"{embeddings}/norm": f"model.{stack}.layernorm_embedding",
             **transformer_layer(
                 f"model.{stack}.layers.{{}}.",
@@ -120,6 +164,7 @@ def _bart_table() -> Table:
                 "encoder_attn_layer_norm",
                 ours=f"{stack}/block_{{}}",
             ),
+            f"{stack}/final_norm": f"model.{stack}.layer_norm",
         }
     return table
 
@@ -140,6 +185,7 @@ _BART = Family(
     },
     fixed={**_POST, "positions": "learned", "embedding_norm": True},
     derived=_bart_settings,
+    underived=_bart_fields,
     required={
         "normalize_before": False,
         "add_final_layer_norm": False,
@@ -147,11 +193,19 @@ _BART = Family(
         "tie_word_embeddings": True,
     },
 )
+_MARIAN = dataclasses.replace(
+    _BART,
+    name="MarianMT",
+    fixed={**_POST, "position_layout": "concatenated"},
+    derived=_marian_settings,
+    underived=_marian_fields,
+    required={**_BART.required, "normalize_embedding": False, "static_position_embeddings": True},
+)
 FAMILIES: Mapping[str, Family] = {
     "t5": Family(
         name="T5",
         tokens=("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"),
-        table=_t5_table(gated=False),
+        table=t5_table(gated=False),
         settings={
             "hidden_dim": ("d_model", None),
             "feed_forward_dim": ("d_ff", None),
@@ -173,26 +227,24 @@ FAMILIES: Mapping[str, Family] = {
             "initializer": "lecun_normal",
         },
         derived=_t5_settings,
+        underived=_t5_fields,
         required={"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128},
         output="lm_head.weight",
     ),
     "bart": _BART,
-    "marian": dataclasses.replace(
-        _BART,
-        name="MarianMT",
-        fixed={**_POST, "position_layout": "concatenated"},
-        derived=_marian_settings,
-        required={
-            **_BART.required,
-            "normalize_embedding": False,
-            "static_position_embeddings": True,
-        },
+    "marian": _MARIAN,
+    # MarianMT with norms before the sub-layers.
+    "pegasus": dataclasses.replace(
+        _MARIAN,
+        name="Pegasus",
+        fixed={**_MARIAN.fixed, "norm": "pre"},
+        required={**_MARIAN.required, "normalize_before": True, "add_final_layer_norm": True},
     ),
 }
 
 
 def read_encoder_decoder(directory: str | pathlib.Path) -> Pretrained:
-    """Reads a T5, a BART or a MarianMT as `save_pretrained` writes it.
+    """Reads a T5, a BART, a MarianMT or a Pegasus as `save_pretrained` writes it.
 
     Our ids of a T5 or BART with a tokenizer are its vocabulary's, T5's sentinels behind them. Of
     others they are PAD=0, UNK=1, BOS=2 (which is their decoder's start), EOS=3, then the rest in
@@ -200,21 +252,22 @@ def read_encoder_decoder(directory: str | pathlib.Path) -> Pretrained:
 
     Args:
         directory: as for `read_encoder`, for text with `spiece.model`, or `vocab.json` and
-            `merges.txt`, or `tokenizer.json`. A Marian's tokenizer has no counterpart here.
+            `merges.txt`, or `tokenizer.json`. MarianMT's and Pegasus's have no counterpart here.
     """
     directory = pathlib.Path(directory)
     config = ForeignConfig.of_directory(directory, FAMILIES)
     kind, vocabulary, ids, more = config.get("model_type"), None, None, {}
-    if kind != "marian" and any((directory / name).is_file() for name in _TOKENIZERS):
+    if kind in ("t5", "bart") and any((directory / name).is_file() for name in _TOKENIZERS):
         if kind == "t5":
             vocabulary, pieces, sentinels = read_t5_vocabulary(directory)
             ids, more["sentinels"] = _table_ids(vocabulary, pieces, sentinels), len(sentinels)
         else:
             vocabulary, pieces = read_vocabulary(directory)
             ids = _table_ids(vocabulary, pieces)
-            # A source is <s> text </s>, an answer follows </s> <s>.
             start, end = vocabulary.cls_id, vocabulary.sep_id
-            more["ends"] = {"source_start": (start,), "answer_start": (end, start)}
+            if config.get("decoder_start_token_id") != pieces[start]:
+                # A source is <s> text </s>, an answer follows </s> <s>.
+                more["ends"] = {"source_start": (start,), "answer_start": (end, start)}
     read = _read(FAMILIES[kind].arrays(directory), config, ids)
     return dataclasses.replace(read, vocabulary=vocabulary, **more)
 
@@ -267,7 +320,7 @@ def _read(arrays: TorchArrays, config: ForeignConfig, ids: np.ndarray | None) ->
     say_spare_rows(arrays.array(*family.tokens), len(np.unique(ids)))
     table = {**family.table, "embedding/table": tokens}
     if settings.get("gated"):
-        table |= _t5_table(gated=True)
+        table |= t5_table(gated=True)
     if family.output:
         output = chosen(arrays.array(family.output)) if arrays.has(family.output) else tokens
         settings["tied"] = np.array_equal(output, tokens)

@@ -8,16 +8,23 @@ from etils import epath
 
 from macaron_tf.errors import UserError, needed
 from macaron_tf.interop.arrays import json_bytes
+from macaron_tf.interop.write_encoder_decoders import sequence_folder
 from macaron_tf.interop.write_encoders import ENCODERS, encoder_folder
+from macaron_tf.interop.write_language_models import LANGUAGE_MODELS, language_folder
 from macaron_tf.interop.writing import HuggingFaceFolder
-from macaron_tf.models.config import EncoderConfig
+from macaron_tf.models.config import EncoderConfig, EncoderDecoderConfig
+from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.models.model_card import hub_card
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.training import checkpoints
 from macaron_tf.training.state import require_room
 
 # The networks of a configuration, and the function that makes their folder.
-_FOLDERS = ((ENCODERS, EncoderConfig, encoder_folder),)
+_FOLDERS = (
+    (ENCODERS, EncoderConfig, encoder_folder),
+    (LANGUAGE_MODELS, EncoderConfig, language_folder),
+    (EncoderDecoder, EncoderDecoderConfig, sequence_folder),
+)
 
 
 def hugging_face_folder(model: Pretrained) -> HuggingFaceFolder:

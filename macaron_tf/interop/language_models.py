@@ -18,17 +18,14 @@ from macaron_tf.interop.arrays import (
     Family,
     ForeignConfig,
     Raw,
+    Table,
     assign_weights,
     built,
     rows,
     say_spare_rows,
     transformer_layer,
 )
-from macaron_tf.interop.vocabularies import (
-    read_gpt2_vocabulary,
-    read_gpt_vocabulary,
-    read_vocabulary,
-)
+from macaron_tf.interop.vocabularies import read_language_vocabulary, read_vocabulary
 from macaron_tf.layers.heads import Pooler
 from macaron_tf.models.language_model import LanguageModel
 from macaron_tf.models.segment_memory import TwoStreamModel
@@ -66,6 +63,7 @@ _GPT2 = Family(
     },
     fixed={**_CAUSAL, "norm": "pre", "scaled_outputs": True},
     derived=_inner,
+    underived=lambda config: {"n_inner": config.feed_forward_dim},
     required={
         "scale_attn_weights": True,
         "scale_attn_by_inverse_layer_idx": False,
@@ -89,6 +87,7 @@ LANGUAGE_FAMILIES: Mapping[str, Family] = {
         table={"embeddings/positions": "positions_embed", **_LAYERS},
         settings={**_GPT2.settings, "activation": ("afn", "gelu", _GPT_ACTIVATIONS)},
         fixed={**_CAUSAL, "norm": "post"},
+        underived=lambda config: {},  # always four times as wide
         starts=False,
     ),
     "gpt2": _GPT2,
@@ -113,8 +112,8 @@ def read_language_model(directory: str | pathlib.Path) -> Pretrained:
     tokens = arrays.array(*family.tokens)  # (V', D)
     vocabulary, ids = None, np.concatenate([np.full(SPECIAL, -1), np.arange(len(tokens))])
     if family.starts or any((directory / n).is_file() for n in ("vocab.json", "tokenizer.json")):
-        read = read_gpt2_vocabulary if family.starts else read_gpt_vocabulary
-        vocabulary, ids = read(directory)
+        vocabulary, ids, starts = read_language_vocabulary(directory, family.starts)
+        family = dataclasses.replace(family, starts=starts)
     return import_language_model(arrays, family, settings, vocabulary, ids)
 
 
@@ -152,41 +151,61 @@ def import_language_model(
 
 
 # XLNet's ids of padding, unknown, [CLS], [SEP] and [MASK], in our order.
-_XLNET_SPECIAL = (5, 0, 3, 4, 6)
+XLNET_SPECIAL = (5, 0, 3, 4, 6)
 _XLNET_SUMMARY = "sequence_summary.summary"  # the counterpart of BERT's pooler
 
 
 def _per_head(name: str) -> Raw:
-    # (H, d) -> (H, 1, d)
-    return Raw(f"layer.{{}}.rel_attn.{name}", transform=lambda bias: bias[:, None])
+    return Raw(
+        f"layer.{{}}.rel_attn.{name}",
+        transform=lambda bias: bias[:, None],  # (H, d) -> (H, 1, d)
+        inverse=lambda bias: bias[:, 0],
+    )
 
 
-def _flat(*names: str, turned: bool = False) -> Raw:
+def _flat(*names: str, heads: int, turned: bool = False) -> Raw:
     """Kernels `(D, H, d)` as `(D, H d)`, or turned as `(H d, D)`."""
 
     def flat(kernel: np.ndarray) -> np.ndarray:
         kernel = kernel.reshape(len(kernel), -1)  # (D, H, d) -> (D, H d)
         return kernel.T if turned else kernel
 
-    return Raw(*(f"layer.{{}}.rel_attn.{name}" for name in names), transform=flat)
+    def split(kernel: np.ndarray) -> np.ndarray:
+        kernel = kernel.T if turned else kernel
+        return kernel.reshape(len(kernel), heads, -1)  # (D, H d) -> (D, H, d)
+
+    places = (f"layer.{{}}.rel_attn.{name}" for name in names)
+    return Raw(*places, transform=flat, inverse=split)
 
 
-_XLNET = Family(
-    name="XLNet",
-    tokens=("word_embedding.weight",),
-    table={
-        "query_vector": Raw("mask_emb", transform=np.ravel),
-        "attention/query/kernel": _flat("q"),
-        "attention/key_value/kernel": _flat("k", "v"),
-        "attention/distance/kernel": _flat("r"),
-        "attention/output/kernel": _flat("o", turned=True),
+def _swapped(vectors: np.ndarray) -> np.ndarray:
+    return vectors.transpose(1, 0, 2)  # (2, H, d) -> (H, 2, d), and back
+
+
+def xlnet_attention(heads: int) -> Table:
+    """The table of XLNet's attention."""
+    return {
+        "attention/query/kernel": _flat("q", heads=heads),
+        "attention/key_value/kernel": _flat("k", "v", heads=heads),
+        "attention/distance/kernel": _flat("r", heads=heads),
+        "attention/output/kernel": _flat("o", heads=heads, turned=True),
         "attention/content_bias": _per_head("r_w_bias"),
         "attention/distance_bias": _per_head("r_r_bias"),
         "attention/segment_bias": _per_head("r_s_bias"),
-        # (2, H, d) -> (H, 2, d)
         "attention/segment_vectors": Raw(
-            "layer.{}.rel_attn.seg_embed", transform=lambda vectors: vectors.transpose(1, 0, 2)
+            "layer.{}.rel_attn.seg_embed", transform=_swapped, inverse=_swapped
         ),
+    }
+
+
+XLNET = Family(
+    name="XLNet",
+    tokens=("word_embedding.weight",),
+    table={
+        "query_vector": Raw(
+            "mask_emb", transform=np.ravel, inverse=lambda vector: vector[None, None]
+        ),
+        **xlnet_attention(1),  # read alike for any number of heads
         "attention_0/norm": "layer.{}.rel_attn.layer_norm",
         "feed_forward/inner": "layer.{}.ff.layer_1",
         "feed_forward/outer": "layer.{}.ff.layer_2",
@@ -207,13 +226,14 @@ _XLNET = Family(
     },
     fixed={"positions": "transformer_xl", "embedding_norm": False, "summary": "last"},
     derived=lambda config: {"clamp_length": max(config.number("clamp_len", -1), 0) or None},
+    underived=lambda config: {"clamp_len": config.clamp_length or -1},
     required={
         "attn_type": "bi",
         "bi_data": False,
         "same_length": False,
         "untie_r": True,
         "tie_word_embeddings": True,
-        "pad_token_id": _XLNET_SPECIAL[0],
+        "pad_token_id": XLNET_SPECIAL[0],
     },
     prefix="transformer.",
     output="lm_loss.weight",
@@ -231,13 +251,13 @@ def read_xlnet(directory: str | pathlib.Path) -> Pretrained:
     """
     directory = pathlib.Path(directory)
     config = ForeignConfig.of_directory(directory, ("xlnet",))
-    settings, arrays = _XLNET.read_settings(config), _XLNET.arrays(directory)
-    tokens = arrays.array(*_XLNET.tokens)  # (V', D)
-    if len(tokens) <= max(_XLNET_SPECIAL):
+    settings, arrays = XLNET.read_settings(config), XLNET.arrays(directory)
+    tokens = arrays.array(*XLNET.tokens)  # (V', D)
+    if len(tokens) <= max(XLNET_SPECIAL):
         raise UserError(
             f"{config.where} is of {len(tokens)} tokens, fewer than XLNet's special ones."
         )
-    ids = np.array([*_XLNET_SPECIAL, *np.setdiff1d(np.arange(len(tokens)), _XLNET_SPECIAL)])
+    ids = np.array([*XLNET_SPECIAL, *np.setdiff1d(np.arange(len(tokens)), XLNET_SPECIAL)])
     vocabulary = None
     if any((directory / name).is_file() for name in ("spiece.model", "tokenizer.json")):
         vocabulary, found = read_vocabulary(directory)
@@ -250,7 +270,7 @@ def read_xlnet(directory: str | pathlib.Path) -> Pretrained:
     memory_length = config.get("mem_len") or 384  # positions; some files leave it out
     network = built(TwoStreamModel, {**settings, "vocab_size": size}, memory_length)
     table = {
-        **_XLNET.table,
+        **XLNET.table,
         "tokens/table": rows(ids, size)(tokens),
         "language_head/bias": Raw("lm_loss.bias", transform=rows(ids, size, UNUSED_TOKEN_BIAS)),
     }
@@ -261,7 +281,7 @@ def read_xlnet(directory: str | pathlib.Path) -> Pretrained:
         pooler = Pooler(name="pooler")
         pooler.build((None, None, network.config.hidden_dim))
         assign_weights(pooler, arrays, table)
-    unread = _XLNET.check_rest(arrays)
+    unread = XLNET.check_rest(arrays)
     return Pretrained(
         network,
         "xlnet_base",

@@ -184,11 +184,15 @@ def unigram_files(
     model = sentencepiece_model_pb2.ModelProto.FromString(vocabulary.proto)
     pieces = [(piece.piece, piece.score) for piece in model.pieces]
     pieces[: len(special)] = [(name, 0.0) for name in special.values()]
-    order = np.argsort(ids, kind="stable")
-    if not np.array_equal(np.asarray(ids)[order], np.arange(len(ids))):
+    order = np.full(ids.max() + 1, -1)
+    known = np.flatnonzero(ids >= 0)
+    order[ids[known]] = known  # of ours that share an id the last one
+    if (order < 0).any():
         raise UserError("the other library's ids are not those of the pieces in a row")
     pieces = [pieces[number] for number in order]
     numbers = {name: number for number, (name, _) in enumerate(pieces)}
+    model_file = _renumbered(model, special, order)
+    special = {field: name for field, name in special.items() if name in numbers}
     unknown = special["unk_token"]
     byte_fallback = vocabulary.byte_fallback
     if vocabulary.model_type == "unigram":
@@ -222,7 +226,7 @@ def unigram_files(
     }
     named = {name: numbers[name] for name in special.values()}
     return {
-        "spiece.model": _renumbered(model, special, order),
+        "spiece.model": model_file,
         **assembled(vocabulary, ids, parts, options, special, named, max_length, segments),
     }
 

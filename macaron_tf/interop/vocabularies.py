@@ -254,6 +254,20 @@ def read_gpt_vocabulary(directory: pathlib.Path) -> tuple[CharacterPairVocabular
     return _with_added(CharacterPairVocabulary(kept, merges), found, ids), ids
 
 
+def read_language_vocabulary(
+    directory: pathlib.Path, gpt2: bool
+) -> tuple[PieceVocabulary, np.ndarray, bool]:
+    """The vocabulary of a GPT-2 or GPT, their id for each of ours, and whether [CLS] begins texts.
+
+    One that was written here has a piece of its own for [CLS], and may be of any kind.
+    """
+    if _Tokenizer(directory, ["vocab.json", "tokenizer.json"]).token("cls_token"):
+        vocabulary, ids = read_vocabulary(directory)
+        return vocabulary, np.arange(vocabulary.pieces) if ids is None else ids, True
+    read = read_gpt2_vocabulary if gpt2 else read_gpt_vocabulary
+    return *read(directory), gpt2
+
+
 def read_xlm_vocabulary(
     directory: pathlib.Path, languages: Sequence[str] = ()
 ) -> tuple[MosesPairVocabulary, np.ndarray]:
@@ -272,8 +286,8 @@ def read_t5_vocabulary(directory: pathlib.Path) -> tuple[PieceVocabulary, np.nda
     """Reads T5's tokenizer: SentencePiece's unigrams, followed by sentinels.
 
     Returns:
-        The vocabulary; at each of its ids theirs, `(V',)` int, -1 for [MASK], for which they have
-        none, and for [CLS] that of padding, with which their decoder begins; their ids of the
+        The vocabulary; at each of its ids theirs, `(V',)` int; of T5's own -1 for [MASK], for which
+        it has none, and for [CLS] that of padding, with which its decoder begins; their ids of the
         sentinels, `<extra_id_0>` first.
     """
     found = _Tokenizer(directory, ["spiece.model"])
@@ -286,8 +300,13 @@ def read_t5_vocabulary(directory: pathlib.Path) -> tuple[PieceVocabulary, np.nda
         sentinels = {number: len(names) + count - 1 - number for number in range(count)}
     usual = {"pad_token": ("<pad>",), "unk_token": ("<unk>",), "eos_token": ("</s>",)}
     pad, unknown, end = map(names.index, found.special(names, usual))
-    rest = np.setdiff1d(np.arange(len(names)), [pad, unknown, end, *sentinels.values()])
-    ids = np.array([pad, unknown, pad, end, -1, *rest])
+    # One that was written here has pieces of its own for [CLS] and [MASK].
+    given = (found.token(field) for field in ("cls_token", "mask_token"))
+    start, mask = (names.index(name) if name in names else None for name in given)
+    own = [number for number in (start, mask) if number is not None]
+    rest = np.setdiff1d(np.arange(len(names)), [pad, unknown, end, *own, *sentinels.values()])
+    first = [pad, unknown, pad if start is None else start, end, -1 if mask is None else mask]
+    ids = np.array([*first, *rest])
     vocabulary = SentencePieceVocabulary(_reordered(model, pieces, ids))
     vocabulary = _with_added(vocabulary, found, ids)
     return vocabulary, ids, np.array([sentinels[number] for number in sorted(sentinels)], int)

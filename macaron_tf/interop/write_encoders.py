@@ -15,6 +15,8 @@ from macaron_tf.interop.tokenizer_files import tokenizer_files
 from macaron_tf.interop.writing import (
     HuggingFaceFolder,
     fitting,
+    label_fields,
+    label_names,
     layer_state,
     their_rows,
     written_settings,
@@ -191,16 +193,10 @@ class _Encoder:
         """The names of a head's classes."""
         if not isinstance(self.network, EncoderClassifier | EncoderTagger):
             return {}
-        outputs = self.network.head.num_classes
         fields = {"classifier_dropout": self.network.head.dropout}
-        if isinstance(self.network, EncoderClassifier):
-            kind = "single_label_classification" if outputs > 1 else "regression"
-            fields["problem_type"] = kind
-        names = self.model.labels or tuple(self._task.get("labels", ()))
-        if len(names) != outputs:
-            names = [f"LABEL_{number}" for number in range(outputs)]
-        numbers = {name: number for number, name in enumerate(names)}
-        return {**fields, "id2label": dict(enumerate(names)), "label2id": numbers}
+        if isinstance(self.network, EncoderTagger):
+            return {**fields, **label_names(self.model, self.network.head)}
+        return {**fields, **label_fields(self.model, self.network.head)}
 
     @property
     def _task(self) -> Mapping[str, Any]:

@@ -9,7 +9,9 @@ import numpy as np
 
 from macaron_tf.errors import UserError
 from macaron_tf.interop.arrays import Family, ForeignConfig, Raw, Table, Transform, entry_of
+from macaron_tf.layers.heads import ClassificationHead
 from macaron_tf.models.config import FREE, StackConfig, differing_fields
+from macaron_tf.pretrained import Pretrained
 from macaron_tf.settings import hints_of
 
 # Fields of which no output depends.
@@ -48,13 +50,18 @@ class HuggingFaceFolder:
 
 
 def layer_state(
-    layer: keras.layers.Layer, table: Table, prefix: str = "", linear: bool = True
+    layer: keras.layers.Layer,
+    table: Table,
+    prefix: str = "",
+    linear: bool = True,
+    changed: Callable[[keras.Variable, np.ndarray], np.ndarray] = lambda variable, array: array,
 ) -> dict[str, np.ndarray]:
     """The weights of a built layer by a PyTorch model's names: the inverse of `assign_weights`.
 
     Args:
         prefix: of all names.
         linear: see `TorchArrays`.
+        changed: a variable's array in another order of channels.
 
     Raises:
         UserError: the table has nothing for a weight.
@@ -64,7 +71,7 @@ def layer_state(
         entry, names, part = entry_of(variable.path, table)
         if not names:
             raise UserError(f"Hugging Face's model has no place for the weight {variable.path}.")
-        array = keras.ops.convert_to_numpy(variable).astype("float32")
+        array = changed(variable, keras.ops.convert_to_numpy(variable).astype("float32"))
         parts = np.split(array, len(names), axis=-1)
         if isinstance(entry, Raw):
             parts = [entry.inverse(value) for value in parts]
@@ -74,6 +81,21 @@ def layer_state(
             parts = [value.T if linear and part == "kernel" else value for value in parts]
         state |= {f"{prefix}{name}": value for name, value in zip(names, parts, strict=True)}
     return state
+
+
+def label_names(model: Pretrained, head: ClassificationHead) -> dict[str, Any]:
+    """The fields with the names of a head's classes."""
+    names = model.labels or tuple(model.labelled.get("task", {}).get("labels", ()))
+    if len(names) != head.num_classes:
+        names = [f"LABEL_{number}" for number in range(head.num_classes)]
+    numbers = {name: number for number, name in enumerate(names)}
+    return {"id2label": dict(enumerate(names)), "label2id": numbers}
+
+
+def label_fields(model: Pretrained, head: ClassificationHead) -> dict[str, Any]:
+    """The fields of a head that gives a text a class, or with one class a number."""
+    kind = "single_label_classification" if head.num_classes > 1 else "regression"
+    return {"problem_type": kind, **label_names(model, head)}
 
 
 def their_rows(ids: np.ndarray, missing: float = 0.0) -> Transform:
@@ -106,7 +128,11 @@ def written_settings(family: Family, config: StackConfig) -> dict[str, Any]:
 def misfits(family: Family, config: StackConfig) -> dict[str, Any]:
     """Our settings, with values, that a family's models do not have; {} = the family fits."""
     config = _plain(config)
-    fields = ForeignConfig(written_settings(family, config), family.name)
+    written = written_settings(family, config)
+    for ours, (theirs, default, *_) in family.settings.items():
+        if default is None and theirs not in written:  # none of their choices
+            return {ours: getattr(config, ours)}
+    fields = ForeignConfig(written, family.name)
     read = type(config)(vocab_size=config.vocab_size, **family.read_settings(fields))
     found = differing_fields(config, _plain(read))
     return {name: value for name, value in found.items() if name not in _WITHOUT_EFFECT}

@@ -1,0 +1,175 @@
+"""Tokenizers of models that write text, as Hugging Face's files: other rows than an encoder's."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from macaron_tf.interop.arrays import json_bytes
+from macaron_tf.interop.tokenizer_files import FIELDS, merged_files, tokenizer_files, unigram_files
+from macaron_tf.special_ids import BOS, PAD
+from macaron_tf.text import PieceVocabulary
+from macaron_tf.text.byte_pairs import WORD_END, CharacterPairVocabulary
+from macaron_tf.text.sentencepiece import SentencePieceVocabulary
+
+_END = "<|endoftext|>"  # GPT-2's one special piece
+_NAMES = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+
+
+def language_tokenizer(
+    vocabulary: PieceVocabulary,
+    ids: np.ndarray,
+    max_length: int | None,
+    starts: bool,
+    ends: bool = False,
+) -> dict[str, bytes]:
+    """The files for a language model.
+
+    Args:
+        ids: `(V',)` int, their id for each of ours, -1 for none.
+        starts: whether a text begins with [CLS].
+        ends: whether it ends with [SEP], as a classifier's.
+    """
+    if isinstance(vocabulary, CharacterPairVocabulary):
+        return _gpt(vocabulary, ids, max_length)
+    if (ids < 0).any():  # GPT-2's own, whose rows are texts alone
+        names = [None, None, _END, _END, None, *vocabulary.units]
+        fields = ("bos_token", "eos_token", "unk_token", "cls_token", "sep_token")
+        nothing = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False}
+        special = dict.fromkeys(fields, _END)
+        files = merged_files(vocabulary, names, special, ids, max_length, processor=nothing)
+        return _changed(files, {}, {"cls_token": None, "sep_token": None})
+    files = tokenizer_files(vocabulary, ids, max_length=max_length, segments=False)
+    after = ["sep_token"] if ends else []
+    return _rows(files, before=["cls_token"] if starts else [], after=after)
+
+
+def sequence_tokenizer(
+    vocabulary: PieceVocabulary,
+    ids: np.ndarray,
+    max_length: int | None,
+    starts: bool,
+    sentinels: Sequence[int] = (),
+) -> dict[str, bytes]:
+    """The files for the sources of an encoder-decoder: each ends with [SEP].
+
+    Args:
+        ids: see `language_tokenizer`.
+        starts: whether a source begins with [CLS].
+        sentinels: their ids of T5's sentinels.
+    """
+    if isinstance(vocabulary, SentencePieceVocabulary):
+        names = [*_NAMES]
+        if ids[BOS] == ids[PAD]:  # T5's own, whose padding begins an answer
+            names[BOS] = names[PAD]
+        count = 4 if vocabulary.mask_id is None else 5  # a translator's has no [MASK]
+        special = dict(zip(FIELDS[:count], names[:count], strict=True))
+        files = unigram_files(vocabulary, special, ids, max_length)
+    else:
+        files = tokenizer_files(vocabulary, ids, max_length=max_length, segments=False)
+    files = _rows(files, before=["cls_token"] if starts else [], after=["sep_token"])
+    if not len(sentinels):
+        return files
+    names = {f"<extra_id_{n}>": int(number) for n, number in enumerate(sentinels)}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    added = json.loads(files["tokenizer.json"])["added_tokens"]
+    added += [{"id": n, "content": name, **flags, "special": True} for name, n in names.items()]
+    added.sort(key=lambda token: token["id"])
+    return _changed(files, {"added_tokens": added}, {"additional_special_tokens": [*names]})
+
+
+def padded_with_start(files: dict[str, bytes]) -> dict[str, bytes]:
+    """The files of a tokenizer whose padding is the piece that begins an answer."""
+    start = json.loads(files["tokenizer_config.json"])["bos_token"]
+    return _changed(files, {}, {"pad_token": start})
+
+
+def _rows(files: dict[str, bytes], before: Sequence[str], after: Sequence[str]) -> dict[str, bytes]:
+    """An encoder's files, for rows of one text between special pieces, named by their fields."""
+    config, whole = (
+        json.loads(files[name]) for name in ("tokenizer_config.json", "tokenizer.json")
+    )
+    numbers = {token["content"]: token["id"] for token in whole["added_tokens"]}
+    ends = {"bos_token": config["cls_token"], "eos_token": config["sep_token"]}
+
+    def piece(field: str) -> dict[str, Any]:
+        return {"SpecialToken": {"id": config[field], "type_id": 0}}
+
+    def text(name: str) -> list[dict[str, Any]]:
+        own = {"Sequence": {"id": name, "type_id": 0}}
+        return [*map(piece, before), own, *map(piece, after)]
+
+    used = {config[field] for field in (*before, *after)}
+    special = {name: {"id": name, "ids": [numbers[name]], "tokens": [name]} for name in used}
+    processor = {
+        "type": "TemplateProcessing",
+        "single": text("A"),
+        "pair": [*text("A"), *text("B")],
+        "special_tokens": special,
+    }
+    return _changed(files, {"post_processor": processor}, ends)
+
+
+def _changed(
+    files: dict[str, bytes], whole: dict[str, Any], config: dict[str, Any]
+) -> dict[str, bytes]:
+    """The files with other fields of `tokenizer.json` and of its configuration; None = without."""
+    files = dict(files)
+    for name, changes in (("tokenizer.json", whole), ("tokenizer_config.json", config)):
+        fields = {**json.loads(files[name]), **changes}
+        kept = {k: v for k, v in fields.items() if k not in changes or v is not None}
+        files[name] = json_bytes(kept)
+    return files
+
+
+def _gpt(
+    vocabulary: CharacterPairVocabulary, ids: np.ndarray, max_length: int | None
+) -> dict[str, bytes]:
+    """GPT's: BERT's words in small letters, merges that mark where they end."""
+    names = [None, "<unk>", "<s>", "</s>", "<mask>", *vocabulary.units]
+    numbers = {name: int(n) for name, n in zip(names, ids, strict=True) if name and n >= 0}
+    model = {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": "<unk>",
+        "continuing_subword_prefix": "",
+        "end_of_word_suffix": WORD_END,
+        "fuse_unk": False,
+        "byte_fallback": False,
+        "vocab": numbers,
+        "merges": [merge.split(" ") for merge in vocabulary.merges],
+    }
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    unknown = {"id": numbers["<unk>"], "content": "<unk>", **flags, "special": True}
+    normalizer = {
+        "type": "BertNormalizer",
+        "clean_text": True,
+        "handle_chinese_chars": True,
+        "strip_accents": True,
+        "lowercase": True,
+    }
+    whole = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [unknown],
+        "normalizer": normalizer,
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "post_processor": None,
+        "decoder": {"type": "BPEDecoder", "suffix": WORD_END},
+        "model": model,
+    }
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "unk_token": "<unk>",
+        "model_max_length": max_length or 10**9,
+        "model_input_names": ["input_ids", "attention_mask"],
+    }
+    merges = "".join(f"{merge}\n" for merge in vocabulary.merges)
+    return {
+        "vocab.json": json_bytes(numbers),
+        "merges.txt": f"#version: 0.2\n{merges}".encode(),
+        "tokenizer.json": json_bytes(whole),
+        "tokenizer_config.json": json_bytes(config),
+    }

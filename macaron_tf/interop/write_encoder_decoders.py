@@ -1,0 +1,178 @@
+"""Our encoder-decoders as Hugging Face's T5, BART, MarianMT and Pegasus."""
+
+import dataclasses
+from typing import Any
+
+import keras
+import numpy as np
+
+from macaron_tf.interop.arrays import Family, Raw, json_bytes
+from macaron_tf.interop.decoder_tokenizers import padded_with_start, sequence_tokenizer
+from macaron_tf.interop.encoder_decoders import FAMILIES, t5_table
+from macaron_tf.interop.writing import (
+    HuggingFaceFolder,
+    fitting,
+    layer_state,
+    their_rows,
+    written_settings,
+)
+from macaron_tf.layers.positions import SinusoidalPositions
+from macaron_tf.models.config import EncoderDecoderConfig
+from macaron_tf.pretrained import Pretrained
+from macaron_tf.special_ids import BOS, EOS, PAD, UNK
+from macaron_tf.variables import spec_of
+
+_CLASSES = {
+    "t5": "T5ForConditionalGeneration",
+    "bart": "BartForConditionalGeneration",
+    "marian": "MarianMTModel",
+    "pegasus": "PegasusForConditionalGeneration",
+}
+_LENGTH = 512  # of answers, where the model takes any
+
+
+def sequence_folder(model: Pretrained) -> HuggingFaceFolder:
+    """The files of an encoder-decoder.
+
+    MarianMT's sinusoids stand sines first, ours in turn with the cosines: then all channels of the
+    layers' inputs and outputs are put in their order, which changes no score.
+
+    Raises:
+        UserError: a part or a setting has no place in any of the families.
+    """
+    config = model.config
+    names = {family.name: name for name, family in FAMILIES.items()}
+    family = fitting([*FAMILIES.values()], _plain(config), lambda family: _lacks(family, config))
+    kind = names[family.name]
+    ids = _their_ids(model)
+    start = tuple(int(ids[number]) for number in model.ends.get("answer_start", (BOS,)))
+    numbers = {
+        "pad_token_id": int(ids[PAD]),
+        "bos_token_id": int(ids[BOS]),
+        "eos_token_id": int(ids[EOS]),
+        "unk_token_id": int(ids[UNK]),
+        "decoder_start_token_id": start[0],
+        # BART's own, whose decoder reads </s> and is made to write <s>.
+        "forced_bos_token_id": start[1] if start[1:] else None,
+        "forced_eos_token_id": None,
+    }
+    if kind == "pegasus" and model.ids is None:
+        # Readers of this family begin with padding, whose vector nothing else uses.
+        numbers["pad_token_id"] = start[0]
+    fields = {
+        **written_settings(family, config),
+        **numbers,
+        "model_type": kind,
+        "architectures": [_CLASSES[kind]],
+        "vocab_size": int(ids.max()) + 1,
+        "dtype": "float32",
+        "is_encoder_decoder": True,
+    }
+    fields = {name: value for name, value in fields.items() if value is not None or name in numbers}
+    generation = {name: value for name, value in numbers.items() if name != "unk_token_id"}
+    generation |= {
+        "suppress_tokens": _barred(model, ids),
+        "max_new_tokens": config.longest or _LENGTH,
+    }
+    files = {"generation_config.json": json_bytes(generation)}
+    tokenizer, notes = {}, ["there is no tokenizer: the model has no vocabulary"]
+    if model.vocabulary:
+        tokenizer, notes = _tokenizer(model, ids), []
+        if numbers["pad_token_id"] == numbers["bos_token_id"]:
+            tokenizer = padded_with_start(tokenizer)
+        if kind in ("marian", "pegasus") and "spiece.model" in tokenizer:
+            # By the names that MarianMT's users know.
+            model_file = tokenizer.pop("spiece.model")
+            tokenizer |= dict.fromkeys(("source.spm", "target.spm"), model_file)
+    return HuggingFaceFolder(
+        config=fields,
+        state=_state(model, family, ids),
+        tokenizer=tokenizer,
+        pipeline="translation" if model.decoding else "text2text-generation",
+        files=files,
+        notes=tuple(notes),
+    )
+
+
+def _plain(config: EncoderDecoderConfig) -> EncoderDecoderConfig:
+    """The configuration without what `_state` brings into their form, or what has no effect."""
+    changes: dict[str, Any] = {"tied": True, "logits_bias": False}
+    if config.positions == "sinusoidal":
+        changes["position_layout"] = "concatenated"
+    if config.longest is None:
+        changes["max_length"] = EncoderDecoderConfig.max_length
+    return dataclasses.replace(config, **changes)
+
+
+def _lacks(family: Family, config: EncoderDecoderConfig) -> str:
+    """What a family has no place for besides settings; "" = nothing."""
+    if family is FAMILIES["t5"]:
+        return "logits_bias=True" if config.logits_bias else ""
+    return "" if config.tied else "tied=False"
+
+
+def _their_ids(model: Pretrained) -> np.ndarray:
+    """Their id for each row of our table, -1 for none: pieces, then sentinels.
+
+    Rows of no token, which a model that was read has with its padding's id, have none.
+    """
+    vocabulary, size = model.vocabulary, model.config.vocab_size
+    if model.ids is not None:
+        ids = np.array(model.ids)
+        ids[[n for n in np.flatnonzero(ids == ids[PAD]) if n not in (PAD, BOS)]] = -1
+        return ids
+    ids = np.arange(size)
+    if vocabulary:
+        ids[vocabulary.pieces :] = -1
+        first = vocabulary.size
+        ids[first : first + model.sentinels] = vocabulary.pieces + np.arange(model.sentinels)
+    return ids
+
+
+def _state(model: Pretrained, family: Family, ids: np.ndarray) -> dict[str, np.ndarray]:
+    network, config, placed = model.network, model.config, their_rows(ids)
+    table = {
+        **(t5_table(config.gated) if family is FAMILIES["t5"] else family.table),
+        "embedding/table": Raw(family.tokens[0], inverse=placed),
+        "output_projection/kernel": Raw(family.output, inverse=lambda kernel: placed(kernel.T)),
+        "logits_bias": Raw("final_logits_bias", inverse=lambda bias: placed(bias)[None]),
+    }
+    state, width = {}, config.hidden_dim
+    if family is FAMILIES["pegasus"]:  # its files hold the sinusoids, which others compute
+        zeros = np.zeros((1, config.max_length, width), "float32")
+        sinusoids = keras.ops.convert_to_numpy(SinusoidalPositions("concatenated")(zeros)[0])
+        names = (f"model.{side}.embed_positions.weight" for side in ("encoder", "decoder"))
+        state |= dict.fromkeys(names, sinusoids)
+    if config.positions != "sinusoidal" or config.position_layout == "concatenated":
+        return {**state, **layer_state(network, table)}
+    order = np.r_[0:width:2, 1:width:2]  # sines, then cosines
+
+    def sines_first(variable: keras.Variable, array: np.ndarray) -> np.ndarray:
+        axes = spec_of(variable).axes
+        norm = axes == (None,) and len(array) == width
+        for axis, name in enumerate(axes):
+            if name == "embed" or norm:
+                array = np.take(array, order, axis)
+        return array
+
+    return {**state, **layer_state(network, table, changed=sines_first)}
+
+
+def _barred(model: Pretrained, ids: np.ndarray) -> list[int]:
+    """Their ids that an answer never gets: a translator's PAD and BOS, others' special pieces."""
+    special = {PAD, BOS}
+    if model.vocabulary and (model.objective or model.answers):
+        special |= {*model.vocabulary.special_ids}
+    return sorted({int(ids[number]) for number in special - {EOS}} - {-1, int(ids[EOS])})
+
+
+def _tokenizer(model: Pretrained, ids: np.ndarray) -> dict[str, bytes]:
+    vocabulary = model.vocabulary
+    first = vocabulary.size
+    return sequence_tokenizer(
+        vocabulary,
+        ids[: vocabulary.pieces],
+        model.config.longest,
+        starts=bool(model.ends.get("source_start")),
+        sentinels=ids[first : first + model.sentinels],
+    )

@@ -1,0 +1,157 @@
+"""Our language models as Hugging Face's GPT-2 and GPT, and classifiers over them."""
+
+import dataclasses
+from typing import Any
+
+import keras
+import numpy as np
+
+from macaron_tf.errors import UserError
+from macaron_tf.interop.arrays import Family, Raw, json_bytes
+from macaron_tf.interop.decoder_tokenizers import language_tokenizer
+from macaron_tf.interop.language_models import LANGUAGE_FAMILIES
+from macaron_tf.interop.writing import (
+    HuggingFaceFolder,
+    fitting,
+    label_fields,
+    layer_state,
+    their_rows,
+    written_settings,
+)
+from macaron_tf.models.language_model import LanguageModel
+from macaron_tf.models.tasks import CausalClassifier
+from macaron_tf.pretrained import Pretrained
+from macaron_tf.special_ids import BOS, EOS, PAD
+
+LANGUAGE_MODELS = (LanguageModel, CausalClassifier)
+# The beginnings of their classes, their model_type and the norm before the scores.
+_KINDS = {
+    "GPT-2": ("GPT2", "gpt2", "ln_f"),
+    "GPT": ("OpenAIGPT", "openai-gpt", "h.{}.ln_2"),
+}
+_END = "ForSequenceClassification"
+
+
+def language_folder(model: Pretrained) -> HuggingFaceFolder:
+    """The files of a language model, or of a classifier over one.
+
+    A classifier's last layer has a bias and theirs none: the last norm's offset takes it in, by
+    the least offset from which the matrix makes the bias.
+
+    Args:
+        model: of a network among `LANGUAGE_MODELS`.
+
+    Raises:
+        UserError: a part or a setting has no place in GPT-2 nor in GPT.
+    """
+    network, config = model.network, model.config
+    # Their scores have no bias; ours may be zeros, as those of a GPT-2 that was read are.
+    plain = dataclasses.replace(config, output_bias=True)
+    family = fitting([*LANGUAGE_FAMILIES.values()], plain)
+    kind, model_type, _ = _KINDS[family.name]
+    ids = _their_ids(model)
+    roles = {"pad": PAD, "bos": BOS, "eos": EOS}
+    if not model.starts:
+        del roles["bos"]
+    numbers = {f"{role}_token_id": int(ids[n]) for role, n in roles.items() if ids[n] >= 0}
+    fields = {
+        **written_settings(family, config),
+        **numbers,
+        "model_type": model_type,
+        "vocab_size": int(ids.max()) + 1,
+        "dtype": "float32",
+    }
+    table = {**family.table, "tokens/table": Raw(family.tokens[0], inverse=their_rows(ids))}
+    state = layer_state(network.encoder, table, family.prefix, family.linear)
+    files, notes = {}, []
+    if isinstance(network, CausalClassifier):
+        _fold_head(model, state, family)
+        fields |= {"architectures": [kind + _END], **label_fields(model, network.head)}
+        pipeline = "text-classification"
+        notes.append("a row is [CLS], the text and [SEP], which the tokenizer adds")
+    else:
+        _check_bias(model, ids, family)
+        fields["architectures"] = [f"{kind}LMHeadModel"]
+        pipeline = "text-generation"
+        files["generation_config.json"] = json_bytes({**numbers, **_barred(model, ids)})
+    tokenizer = {}
+    if model.vocabulary:
+        tokenizer = language_tokenizer(
+            model.vocabulary,
+            ids,
+            config.longest,
+            model.starts,
+            isinstance(network, CausalClassifier),
+        )
+    else:
+        notes.append("there is no tokenizer: the model has no vocabulary")
+    return HuggingFaceFolder(
+        config=fields,
+        state=state,
+        tokenizer=tokenizer,
+        pipeline=pipeline,
+        files=files,
+        notes=tuple(notes),
+    )
+
+
+def _their_ids(model: Pretrained) -> np.ndarray:
+    """Their id for each of ours.
+
+    GPT-2 ends and begins a text with one piece; where ours have learnt two vectors, [CLS] gets an
+    id of its own, behind all others.
+    """
+    if model.ids is None:
+        vocabulary = model.vocabulary
+        return np.arange(vocabulary.pieces if vocabulary else model.config.vocab_size)
+    ids = np.array(model.ids)
+    rows = keras.ops.convert_to_numpy(model.encoder.embeddings.tokens.table)
+    if ids[BOS] == ids[EOS] >= 0 and not np.array_equal(rows[BOS], rows[EOS]):
+        ids[BOS] = ids.max() + 1
+    return ids
+
+
+def _barred(model: Pretrained, ids: np.ndarray) -> dict[str, Any]:
+    """The field with the ids that a text never gets: those of special pieces but the end's."""
+    special = model.vocabulary.special_ids if model.vocabulary else (PAD, BOS)
+    numbers = {int(ids[number]) for number in special} - {-1, int(ids[EOS])}
+    return {"suppress_tokens": sorted(numbers)} if numbers else {}
+
+
+def _check_bias(model: Pretrained, ids: np.ndarray, family: Family) -> None:
+    """Refuses scores with a bias, but for ids that theirs do not have or that are never written."""
+    head = model.network.language_head
+    if head.bias is None:
+        return
+    real = np.flatnonzero(ids >= 0)
+    values = keras.ops.convert_to_numpy(head.bias)[real[real != BOS]]
+    if np.any(values):
+        raise UserError(
+            "the scores of tokens have a bias, which has no place in Hugging Face's "
+            f"{family.name}: train with --set model.output_bias=False, or save it in this "
+            "library's own format"
+        )
+
+
+def _fold_head(model: Pretrained, state: dict[str, np.ndarray], family: Family) -> None:
+    """Adds a classifier's matrix to the state, and its bias to the offset of the last norm."""
+    network = model.network
+    if network.symmetric:
+        raise UserError(
+            f"symmetric=True has no place in Hugging Face's {family.name}: its classifier reads "
+            "two texts in one order"
+        )
+    kernel, bias = (value.astype("float64") for value in network.head.dense.get_weights())
+    task = model.labelled.get("task", {}) if network.head.num_classes == 1 else {}
+    deviation, mean = task.get("deviation", 1.0), task.get("mean", 0.0)
+    kernel, bias = kernel * deviation, bias * deviation + mean  # (D, C), (C,)
+    norm = _KINDS[family.name][2].format(model.config.num_layers - 1)
+    name = f"{family.prefix}{norm}.bias"
+    offset = state[name] + np.linalg.pinv(kernel.T) @ bias
+    if not np.allclose(offset @ kernel, state[name] @ kernel + bias, atol=1e-6):
+        raise UserError(
+            f"the head has {len(bias)} classes whose scores depend on one another, and Hugging "
+            f"Face's {family.name} has no bias for them: save it in this library's own format"
+        )
+    state[name] = offset.astype("float32")
+    state["score.weight"] = kernel.T.astype("float32")

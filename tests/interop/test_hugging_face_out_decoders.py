@@ -1,0 +1,260 @@
+"""Models that write text as Hugging Face's folders: GPT-2, GPT, T5, BART, MarianMT, Pegasus."""
+
+import dataclasses
+import functools
+import json
+
+import numpy as np
+import pytest
+
+import macaron_tf
+from macaron_tf.decoding import BeamSearchConfig, translate_ids
+from macaron_tf.decoding.text_generator import SequenceGenerator, TextGenerator
+from macaron_tf.models import (
+    CausalClassifier,
+    EncoderConfig,
+    EncoderDecoder,
+    EncoderDecoderConfig,
+    LanguageModel,
+)
+from macaron_tf.pretrained import Pretrained
+from macaron_tf.special_ids import BOS, EOS
+from macaron_tf.text import PairVocabulary
+from macaron_tf.text.byte_pairs import BytePairVocabulary, byte_alphabet
+from macaron_tf.text.sentencepiece import SentencePieceVocabulary
+from tests.harness import numpy_of, refuses
+from tests.interop.toys import noise
+
+pytest.importorskip("safetensors")
+
+FORMAT = "hugging-face"
+LINES = ["the cat sat on the mat", "a dog ran", "hello world, the world", "a café 1 2 3"] * 5
+HARD = ["the cat sat", "Hello  world\t x", "a\u0301 ﬁne café 中文", "\u200bthe\x07 end "]
+GPT = {
+    **dict(causal=True, num_segments=0, embedding_norm=False, activation="gelu_tanh"),
+    **dict(epsilon=1e-5, max_length=64),
+}
+BART = {
+    **dict(norm="post", positions="learned", max_length=50, embedding_norm=True),
+    **dict(embedding_scale=False, logits_bias=True, activation="gelu"),
+}
+T5 = {
+    **dict(norm="pre", norm_type="rms", positions="none", relative_bias="shared"),
+    **dict(use_bias=False, scaled=False, embedding_scale=False, epsilon=1e-6),
+}
+
+
+@functools.cache
+def byte_pairs() -> BytePairVocabulary:
+    pieces = [*byte_alphabet(), "th", "the", "\u0120the"]
+    return BytePairVocabulary(pieces, ["t h", "th e", "\u0120 the"], add_prefix_space=True)
+
+
+@functools.cache
+def sentencepiece(masks: bool, kind: str) -> SentencePieceVocabulary:
+    options = {"model_type": kind, "character_coverage": 1.0}
+    size = 31 if kind == "unigram" else 40
+    return SentencePieceVocabulary.train(LINES, size, masks=masks, **options)
+
+
+# Options, the vocabulary, fields of `Pretrained`, the model_type.
+SEQUENCES = {
+    "pre-norm": ({"norm": "pre"}, (False, "bpe"), {}, "pegasus"),
+    "post-norm": ({"norm": "post"}, (False, "bpe"), {}, "marian"),
+    "denoiser": (BART, None, {"objective": "denoising"}, "bart"),
+    "t5": (
+        {**T5, "scaled_logits": True},
+        (True, "unigram"),
+        {"objective": "span_corruption", "sentinels": 10},
+        "t5",
+    ),
+    "t5 1.1": (
+        {**T5, "gated": True, "activation": "gelu_tanh", "tied": False},
+        (True, "unigram"),
+        {"objective": "span_corruption", "sentinels": 10},
+        "t5",
+    ),
+}
+
+
+def random(network):
+    network.build()
+    for seed, weight in enumerate(network.weights):
+        weight.assign_add(noise(seed, weight.shape) / 2)
+    return network
+
+
+def language_model(norm: str = "pre", **options) -> Pretrained:
+    config = EncoderConfig(byte_pairs().size, 32, 128, 4, 2, norm=norm, **{**GPT, **options})
+    return Pretrained(random(LanguageModel(config)), vocabulary=byte_pairs())
+
+
+def sequence_model(kind: str, **options) -> Pretrained:
+    given, pieces, fields, _ = SEQUENCES[kind]
+    vocabulary = sentencepiece(*pieces) if pieces else byte_pairs()
+    size = vocabulary.size + (16 if fields.get("sentinels") else 0)
+    settings = {"block": "transformer", **given, **options}
+    config = EncoderDecoderConfig(size, 32, 64, 4, 2, 2, **settings)
+    return Pretrained(random(EncoderDecoder(config)), vocabulary=vocabulary, **fields)
+
+
+def saved(made: Pretrained, place) -> dict:
+    """The config.json of a model that is saved."""
+    made.save_pretrained(place, format=FORMAT)
+    return json.loads((place / "config.json").read_text())
+
+
+@pytest.mark.parametrize(("norm", "model_type"), [("pre", "gpt2"), ("post", "openai-gpt")])
+def test_a_language_model_is_read_back(norm, model_type, tmp_path):
+    made = language_model(norm)
+    assert saved(made, tmp_path / "out")["model_type"] == model_type
+    generation = json.loads((tmp_path / "out/generation_config.json").read_text())
+    assert generation["suppress_tokens"] == [0, 1, 2, 4] and generation["eos_token_id"] == EOS
+    read = macaron_tf.load(f"hugging-face:{tmp_path / 'out'}")
+    assert read.starts and read.unread == ()
+    assert read.vocabulary.encode_lines(HARD) == made.vocabulary.encode_lines(HARD)
+    ids = np.array([[BOS, 9, 8, 70, 263]])
+    ours, back = (numpy_of(one.network({"token_ids": ids})) for one in (made, read))
+    pieces = slice(EOS, made.vocabulary.pieces)  # [CLS] is never written
+    np.testing.assert_allclose(ours[..., pieces], back[..., pieces], atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", SEQUENCES)
+def test_an_encoder_decoder_is_read_back(kind, tmp_path):
+    made = sequence_model(kind)
+    fields = saved(made, tmp_path / "out")
+    assert fields["model_type"] == SEQUENCES[kind][-1]
+    assert fields["decoder_start_token_id"] == BOS and fields["eos_token_id"] == EOS
+    read = macaron_tf.load(f"hugging-face:{tmp_path / 'out'}")
+    source, target = np.array([[9, 8, 7, EOS]]), np.array([[BOS, 7, 20]])
+    ours = numpy_of(made.network({"source": source, "target": target}))
+    theirs = np.full(1 + read.ids.max(), -1)  # our row of what was read, for each of their ids
+    theirs[read.ids[::-1]] = np.arange(len(read.ids))[::-1]
+    back = numpy_of(read.network({"source": theirs[source], "target": theirs[target]}))
+    pieces = np.arange(5, made.vocabulary.pieces)
+    np.testing.assert_allclose(back[..., theirs[pieces]], ours[..., pieces], atol=1e-5)
+    if read.vocabulary:
+        assert read.ends == {} and read.sentinels == made.sentinels
+        encoded = read.vocabulary.encode_lines(HARD)
+        found = [[int(read.ids[number]) for number in row] for row in encoded]
+        assert found == made.vocabulary.encode_lines(HARD)
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: language_model(block="macaron"), "block='macaron' has no place"),
+        (lambda: language_model(output_bias=True), "the scores of tokens have a bias"),
+        (lambda: sequence_model("pre-norm", block="macaron"), "block='macaron' has no place"),
+        (lambda: sequence_model("pre-norm", tied=False), "tied=False has no place"),
+        (lambda: sequence_model("denoiser", activation="elu"), "activation='elu' has no place"),
+    ],
+)
+def test_what_has_no_place_is_one_sentence(make, reason, tmp_path):
+    refuses(reason, make().save_pretrained, tmp_path / "out", FORMAT)
+    assert not (tmp_path / "out").exists()
+
+
+def test_two_vocabularies_are_refused(tmp_path):
+    made, own = sequence_model("pre-norm"), sentencepiece(False, "bpe")
+    made = dataclasses.replace(made, vocabulary=PairVocabulary(own, own))
+    refuses("has no counterpart among", made.save_pretrained, tmp_path / "out", FORMAT)
+
+
+def opened(kind: str, place):
+    """A model of transformers that has all its weights and no other, and its tokenizer."""
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("torch")
+    theirs, loaded = getattr(transformers, kind).from_pretrained(place, output_loading_info=True)
+    assert not any(loaded.values())
+    return theirs, transformers.AutoTokenizer.from_pretrained(place)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_pytorch_s_language_model_writes_the_same(norm, tmp_path):
+    torch = pytest.importorskip("torch")
+    made = language_model(norm)
+    saved(made, tmp_path / "out")
+    theirs, tokenizer = opened("AutoModelForCausalLM", tmp_path / "out")
+    encoded = [[BOS, *row] for row in made.vocabulary.encode_lines(HARD)]
+    assert [tokenizer(text)["input_ids"] for text in HARD] == encoded
+    ids = np.array(encoded[:1])
+    with torch.no_grad():
+        found = theirs(input_ids=torch.tensor(ids)).logits.numpy()
+    ours = numpy_of(made.network({"token_ids": ids}))[..., : made.vocabulary.pieces]
+    np.testing.assert_allclose(ours, found, atol=1e-5)
+    written = theirs.generate(torch.tensor(ids), max_new_tokens=12, do_sample=False)
+    generator = TextGenerator(made.network, made.vocabulary, made.config.longest)
+    row = ids[0].tolist()
+    for _ in range(12):
+        logits = numpy_of(made.network({"token_ids": np.array([row])}))[0, -1]
+        row.append(int(np.argmax(np.where(generator.barred, -np.inf, logits))))
+        if row[-1] == EOS:
+            break
+    assert written[0].tolist() == row
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("classes", [1, 3])
+def test_pytorch_s_classifier_gives_the_same_scores(norm, classes, tmp_path):
+    torch = pytest.importorskip("torch")
+    config = language_model(norm).config
+    task = {"task": {"mean": 2.0, "deviation": 3.0}} if classes == 1 else {}
+    network = random(CausalClassifier(config, classes))
+    made = Pretrained(network, vocabulary=byte_pairs(), labelled=task)
+    saved(made, tmp_path / "out")
+    theirs, tokenizer = opened("AutoModelForSequenceClassification", tmp_path / "out")
+    rows = tokenizer(HARD, return_tensors="pt", padding=True)
+    with torch.no_grad():
+        found = theirs(**rows).logits.numpy()
+    ours = numpy_of(network({"token_ids": rows["input_ids"].numpy()}))
+    ours = ours * 3.0 + 2.0 if classes == 1 else ours
+    np.testing.assert_allclose(ours, found, atol=1e-5)
+    made = Pretrained(random(CausalClassifier(config, 2, symmetric=True)), vocabulary=byte_pairs())
+    refuses("symmetric=True has no place", made.save_pretrained, tmp_path / "pair", FORMAT)
+
+
+@pytest.mark.parametrize("kind", SEQUENCES)
+def test_pytorch_s_encoder_decoder_writes_the_same(kind, tmp_path):
+    torch = pytest.importorskip("torch")
+    made = sequence_model(kind)
+    saved(made, tmp_path / "out")
+    theirs, tokenizer = opened("AutoModelForSeq2SeqLM", tmp_path / "out")
+    encoded = [[*row, EOS] for row in made.vocabulary.encode_lines(HARD)]
+    assert [tokenizer(text)["input_ids"] for text in HARD] == encoded
+    source = np.zeros((len(HARD), max(map(len, encoded))), "int32")
+    for row, ids in zip(source, encoded, strict=True):
+        row[: len(ids)] = ids
+    given = tokenizer(HARD, return_tensors="pt", padding=True)
+    target = np.random.default_rng(0).integers(5, made.vocabulary.pieces, (len(HARD), 6))
+    target[:, 0] = BOS
+    with torch.no_grad():
+        found = theirs(**given, decoder_input_ids=torch.tensor(target)).logits.numpy()
+    ours = numpy_of(made.network({"source": source, "target": target}))
+    pieces = made.vocabulary.pieces
+    np.testing.assert_allclose(ours[..., :pieces], found[..., :pieces], atol=1e-5)
+    written = theirs.generate(**given, max_new_tokens=8, do_sample=False)[:, 1:]
+    if made.objective:
+        generator = SequenceGenerator(
+            made.network, made.vocabulary, made.config.longest, made.sentinels
+        )
+        barred = generator.barred
+    else:
+        search = BeamSearchConfig(beam_size=1, max_length=8)
+        best = translate_ids(made.network, source, search, pieces)["ids"][:, 0].numpy()
+        barred = None
+    for number, ids in enumerate(written.tolist()):
+        ids = ids[: ids.index(EOS) + 1] if EOS in ids else ids
+        if barred is None:
+            row = best[number].tolist()
+            # A search ends each row within its limit by EOS, which theirs need not.
+            common = min(len(ids), len(row)) - 1
+            assert common > 0 and row[:common] == ids[:common]
+            continue
+        row = [BOS]
+        for _ in ids:
+            logits = made.network({"source": source[number : number + 1], "target": [row]})
+            logits = numpy_of(logits)[0, -1]
+            row.append(int(np.argmax(np.where(barred, -np.inf, logits))))
+        mapped = [n if n < pieces else n - made.vocabulary.size + pieces for n in row[1:]]
+        assert mapped == ids
