@@ -1,9 +1,10 @@
 """Continuations of texts by a language model, and answers of an encoder-decoder."""
 
+import copy
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import tensorflow as tf
@@ -108,11 +109,21 @@ class TextGenerator:
         special = np.isin(np.arange(vocabulary.size), vocabulary.special_ids)
         self.barred = special | (np.arange(vocabulary.size) >= vocabulary.pieces)
         self.barred[vocabulary.sep_id] = False
+        self._forget()
+
+    def _forget(self) -> None:
         self._whole = functools.cache(self._make_whole)
         self._step = functools.cache(self._make_step)
         self._begin = tf.function(
             lambda *given: first_state(*given, self.prefill_fn), autograph=False
         )
+
+    def asking(self, model: Any) -> Self:
+        """A copy that asks another model of the same kind, such as a `LiteDecoder`."""
+        made = copy.copy(self)
+        made.model = model
+        made._forget()
+        return made
 
     def row(self, text: str) -> list[int]:
         """The model's input for a text (see `as_prompt`): [CLS] and the text's ids.

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -52,31 +53,15 @@ def write_lite(task: TaskKind, folder: pathlib.Path, kind: str) -> dict[str, Any
     if not isinstance(task, OnePass):
         raise UserError(
             f"--lite: a {task.name} runs its network once for each token, not once for a text: "
-            "leave the flag out"
+            "leave the flag out; in Python `with_lite` decodes"
         )
     with needed("--lite"):
         import ai_edge_litert  # noqa: F401
     network, lengths = task.network, _lengths(task.longest)
-    with (
-        under_policy(network, "float32", "--lite: the network"),
-        tempfile.TemporaryDirectory() as place,
-    ):
+    with under_policy(network, "float32", "--lite: the network"):
         rows = symbolic_rows(task)
         functions = {_signature(length): _function(task, rows, length) for length in lengths}
-        module = tf.Module()
-        module.weights = [weight.value for weight in network.weights]
-        tf.saved_model.save(module, place, signatures=functions)
-        converter = tf.lite.TFLiteConverter.from_saved_model(place, [*functions])
-        if kind == "int8":
-            converter.optimizations = [tf.lite.Optimize.DEFAULT]
-        try:
-            contents = converter.convert()
-        except Exception as error:  # ConverterError, and others for other causes
-            cause = str(error).strip().splitlines()
-            raise UserError(
-                f"--lite: LiteRT has no operation for a part of this network, "
-                f"{cause[0] if cause else type(error).__name__:.200}: leave the flag out"
-            ) from error
+        contents = in_one_file(functions, network, kind)
     (folder / NETWORK).write_bytes(contents)
     short, long = (functions[_signature(length)] for length in (lengths[0], lengths[-1]))
     record = {
@@ -92,6 +77,33 @@ def write_lite(task: TaskKind, folder: pathlib.Path, kind: str) -> dict[str, Any
     }
     (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n")
     return record
+
+
+def in_one_file(
+    functions: Mapping[str, tf.types.experimental.ConcreteFunction],
+    network: keras.Model,
+    kind: str,
+) -> bytes:
+    """Converts functions of a network, as signatures of a file that share its weights.
+
+    Raises:
+        UserError: LiteRT has no operation for a part of the network.
+    """
+    with tempfile.TemporaryDirectory() as place:
+        module = tf.Module()
+        module.weights = [weight.value for weight in network.weights]
+        tf.saved_model.save(module, place, signatures=functions)
+        converter = tf.lite.TFLiteConverter.from_saved_model(place, [*functions])
+        if kind == "int8":
+            converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        try:
+            return converter.convert()
+        except Exception as error:  # ConverterError, and others for other causes
+            cause = str(error).strip().splitlines()
+            raise UserError(
+                f"--lite: LiteRT has no operation for a part of this network, "
+                f"{cause[0] if cause else type(error).__name__:.200}: leave the flag out"
+            ) from error
 
 
 def converted(task: TaskKind, kind: str) -> "LiteNetwork":

@@ -70,6 +70,23 @@ def _written(held, part, index):
     return ops.where(comes[:, None], part, held)
 
 
+def _scores(query, key):
+    """`query (..., L, d)` by `key (..., T, d)`: `(..., L, T)`.
+
+    One query by sums of products: LiteRT copies the keys before a matrix product.
+    """
+    if query.shape[-2] == 1:
+        return ops.expand_dims(ops.sum(query * key, axis=-1), -2)
+    return ops.matmul(query, ops.swapaxes(key, -1, -2))
+
+
+def _weighted_sum(weights, value):
+    """`weights (..., L, T)` by `value (..., T, d)`: `(..., L, d)`."""
+    if weights.shape[-2] == 1:
+        return ops.sum(ops.swapaxes(weights, -1, -2) * value, axis=-2, keepdims=True)
+    return ops.matmul(weights, value)
+
+
 class MultiHeadAttention(Mixer):
     """`softmax(Q K^T / sqrt(d)) V` in H heads, over the sequence itself or over a memory.
 
@@ -138,6 +155,10 @@ class MultiHeadAttention(Mixer):
         self.build_projections(x_shape, memory_shape or x_shape, width)
         self.drop = Dropout(self.dropout, name="dropout")
 
+    @property
+    def takes_held(self) -> bool:
+        return not self.window
+
     def build_projections(self, x_shape, memory_shape, width: int) -> None:
         """Builds those to queries, keys and values, H d = `width` wide each, and the output's."""
         with_query = self.kernel_initializer
@@ -188,6 +209,7 @@ class MultiHeadAttention(Mixer):
     def _across(self, x, key_value, mask, context: Context):
         """Attention to the memory; K hypotheses of a sentence attend its one memory as queries."""
         rows = (-1, ops.shape(x)[1]) if len(x.shape) == 3 else (ops.shape(key_value[0])[0], -1)
+        rows = rows if context.held is None else (-1, 1)  # each hypothesis has a memory of its own
         # (B, T, H d), or of hypotheses (B K, H d) -> (B, T, H, d) -> (B, H, T, d)
         query = ops.reshape(self.query(x), (*rows, self.num_heads, self._head_dim))
         query = ops.transpose(query, (0, 2, 1, 3))
@@ -218,6 +240,8 @@ class MultiHeadAttention(Mixer):
             # 3 of (B K, H, L, d) -> (B, K, H, L, d)
             shape = (-1, beams, self.num_heads, ops.shape(x)[1], self._head_dim)
             query, *new = (ops.reshape(part, shape) for part in self._split_heads(qkv, 3))
+        if context.held is not None:
+            return self._joined(self._beside(query, cache, new, context), len(x.shape)), tuple(new)
         pairs, held = zip(cache, new, strict=True), ops.shape(cache[0])[3]
         if index is None or self.window:  # new tokens stand behind those that are held
             start, keys = held, tuple(ops.concatenate(pair, axis=3) for pair in pairs)
@@ -244,13 +268,34 @@ class MultiHeadAttention(Mixer):
             # (1, H, L, T), for scores (B, K, H, L, T)
             bias = context.bias(query_length=length, key_length=total, start=start)
         y = self._attend(query, *keys, seen, bias, context.training)
-        if len(x.shape) == 2:
-            # (B, K, H, 1, d) -> (B K, H d)
+        return self._joined(y, len(x.shape)), cache
+
+    def _joined(self, y, rank: int):
+        """The output of `y (B, K, H, L, d)`: `(B K, D)` at rank 2, else `(B K, L, D)`."""
+        if rank == 2:
             y = ops.reshape(y, (-1, self.num_heads * self._head_dim))
-            return self.output_projection(y), cache
+            return self.output_projection(y)
         # (B, K, H, L, d) -> (B K, H, L, d)
-        y = ops.reshape(y, (-1, self.num_heads, length, self._head_dim))
-        return self._merge_heads(y), cache
+        return self._merge_heads(
+            ops.reshape(y, (-1, self.num_heads, ops.shape(y)[3], self._head_dim))
+        )
+
+    def _beside(self, query, cache, new, context: Context):
+        """Attends new tokens to those of the cache and to those before each: see `Context.held`.
+
+        The scores are joined, not the keys: the cache is read in its place.
+        """
+        length = query.shape[3]
+        if self.scaled:
+            query = ops.multiply(query, ops.cast(1.0 / math.sqrt(self._head_dim), query.dtype))
+        among, before = (_scores(query, keys) for keys in (new[0], cache[0]))
+        if length > 1:
+            places = ops.arange(length, dtype="int32")
+            among = among + ops.where(seen_keys(places, places), 0.0, HIDDEN_SCORE)
+        before = before + ops.where(context.held, 0.0, HIDDEN_SCORE)
+        weights = ops.softmax(ops.concatenate([among, before], axis=-1), axis=-1)
+        among, before = weights[..., :length], weights[..., length:]
+        return _weighted_sum(among, new[1]) + _weighted_sum(before, cache[1])
 
     def _attend(self, query, key, value, mask, bias, training):
         # Scaling the query costs T x d products, scaling the scores T x S.

@@ -30,6 +30,8 @@ class Context:
         memory_keys: the memory's keys and values, instead of `memory`: see `project_memory`.
         index: scalar int32, the position of x's first token in a cache of fixed room; None
             lengthens a cache that grows.
+        held: `(T,)`, True at the places of a cache that hold a token. Such a cache is only read,
+            and the new state has the new tokens' keys and values alone.
         two_streams: relative attention also returns its keys in its new state, for a second pass
             of queries (XLNet).
         query_positions: `(B, P, T)`, one-hot: in that second pass x is only these P of T positions.
@@ -46,6 +48,7 @@ class Context:
     memory_mask: Any = None
     memory_keys: Any = None
     index: Any = None
+    held: Any = None
     two_streams: bool = False
     query_positions: Any = None
     backward: Any = None
@@ -69,6 +72,7 @@ class Mixer(Recording, keras.layers.Layer):
         takes_bias: whether there are scores that a bias can be added to.
         takes_queries: whether a query (XLNet's second stream) learns nothing of its own token.
         takes_packed: whether `mix` takes x without padding, see `Context.packing`.
+        takes_held: whether `mix` takes a cache that it only reads, see `Context.held`.
 
     Call arguments: `x (B, T, D)`; the others, of which each mixer uses its own, as in `Context`:
     `mask` (or `x_mask`), Keras's padding mask; `attention_mask`, `attention_bias` (broadcasting to
@@ -80,6 +84,7 @@ class Mixer(Recording, keras.layers.Layer):
     takes_bias = False
     takes_queries = False
     takes_packed = False
+    takes_held = False
 
     def mix(self, x, context: Context, state=None) -> tuple[Any, Any]:
         """One pass over x.

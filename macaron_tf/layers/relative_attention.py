@@ -102,6 +102,7 @@ class RelativeAttention(MultiHeadAttention):
         "shared_position_biases",
     )
     takes_packed = False
+    takes_held = False
 
     def __init__(
         self,

@@ -5,6 +5,7 @@ from keras import ops
 from macaron_tf.errors import check_choice
 from macaron_tf.kernels import GATES, gated, swish_gate, swish_recurrence
 from macaron_tf.kernels.choice import chosen
+from macaron_tf.kernels.recurrence import one_step
 from macaron_tf.layers.mixer import Context, Mixer
 from macaron_tf.layers.norms import Dropout
 from macaron_tf.layers.watching import note
@@ -34,6 +35,7 @@ class SwishRNN(Mixer):
     """
 
     reads = ("activation_dropout", "rnn_gate", "rnn_step_sizes", "scaled_outputs")
+    takes_held = True  # its state has no places
 
     def __init__(
         self,
@@ -119,8 +121,12 @@ class SwishRNN(Mixer):
         if len(x.shape) == 2:  # a token follows the oldest of the k values alone
             step_size, new = 1, x1[:, None]  # (B K, R) -> (B K, 1, R)
         start = past[:, :step_size]
-        kernel = _implementation(context)
-        c = swish_recurrence(new, self.alpha, self.beta, step_size, context.mask, start, kernel)
+        if context.held is not None and step_size == 1:  # without a loop
+            alpha, beta = (ops.convert_to_tensor(vector) for vector in (self.alpha, self.beta))
+            c = one_step(start, alpha, beta, new)
+        else:
+            kernel = _implementation(context)
+            c = swish_recurrence(new, self.alpha, self.beta, step_size, context.mask, start, kernel)
         states = ops.concatenate([past, ops.cast(c, "float32")], axis=1)  # (B K, k + L, R)
         state = ops.reshape(states[:, -self.step_size :], ops.shape(state))
         y = gated(ops.reshape(c, ops.shape(x1)), x2, *self._biases(), self.gate)

@@ -233,6 +233,7 @@ class EncoderDecoder(Model):
         step = Context(
             **context["rows"],
             index=index if kind == "fixed" else None,
+            held=context.get("held"),
             training=False,
         )
         x, state = self.decoder.mix(x, step, state)

@@ -93,7 +93,9 @@ class LanguageModel(TokenModel):
         x = self._embedded(ops.reshape(tokens, (-1, 1)), index)
         x = ops.reshape(x, (-1, self.config.hidden_dim))
         [(kind, state)] = cache.items()
-        step = Context(index=index if kind == "fixed" else None, training=False)
+        step = Context(
+            index=index if kind == "fixed" else None, held=context.get("held"), training=False
+        )
         x, state = self.encoder.stack.mix(x, step, state)
         # In float32 under any policy, as in `EncoderDecoder.decode_step`.
         transposed = "table" in context
@@ -117,7 +119,9 @@ class LanguageModel(TokenModel):
             cache: from `init_decode` or the last step, of one text a row, `(B, 1, ...)`.
         """
         [(kind, state)] = cache.items()
-        step = Context(index=index if kind == "fixed" else None, training=False)
+        step = Context(
+            index=index if kind == "fixed" else None, held=context.get("held"), training=False
+        )
         _, state = self.encoder.stack.mix(self._embedded(tokens, index), step, state)
         return {kind: state}
 

@@ -117,6 +117,12 @@ class Stack(Mixer):
     def can_prefill(self) -> bool:
         return all(block.can_prefill for block in self.blocks)
 
+    @property
+    def can_hold(self) -> bool:
+        """Whether all mixers take a cache that they only read, see `Context.held`."""
+        mixers = [mixer for block in self.blocks for mixer in block.mixers()]
+        return not self.biases and all(m.takes_held or not m.keeps_state for m in mixers)
+
     def mix(self, x, context: Context, state=None):
         context = context.replace(
             attention_mask=broadcast_mask(context.attention_mask),

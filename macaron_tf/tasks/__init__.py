@@ -6,7 +6,7 @@ from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.errors import UserError, needs_vocabulary
 from macaron_tf.models import EncoderConfig
 from macaron_tf.models.base import Model
-from macaron_tf.tasks.base import TaskKind, recorded
+from macaron_tf.tasks.base import Decoding, TaskKind, recorded
 from macaron_tf.tasks.classification import Choice, Classification
 from macaron_tf.tasks.filling import Filling
 from macaron_tf.tasks.generation import Continuation, TextToText

@@ -123,6 +123,14 @@ class TaskKind(abc.ABC):
         return (EXAMPLE,)
 
 
+class Decoding(TaskKind):
+    """A kind of task that writes its answers one token after the other."""
+
+    @abc.abstractmethod
+    def asking(self, decoder: Any) -> Self:
+        """A copy that asks another engine's decoding of its network, such as a `LiteDecoder`."""
+
+
 class OnePass(TaskKind):
     """A kind of task that answers by one pass of its network over rows of ids.
 

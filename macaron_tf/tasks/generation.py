@@ -1,5 +1,6 @@
 """Models that write text: continuations of a text, and answers to it."""
 
+import copy
 import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Self
@@ -19,14 +20,14 @@ from macaron_tf.decoding import (
 from macaron_tf.io.serving import CONTROLS
 from macaron_tf.objectives import learnt
 from macaron_tf.special_ids import EOS, PAD
-from macaron_tf.tasks.base import TaskKind, require
+from macaron_tf.tasks.base import Decoding, require
 from macaron_tf.text.normalization import as_prompts
 
 MAX_TOKENS = 1024
 _WINDOW = 512  # tokens; the length that T5, which takes rows of any length, was trained on
 
 
-class Continuation(TaskKind):
+class Continuation(Decoding):
     """A model that continues or answers text by sampling.
 
     Signature `serving_default`, all inputs `(B,)`: `text` strings; `temperature` float32, 0 for
@@ -79,6 +80,11 @@ class Continuation(TaskKind):
         if learns.encoder_decoder:
             return cls(SequenceGenerator(*given, model.sentinels, **model.ends), window)
         return cls(TextGenerator(*given, model.starts), window)
+
+    def asking(self, decoder: Any) -> Self:
+        made = copy.copy(self)
+        made.generator = self.generator.asking(decoder)
+        return made
 
     def serve(
         self,

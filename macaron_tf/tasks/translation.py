@@ -1,5 +1,6 @@
 """Translation: lines of one language in, the n best translations out."""
 
+import copy
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
@@ -14,18 +15,19 @@ from macaron_tf.decoding import (
     score_ids,
     translate_ids,
 )
+from macaron_tf.errors import UserError
 from macaron_tf.io.serving import EXAMPLE
 from macaron_tf.kernels import implementation_scope
 from macaron_tf.models import EncoderDecoder
 from macaron_tf.models.encoder_decoder import Backward
 from macaron_tf.special_ids import EOS, PAD
-from macaron_tf.tasks.base import TaskKind, recorded, require
+from macaron_tf.tasks.base import Decoding, recorded, require
 from macaron_tf.text import PairVocabulary, PieceVocabulary
 
 _MAX_SOURCE = 256  # pieces of a source line, EOS not counted
 
 
-class Translation(TaskKind):
+class Translation(Decoding):
     """A translator, by beam search.
 
     Signature `serving_default`: `text (B,)` strings to `translations (B, N)` strings and `scores
@@ -53,6 +55,7 @@ class Translation(TaskKind):
     ):
         super().__init__(network, vocabulary)
         self.decoding, self.compiled = decoding or BeamSearchConfig(), compiled
+        self._decoder: Any = network
         longest = network.config.longest
         self.max_tokens = _MAX_SOURCE if longest is None else min(_MAX_SOURCE, longest - 1)
 
@@ -69,6 +72,13 @@ class Translation(TaskKind):
         decoding = dataclasses.replace(self.decoding, **fields)
         return type(self)(self.network, self.vocabulary, decoding, compiled or self.compiled)
 
+    def asking(self, decoder: Any) -> Self:
+        if self.compiled:
+            raise UserError("compiled=True is for the graph: leave it out, or with_lite")
+        made = copy.copy(self)
+        made._decoder = decoder
+        return made
+
     def lines(
         self,
         decoding: BeamSearchConfig | SamplingConfig | None = None,
@@ -81,9 +91,9 @@ class Translation(TaskKind):
             decoding: by default the task's own.
             backward: from the target's language to the source's.
         """
-        network, vocabulary = self.network, self.vocabulary
+        network, vocabulary = self._decoder, self.vocabulary
         if backward:
-            own, network = vocabulary, Backward(network)
+            own, network = vocabulary, Backward(self.network)
             sides = (own.target, own.source, own.normalization, own.languages[::-1])
             vocabulary = PairVocabulary(*sides)
         decoding = decoding or self.decoding
@@ -136,7 +146,7 @@ class Translation(TaskKind):
 
     def search(self, source: tf.Tensor) -> dict[str, tf.Tensor]:
         """The n best outputs of ids `(B, L)`: see `translate_ids`."""
-        return translate_ids(self.network, source, self.decoding, self.vocabulary.pieces)
+        return translate_ids(self._decoder, source, self.decoding, self.vocabulary.pieces)
 
     def likelihood(self, source: tf.Tensor, target: tf.Tensor) -> dict[str, tf.Tensor]:
         """The signature `score`."""

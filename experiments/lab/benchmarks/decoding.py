@@ -16,6 +16,8 @@ from experiments.lab.benchmarks import peers
 from experiments.lab.benchmarks.harness import Benchmark, Tables, several, timed
 from macaron_tf.cli.arguments import argument, count, switch
 from macaron_tf.decoding import translate_ids
+from macaron_tf.engines.lite import KINDS
+from macaron_tf.engines.lite_decoding import converted_decoder
 from macaron_tf.models import catalog
 
 command = Benchmark(
@@ -31,6 +33,7 @@ command = Benchmark(
     count("--new-tokens", "tokens of an output", 32, least=2),
     count("--inter-op-threads", "of TensorFlow", 1),
     switch("--macaron", "also time the Macaron of the size"),
+    several("--lite", KINDS, "also time ours in LiteRT with these weights", []),
     several("--ctranslate2", peers.COMPUTE_TYPES, "also time CTranslate2 in these types", []),
     rounds=7,
 )
@@ -52,6 +55,9 @@ def main(options: argparse.Namespace) -> Tables:
     if options.macaron:
         macaron = catalog.build(f"macaron_{options.size}", **sizes)
         searches["ours, Macaron"] = _search(options, macaron, jit_compile=False)
+    for kind in options.lite:
+        decoder = converted_decoder(model, kind, options.threads)
+        searches[f"ours, LiteRT {kind}"] = _search(options, decoder, jit_compile=False)
     for kind in options.ctranslate2:
         other = peers.CTranslate2Peer(peer, options.threads, kind)
         searches[f"CTranslate2, {kind}"] = lambda source, other=other: other.generate(

@@ -23,6 +23,8 @@ from experiments.lab.benchmarks.harness import Benchmark, Tables, several, timed
 from macaron_tf.cli.arguments import argument, count
 from macaron_tf.decoding import GenerationConfig, Prompts, TextGenerator
 from macaron_tf.decoding.sampling import first_state, go_on
+from macaron_tf.engines.lite import KINDS
+from macaron_tf.engines.lite_decoding import converted_decoder
 from macaron_tf.errors import UserError
 from macaron_tf.models import catalog
 from macaron_tf.text.byte_pairs import CLS, SPECIAL
@@ -38,6 +40,7 @@ command = Benchmark(
     count("--prompt-tokens", "tokens of a prompt, the first one included", 256),
     count("--new-tokens", "tokens behind it", 32),
     count("--inter-op-threads", "of TensorFlow", 1),
+    several("--lite", KINDS, "also time ours in LiteRT with these weights", []),
     several("--ctranslate2", peers.COMPUTE_TYPES, "also time CTranslate2 in these types", []),
     warm_up=1,
 )
@@ -72,6 +75,9 @@ def main(options: argparse.Namespace) -> Tables:
         name: TextGenerator(model, read.vocabulary, config.max_length)
         for name, model in (("ours", read.network), ("token by token", stepping))
     }
+    for kind in options.lite:
+        decoder = converted_decoder(read.network, kind, options.threads)
+        generators[f"ours, LiteRT {kind}"] = generators["ours"].asking(decoder)
     for batch in options.batch_sizes:
         rng = np.random.default_rng(batch)
         rows = rng.integers(SPECIAL, len(ids), (batch, options.prompt_tokens))  # (B, P) of our ids

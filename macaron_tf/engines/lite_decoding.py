@@ -1,0 +1,442 @@
+"""Decoding in LiteRT: one token after the other, by float32 or int8 weights.
+
+A step reads every weight once, so that its time is that of reading them: LiteRT reads twice as many
+bytes in a second as TensorFlow's graph does, and int8 weights are a quarter of the bytes.
+
+The file holds a function for one token of any number of texts, and others for parts of prompts or
+for sources, all with one set of weights. Keys and values of earlier tokens are inputs that lie in
+the interpreter: the function gives those of the new token alone, which are written in place. No
+step copies a cache, unless a beam search reorders it.
+"""
+
+import collections
+import dataclasses
+import json
+import os
+import pathlib
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from macaron_tf.engines.graph import under_policy
+from macaron_tf.engines.lite import in_one_file
+from macaron_tf.errors import UserError, needed
+from macaron_tf.io.paths import read_json
+from macaron_tf.kernels import implementation_scope
+from macaron_tf.models import EncoderDecoder, LanguageModel
+from macaron_tf.models.stack import Stack
+from macaron_tf.special_ids import PAD
+
+DECODER, RECORD = "decode.tflite", "decode.json"
+# Tokens of a prompt that a function reads at once, and lengths of sources, in ascending order: a
+# part or a source is padded to the next length.
+_CHUNKS = (16, 64, 256)
+_SOURCES = (16, 32, 64, 128, 256)
+_ROOM = 64  # a cache grows by so many places
+_KEPT = 4  # searches whose caches are kept while others run
+_DECODE = "decode"  # comes first in the order of names, and so in the file
+
+
+def write_decoder(network: LanguageModel | EncoderDecoder, folder: pathlib.Path, kind: str) -> None:
+    """Writes `DECODER` and `RECORD` into a folder that exists.
+
+    Args:
+        kind: as for `write_lite`.
+
+    Raises:
+        UserError: the network does not decode in LiteRT.
+    """
+    with needed("LiteRT"):
+        import ai_edge_litert  # noqa: F401
+    if not isinstance(network, LanguageModel | EncoderDecoder) or not _decoder(network).can_hold:
+        raise UserError(
+            "decoding in LiteRT knows recurrences, and attention without windows, biases or "
+            "relative positions: ask this model without with_lite"
+        )
+    with under_policy(network, "float32", "LiteRT: the network"), implementation_scope("loop"):
+        parts = _Parts(network)
+        contents = in_one_file(dict(sorted(parts.functions())), network, kind)
+    (folder / DECODER).write_bytes(contents)
+    record = {"caches": parts.caches, "sizes": parts.sizes}
+    (folder / RECORD).write_text(json.dumps(record) + "\n")
+
+
+def converted_decoder(
+    network: LanguageModel | EncoderDecoder, kind: str, threads: int | None = None
+) -> "LiteDecoder":
+    """The network's decoding in LiteRT, without files that stay."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_decoder(network, pathlib.Path(folder), kind)
+        return LiteDecoder(folder, network.config, threads)  # its file is mapped
+
+
+def _decoder(network: LanguageModel | EncoderDecoder) -> Stack:
+    return network.decoder if isinstance(network, EncoderDecoder) else network.encoder.stack
+
+
+class _Parts:
+    """The functions of a network's decoding, for any number of texts, a cache of any room.
+
+    Attributes:
+        caches: shape of each tensor of the state of one text, with -1 for the room.
+        sizes: lengths of the parts of prompts, or of the sources, that there are functions for.
+            With a recurrence, whose state would take the padding in, prompts are read by tokens.
+    """
+
+    def __init__(self, network: LanguageModel | EncoderDecoder):
+        self.network = network
+        self._translates = isinstance(network, EncoderDecoder)
+        small, large = (_decoder(network).init_cache(1, 1, room) for room in (2, 3))
+        self._structure = small
+        self.caches = [
+            [-1 if one != other else one for one, other in zip(a.shape, b.shape, strict=True)][1:]
+            for a, b in zip(*map(tf.nest.flatten, (small, large)), strict=True)
+        ]
+        longest = network.config.longest
+        limits = _SOURCES if self._translates else _CHUNKS
+        if not self._translates and any(-1 not in shape for shape in self.caches):
+            limits = ()
+        fitting = [size for size in limits if longest is None or size <= longest]
+        if self._translates and (longest or _SOURCES[-1] + 1) > max(fitting, default=0):
+            fitting.append(longest or _SOURCES[-1] + 1)  # 256 pieces and EOS
+        self.sizes = fitting
+
+    def functions(self) -> Iterator[tuple[str, tf.types.experimental.ConcreteFunction]]:
+        """Yields each function with its name, traced."""
+        token = {"tokens": _int32(None, 1), **self._state(None)}
+        if not self._translates:
+            yield _DECODE, _traced(self._decode, token)
+            for size in self.sizes:
+                yield (
+                    f"prefill_{size}",
+                    _traced(self._prefill, {"tokens": _int32(1, size), **self._state(1)}),
+                )
+            return
+        memory = tf.nest.flatten(self._some_memory())
+        shapes = {
+            f"memory_{i:03}": tf.TensorSpec((None, part.shape[1], None, part.shape[3]), tf.float32)
+            for i, part in enumerate(memory)
+        }
+        mask = {"memory_mask": tf.TensorSpec((None, None), tf.bool)}
+        yield _DECODE, _traced(self._decode, {**token, **shapes, **mask})
+        for size in self.sizes:
+            yield f"encode_{size}", _traced(self._encode, {"source": _int32(1, size)})
+
+    def _some_memory(self) -> Any:
+        """Keys and values of a source of two tokens."""
+        width = self.network.config.hidden_dim
+        return self.network.decoder.project_memory(tf.zeros((1, 2, width)))
+
+    def _state(self, rows: int | None) -> dict[str, tf.TensorSpec]:
+        caches = {
+            f"cache_{i:03}": tf.TensorSpec([rows, *(n if n > 0 else None for n in shape)])
+            for i, shape in enumerate(self.caches)
+        }
+        return {"index": _int32(), "held": tf.TensorSpec((None,), tf.bool), **caches}
+
+    def _decode(self, tokens, index, held, **tensors):
+        context: dict[str, Any] = {"held": held}
+        if self._translates:
+            like = self._some_memory()
+            context |= {
+                "rows": {
+                    "memory_keys": tf.nest.pack_sequence_as(like, _numbered(tensors, "memory_0")),
+                    "memory_mask": tensors["memory_mask"],
+                },
+                "kernel": None,
+                "backward": False,
+            }
+        logits, state = self.network.decode_step(tokens, index, context, self._cache(tensors))
+        return {"logits": logits[:, 0], **self._new(state)}
+
+    def _prefill(self, tokens, index, held, **tensors):
+        return self._new(self.network.prefill(tokens, index, {"held": held}, self._cache(tensors)))
+
+    def _encode(self, source):
+        memory = self.network.encode(source, training=False)
+        keys = tf.nest.flatten(self.network.decoder.project_memory(memory))
+        return {f"memory_{i:03}": part for i, part in enumerate(keys)}
+
+    def _cache(self, tensors: dict[str, tf.Tensor]) -> dict[str, Any]:
+        return {"fixed": tf.nest.pack_sequence_as(self._structure, _numbered(tensors, "cache_"))}
+
+    def _new(self, state: dict[str, Any]) -> dict[str, tf.Tensor]:
+        return {f"new_{i:03}": part for i, part in enumerate(tf.nest.flatten(state))}
+
+
+def _int32(*shape: int | None) -> tf.TensorSpec:
+    return tf.TensorSpec(shape, tf.int32)
+
+
+def _traced(function: Callable, specs: dict[str, tf.TensorSpec]):
+    named = {n: tf.TensorSpec(spec.shape, spec.dtype, n) for n, spec in specs.items()}
+    return tf.function(function, autograph=False).get_concrete_function(**named)
+
+
+def _numbered(tensors: Mapping[str, Any], start: str) -> list[Any]:
+    return [tensors[name] for name in sorted(tensors) if name.startswith(start)]
+
+
+@dataclasses.dataclass
+class _Search:
+    """The state of one search.
+
+    Attributes:
+        filled: tokens of each text that the caches hold.
+        caches: their parts that are filled, `(R, ...)` each; empty while they lie in the
+            interpreter, and before the first token.
+        memory, real: of B sources, keys and values `(B, H, S, d)` and the mask `(B, S)`.
+        sentences: the source of each text in the interpreter, `(R,)`.
+    """
+
+    filled: int = 0
+    caches: list[np.ndarray] = dataclasses.field(default_factory=list)
+    memory: list[np.ndarray] = dataclasses.field(default_factory=list)
+    real: np.ndarray | None = None
+    sentences: np.ndarray | None = None
+
+
+class LiteDecoder:
+    """A network's decoding as `write_decoder` wrote it, opened.
+
+    `generate`, `beam_search`, `TextGenerator` and `LineTranslator` take it in place of the network.
+    Their graphs then call functions of this process, and cannot be saved. Searches may alternate,
+    in threads too; the caches of the last 4 that wait are kept.
+
+    Args:
+        folder: holds `DECODER` and `RECORD`.
+        config: of the network.
+        threads: of a product; by default the CPUs of this process, 4 at most, and one for a file
+            of less than 4 MiB, whose products are too short to be shared.
+
+    Attributes:
+        turn: a lock for callers that run searches to their end, one at a time.
+
+    Raises:
+        UserError: a file is missing or damaged.
+    """
+
+    def __init__(self, folder: str | os.PathLike, config: Any, threads: int | None = None):
+        with needed("LiteRT"):
+            from ai_edge_litert.interpreter import Interpreter
+
+        mend = "export the model again"
+        folder, self.config = pathlib.Path(folder), config
+        record = read_json(folder / RECORD, mend=mend, caches=list, sizes=list)
+        self._shapes, self._sizes = record["caches"], record["sizes"]
+        try:
+            small = (folder / DECODER).stat().st_size < 2**22
+            threads = threads or (1 if small else min(len(os.sched_getaffinity(0)), 4))
+            self._interpreter = Interpreter(str(folder / DECODER), num_threads=threads)
+            runner = self._interpreter.get_signature_runner(_DECODE)
+        except (OSError, ValueError, RuntimeError) as error:
+            raise UserError(f"{folder / DECODER} is damaged ({error}): {mend}") from error
+        details = runner.get_input_details()
+        self._inputs = {name: detail["index"] for name, detail in details.items()}
+        self._heads = {
+            detail["index"]: detail["shape_signature"][[1, 3]].tolist()
+            for name, detail in details.items()
+            if name.startswith("memory_0")
+        }
+        self._outputs = {n: d["index"] for n, d in runner.get_output_details().items()}
+        self._caches = _numbered(self._inputs, "cache_")
+        self._memory = _numbered(self._inputs, "memory_0")
+        self._new = _numbered(self._outputs, "new_")
+        self.can_prefill = bool(self._sizes) and not self._memory
+        self.turn = threading.Lock()
+        self._lock = threading.Lock()
+        self._searches: collections.OrderedDict[int, _Search] = collections.OrderedDict()
+        self._number, self._current = 0, 0  # 0 is no search
+        self._rows = self._room = 0  # of the interpreter's tensors
+
+    # What a search asks of a model.
+
+    def init_decode(self, source: Any, beams: int, max_length: int | None = None):
+        """As `LanguageModel.init_decode`, of B rows, or `EncoderDecoder`'s, of sources `(B, S)`."""
+        del max_length  # caches grow
+        if self._memory:
+            count = tf.shape(source)[0]
+            number = tf.numpy_function(self._begin, [source], tf.int32)
+        else:
+            count, number = source, tf.numpy_function(self._begin, [0], tf.int32)
+        context = {"search": tf.ensure_shape(number, ()), "rows": {"sentences": tf.range(count)}}
+        return context, {"texts": tf.zeros((count, beams), tf.int32)}
+
+    def decode_step(self, tokens: tf.Tensor, index: tf.Tensor, context: dict, cache: dict):
+        """As `EncoderDecoder.decode_step`."""
+        texts, sentences = cache["texts"], context["rows"]["sentences"]
+        logits, after = tf.numpy_function(
+            self._step, [context["search"], sentences, texts, tokens, index], (tf.float32, tf.int32)
+        )
+        shape = (*tokens.shape, self.config.vocab_size)  # (B, K, V)
+        logits = tf.reshape(logits, [-1 if size is None else size for size in shape])
+        return logits, {"texts": tf.ensure_shape(after, texts.shape)}
+
+    def prefill(self, tokens: tf.Tensor, index: tf.Tensor, context: dict, cache: dict):
+        """As `LanguageModel.prefill`."""
+        texts = cache["texts"]
+        after = tf.numpy_function(
+            self._prefill, [context["search"], texts, tokens, index], tf.int32
+        )
+        return {"texts": tf.ensure_shape(after, texts.shape)}
+
+    # The same on arrays, in this process.
+
+    def _begin(self, source: np.ndarray) -> np.ndarray:
+        """Begins a search, and returns its number."""
+        with self._lock:
+            search = _Search()
+            if source.ndim == 2:
+                search.memory, search.real = self._encoded(source), source != PAD
+            self._number += 1
+            self._searches[self._number] = search
+            while len(self._searches) > _KEPT + 1:
+                self._searches.popitem(last=False)
+            return np.int32(self._number)
+
+    def _step(self, number, sentences, texts, tokens, index) -> tuple[np.ndarray, np.ndarray]:
+        beams = texts.shape[1]
+        with self._lock:
+            search = self._arranged(int(number), texts.ravel(), int(index) + 1)
+            if search.memory:
+                self._remember(search, np.repeat(sentences, beams))
+            logits = self._token(search, tokens.reshape(-1, 1), int(index))
+        return logits, np.arange(texts.size, dtype=np.int32).reshape(texts.shape)
+
+    def _prefill(self, number, texts, tokens, index) -> np.ndarray:
+        index, (count, length) = int(index), tokens.shape
+        with self._lock:
+            search = self._arranged(int(number), texts.ravel(), index + length)
+            end, longest = index + length, self.config.longest
+            while index < end:
+                size = next((n for n in self._sizes if n >= end - index), self._sizes[-1])
+                part = tokens[:, length - (end - index) :][:, :size]
+                if longest is not None and index + size > longest:
+                    self._token(search, part[:, :1], index)
+                    index += 1
+                    continue
+                self._read(size, part, index)
+                index += part.shape[1]
+                search.filled = index
+        return np.arange(count, dtype=np.int32)[:, None]
+
+    def _token(self, search: _Search, tokens: np.ndarray, index: int) -> np.ndarray:
+        """Scores `(R, V)` after one token of each text, which is added to the caches."""
+        interpreter = self._interpreter
+        interpreter.set_tensor(self._inputs["tokens"], tokens)
+        interpreter.set_tensor(self._inputs["index"], np.int32(index))
+        if "held" in self._inputs:
+            interpreter.set_tensor(self._inputs["held"], np.arange(self._room) < index)
+        interpreter.invoke()
+        for cache, new, shape in zip(self._caches, self._new, self._shapes, strict=True):
+            # No array of the interpreter's memory may live on when it runs.
+            if -1 in shape:
+                interpreter.tensor(cache)()[..., index, :] = interpreter.get_tensor(new)[..., 0, :]
+            else:
+                interpreter.tensor(cache)()[...] = interpreter.get_tensor(new)
+        search.filled = index + 1
+        return interpreter.get_tensor(self._outputs["logits"])
+
+    def _read(self, size: int, tokens: np.ndarray, index: int) -> None:
+        """Adds tokens `(R, L)` to the caches by the function for `size`, L or more."""
+        interpreter, length = self._interpreter, tokens.shape[1]
+        runner = interpreter.get_signature_runner(f"prefill_{size}")
+        padded = np.full((1, size), PAD, np.int32)
+        past = max(index, 1)
+        for row, ids in enumerate(tokens):
+            padded[0, :length] = ids
+            held = {
+                f"cache_{i:03}": interpreter.tensor(cache)()[row : row + 1, ..., :past, :]
+                for i, cache in enumerate(self._caches)
+            }
+            new = runner(tokens=padded, index=np.int32(index), held=np.arange(past) < index, **held)
+            del held
+            for cache, part in zip(self._caches, _numbered(new, "new_"), strict=True):
+                places = slice(index, index + length)
+                interpreter.tensor(cache)()[row, ..., places, :] = part[0, ..., :length, :]
+
+    def _encoded(self, source: np.ndarray) -> list[np.ndarray]:
+        """Keys and values of sources `(B, S)`: `(B, H, S, d)` each."""
+        length = source.shape[1]
+        size = next((n for n in self._sizes if n >= length), None)
+        if size is None:
+            raise ValueError(f"a source of {length} ids is longer than {self._sizes[-1]}")
+        runner = self._interpreter.get_signature_runner(f"encode_{size}")
+        padded = np.full((1, size), PAD, np.int32)
+        found = []
+        for ids in source:
+            padded[0, :length] = ids
+            found.append(
+                [part[0, :, :length] for part in _numbered(runner(source=padded), "memory_")]
+            )
+        return [np.stack(parts) for parts in zip(*found, strict=True)]
+
+    def _remember(self, search: _Search, sentences: np.ndarray) -> None:
+        """Puts the source of each text into the interpreter, where it is not yet."""
+        if search.sentences is not None and np.array_equal(search.sentences, sentences):
+            return
+        for index, part in zip(self._memory, search.memory, strict=True):
+            self._interpreter.set_tensor(index, part[sentences])
+        self._interpreter.set_tensor(self._inputs["memory_mask"], search.real[sentences])
+        search.sentences = sentences
+
+    def _arranged(self, number: int, texts: np.ndarray, room: int) -> _Search:
+        """Lays a search's caches out: text r goes on from the earlier text `texts[r]`."""
+        search = self._searches.get(number)
+        if search is None:
+            raise RuntimeError(f"more than {_KEPT} texts or batches are decoded at once")
+        self._searches.move_to_end(number)
+        if self._current != number:
+            self._set_aside()
+        width = search.real.shape[1] if search.memory else 0
+        here = self._current == number
+        if here and len(texts) == self._rows and room <= self._room:
+            moved = np.flatnonzero(texts != np.arange(len(texts)))
+            if len(moved):
+                for cache in self._caches:
+                    view = self._filled(cache, search.filled)
+                    view[moved] = view[texts[moved]]
+            return search
+        caches = self._taken(search) if here else search.caches
+        self._resize(len(texts), -(-room // _ROOM) * _ROOM, width)
+        for number_, cache in enumerate(self._caches):
+            self._interpreter.tensor(cache)()[...] = 0
+            if caches:
+                self._filled(cache, search.filled)[...] = caches[number_][texts]
+        search.caches, search.sentences, self._current = [], None, number
+        return search
+
+    def _set_aside(self) -> None:
+        """Takes the caches of the current search out of the interpreter."""
+        if search := self._searches.get(self._current):
+            search.caches, search.sentences = self._taken(search), None
+        self._current = 0
+
+    def _taken(self, search: _Search) -> list[np.ndarray]:
+        return [self._filled(cache, search.filled).copy() for cache in self._caches]
+
+    def _filled(self, cache: int, filled: int) -> np.ndarray:
+        """The interpreter's own memory of a cache, without its empty places."""
+        view = self._interpreter.tensor(cache)()
+        shape = self._shapes[self._caches.index(cache)]
+        return view[..., :filled, :] if -1 in shape else view
+
+    def _resize(self, rows: int, room: int, width: int) -> None:
+        sizes: dict[int, Sequence[int]] = {self._inputs["tokens"]: (rows, 1)}
+        if "held" in self._inputs:
+            sizes[self._inputs["held"]] = (room,)
+        for cache, shape in zip(self._caches, self._shapes, strict=True):
+            sizes[cache] = (rows, *(room if size == -1 else size for size in shape))
+        for index in self._memory:
+            heads, head_dim = self._heads[index]
+            sizes[index] = (rows, heads, width, head_dim)
+        if self._memory:
+            sizes[self._inputs["memory_mask"]] = (rows, width)
+        for index, size in sizes.items():
+            self._interpreter.resize_tensor_input(index, size)
+        self._interpreter.allocate_tensors()
+        self._rows, self._room = rows, room

@@ -1,0 +1,197 @@
+"""Decoding in LiteRT beside the graph's: continuations, samples, beam search, streams."""
+
+import threading
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from macaron_tf.decoding import BeamSearchConfig, Prompts, Rules, SamplingConfig, generate
+from macaron_tf.decoding.translator import translate_ids
+from macaron_tf.engines.lite_decoding import DECODER, RECORD, LiteDecoder, converted_decoder
+from macaron_tf.models import EncoderConfig, EncoderDecoder, LanguageModel, catalog
+from macaron_tf.pretrained import Pretrained
+from macaron_tf.text.wordpiece import WordPieceVocabulary
+from tests.harness import refuses
+
+pytest.importorskip("ai_edge_litert")
+
+LONGEST = 90  # over a room of 64
+VOCABULARY = WordPieceVocabulary.train(["a b c d e f g h"] * 50, size=21)
+
+
+def shaken(network, scale: float = 0.3):
+    """The network with weights wide enough that a token depends on those before."""
+    network.build()
+    rng = np.random.default_rng(0)
+    for weight in network.weights:
+        weight.assign(weight.numpy() + rng.normal(size=weight.shape, scale=scale))
+    return network
+
+
+def language_model(**changes) -> LanguageModel:
+    sizes = dict(vocab_size=VOCABULARY.size, hidden_dim=32, feed_forward_dim=64, num_heads=2)
+    config = EncoderConfig(
+        **sizes, num_layers=2, causal=True, norm="pre", max_length=LONGEST, **changes
+    )
+    return shaken(LanguageModel(config))
+
+
+def translator(name: str = "transformer_tiny", **changes) -> EncoderDecoder:
+    sizes = dict(vocab_size=32, hidden_dim=32, feed_forward_dim=64, num_heads=2, max_length=40)
+    layers = dict(num_encoder_layers=1, num_decoder_layers=2)
+    return shaken(EncoderDecoder(catalog.config(name, **sizes, **layers, **changes)), 0.15)
+
+
+@pytest.fixture(scope="module")
+def gpt():
+    network = language_model()
+    return network, {kind: converted_decoder(network, kind) for kind in ("fp32", "int8")}
+
+
+@pytest.fixture(scope="module")
+def pair():
+    network = translator()
+    return network, {kind: converted_decoder(network, kind) for kind in ("fp32", "int8")}
+
+
+def continued(model, lengths, new: int, temperature: float = 0.0, samples: int = 1):
+    """`generate` behind random prompts of these lengths."""
+    rng = np.random.default_rng(len(lengths))
+    count = len(lengths)
+    prompts = Prompts(
+        tf.constant(rng.integers(5, VOCABULARY.size, (count, max(lengths))), tf.int32),
+        tf.constant(lengths),
+        tf.fill([count], new),
+        tf.reshape(tf.range(count * samples), (count, samples)),
+    )
+    rules = Rules(SamplingConfig(temperature=temperature), end_id=3)
+
+    @tf.function(autograph=False)
+    def run():
+        begun = model.init_decode(count, samples)
+        prefill = model.prefill if model.can_prefill else None
+        return generate(model.decode_step, *begun, prompts, rules, new, prefill)
+
+    return {name: value.numpy() for name, value in run().items()}
+
+
+def translated(model, count: int, length: int, config):
+    rng = np.random.default_rng(count)
+    source = np.zeros((count, length), np.int32)
+    for row, end in enumerate(np.linspace(length - 1, length // 2, count).astype(int)):
+        source[row, :end], source[row, end] = rng.integers(4, 32, end), 3
+    search = tf.function(
+        lambda ids: translate_ids(model, ids, config, 30, seed=3),
+        input_signature=[tf.TensorSpec((None, None), tf.int32)],
+        autograph=False,
+    )
+    return {name: value.numpy() for name, value in search(source).items()}
+
+
+def assert_equal(found, expected):
+    np.testing.assert_array_equal(found["ids"], expected["ids"])
+    np.testing.assert_allclose(found["log_probs"], expected["log_probs"], rtol=1e-4, atol=1e-4)
+
+
+# A token alone; a part of 16; several parts, two rooms and rows that wait; up to the last position.
+@pytest.mark.parametrize("lengths, new", [([1], 9), ([17], 5), ([70, 60, 3], 15), ([80], 10)])
+def test_continuations_are_the_graphs(gpt, lengths, new):
+    network, decoders = gpt
+    assert_equal(continued(decoders["fp32"], lengths, new), continued(network, lengths, new))
+
+
+def test_samples_are_the_graphs(gpt):
+    network, decoders = gpt
+    asked = ([2, 5], 12, 1.0, 3)
+    found, expected = continued(decoders["fp32"], *asked), continued(network, *asked)
+    assert_equal(found, expected)
+    assert len({tuple(row) for row in found["ids"][0]}) > 1
+
+
+def test_int8_scores_are_close(gpt):
+    network, decoders = gpt
+    context, cache = network.init_decode(2, 1, 8)
+    lite_context, lite_cache = decoders["int8"].init_decode(2, 1)
+    for index in range(6):
+        tokens = tf.constant([[5 + index], [12 - index]])
+        expected, cache = network.decode_step(tokens, index, context, cache)
+        given = tokens, tf.constant(index), lite_context, lite_cache
+        found, lite_cache = decoders["int8"].decode_step(*given)
+        difference = np.abs(found - expected).max() / np.std(expected)
+        assert 0 < difference < 0.2
+
+
+@pytest.mark.parametrize(
+    "count, config",
+    [
+        (1, BeamSearchConfig(max_length_offset=8)),
+        (5, BeamSearchConfig(beam_size=3, n_best=2, max_length_offset=8)),
+        (5, BeamSearchConfig(beam_size=1, max_length_offset=2)),
+        (3, SamplingConfig(num_samples=2, max_length_offset=2)),
+    ],
+    ids=["one", "batch", "greedy", "samples"],
+)
+def test_translations_are_the_graphs(pair, count, config):
+    network, decoders = pair
+    found, expected = (translated(m, count, 20, config) for m in (decoders["fp32"], network))
+    assert_equal(found, expected)
+
+
+def test_int8_translations_have_close_scores(pair):
+    network, decoders = pair
+    config = BeamSearchConfig(max_length_offset=2)
+    found, expected = (translated(m, 4, 20, config) for m in (decoders["int8"], network))
+    np.testing.assert_allclose(found["scores"], expected["scores"], atol=0.5)
+    assert (found["scores"] != expected["scores"]).any()
+
+
+def test_a_recurrence_reads_prompts_token_by_token():
+    network = language_model(block="swish_rnn")
+    decoder = converted_decoder(network, "fp32")
+    assert not decoder.can_prefill
+    assert_equal(continued(decoder, [9, 4], 8), continued(network, [9, 4], 8))
+
+
+def test_models_answer_and_stream_as_without():
+    model = Pretrained(language_model(), vocabulary=VOCABULARY, name="made")
+    lite = model.with_lite()
+    texts, options = ["a b c", "", "h g f e d c b a"], {"temperature": 0.8, "max_tokens": 12}
+    expected = model.predict(texts, **options)
+    for found, wanted in zip(lite.predict(texts, **options), expected, strict=True):
+        assert found["completion"] == wanted["completion"]
+        assert found["log_prob"] == pytest.approx(wanted["log_prob"], abs=1e-3)
+    # A stream goes on while other texts are answered, by threads too.
+    stream = lite.stream(texts[0], seed=1, **options)
+    parts = [next(stream)]
+    others = [threading.Thread(target=lite.predict, args=(texts,)) for _ in range(3)]
+    for thread in others:
+        thread.start()
+    for thread in others:
+        thread.join()
+    parts += stream
+    assert "".join(parts) == expected[0]["completion"]
+    assert lite.score("a b") == model.score("a b")
+
+
+def test_waiting_searches_are_limited(gpt):
+    _, decoders = gpt
+    decoder = decoders["fp32"]
+    begun = [decoder.init_decode(1, 1) for _ in range(6)]
+    token = tf.constant([[5]])
+    for context, cache in begun[1:]:
+        decoder.decode_step(token, tf.constant(0), context, cache)
+    with pytest.raises(RuntimeError, match="more than 4 texts"):
+        decoder.decode_step(token, tf.constant(0), *begun[0])
+
+
+def test_refusals(tmp_path):
+    windowed = language_model(attention_windows=(4,))
+    refuses("without windows, biases or", converted_decoder, windowed, "fp32")
+    network = language_model()
+    (tmp_path / DECODER).write_bytes(b"no")
+    (tmp_path / RECORD).write_text('{"caches": [], "sizes": []}')
+    refuses("is damaged", LiteDecoder, tmp_path, network.config)
+    model = Pretrained(network, vocabulary=VOCABULARY, name="made")
+    refuses("in Python `with_lite` decodes", model.export, tmp_path / "out", lite="fp32")
+    assert not [*(tmp_path / "out").glob("*")]
