@@ -70,7 +70,7 @@ model = transformers.{call}  # this folder
 tokenizer = transformers.AutoTokenizer.from_pretrained("DIR")
 ```
 
-`macaron_tf.load("hugging-face:DIR")` reads it too.
+macaron_tf starts from these weights by `--init hugging-face:DIR`.
 """
 
 
