@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import importlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -394,8 +393,10 @@ class Pretrained:
             "weights": weight_table(self.network),
         }
         if format == HUGGING_FACE:
-            # By its name: interop reads other libraries' models into this class.
-            write = importlib.import_module("macaron_tf.interop.hugging_face").writer(self)
+            # Imported late: interop reads other libraries' models into this class.
+            from macaron_tf.interop.hugging_face import writer
+
+            write = writer(self)
             manifest["library"] = format
         else:
             write = functools.partial(self._write_files, kind=format)
