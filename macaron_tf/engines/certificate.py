@@ -39,6 +39,7 @@ TEXTS = (
 )
 LINE = "A man in a blue shirt is riding a bike down the street, and a dog runs [MASK] him."
 _PATIENCE = 0.25  # seconds of timing for each number, at least one run
+_REFUSED = "the model refuses each of the texts"
 _ABSENT = -1e8  # outputs below are those of padding
 
 
@@ -51,13 +52,15 @@ class Certificate:
 
     def __init__(self, task: TaskKind):
         self.task = task
-        self._columns = [TEXTS[i:] + TEXTS[:i] for i in range(len(task.texts))]
+        columns = [TEXTS[i:] + TEXTS[:i] for i in range(len(task.texts))]
+        # The line that is timed comes first, so that it is taken where the task does.
+        self._asked = [(LINE,) * len(columns), *zip(*columns, strict=True)]
         self._known: list[tuple[tuple[str, ...], dict, np.ndarray, dict]] = []
         if not isinstance(task, OnePass):
             return
         self._quantized = any(layer.quantization_mode for layer in task.network._flatten_layers())
         with contextlib.nullcontext() if self._quantized else self._exact():
-            for texts in zip(*self._columns, strict=True):
+            for texts in self._asked:
                 with contextlib.suppress(tf.errors.InvalidArgumentError):
                     rows, kept = task.prepare(*(tf.constant([text]) for text in texts))
                     computed = task.compute(rows)
@@ -111,24 +114,24 @@ class Certificate:
             return _arrays(function(**given))
 
         kind = "bfloat16" if self.task.network.compute_dtype == "bfloat16" else "fp32"
-        pairs = []
+        pairs, taken = [], []
         if isinstance(self.task, OnePass):
             kind = "int8" if self._quantized else kind
             for texts, _, _, answers in self._known:
                 pairs += _numbers(ask(loaded, texts), answers)
+                taken.append(texts)
         else:  # the same graph, not written
-            for texts in zip(*self._columns, strict=True):
+            for texts in self._asked:
                 with contextlib.suppress(tf.errors.InvalidArgumentError):
                     answers = ask(graph.signatures[name], texts)
                     pairs += _numbers(ask(loaded, texts), answers)
+                    taken.append(texts)
         files = [folder / "saved_model.pb", *(folder / "variables").iterdir()]
-        lines = [LINE] * len(self.task.texts)
-        return {
-            "target": "SavedModel, from text to answer",
-            "bytes": _bytes(files),
-            **_judged("SavedModel", kind, pairs),
-            **_timed(lambda count: ask(loaded, lines, count)),
-        }
+        facts = {"target": "SavedModel, from text to answer", "bytes": _bytes(files)}
+        if not taken:
+            return {**facts, "not_checked": _REFUSED}
+        judged = _judged("SavedModel", kind, pairs)
+        return {**facts, **judged, **_timed(lambda count: ask(loaded, taken[0], count))}
 
     def _opened(
         self, target: str, kind: str, open_it: Callable[[], OpenedNetwork], files: Iterable
@@ -145,9 +148,10 @@ class Certificate:
             for _, rows, expected, _ in self._known
             if not isinstance(opened, LiteNetwork) or opened.takes(rows)
         ]
-        columns = [[LINE] * 32 for _ in self.task.texts]
+        if not pairs:
+            return {**facts, "not_checked": _REFUSED}
         given = {
-            count: _arrays(self.task.prepare(*(tf.constant(c[:count]) for c in columns))[0])
+            count: _arrays(self.task.prepare(*(tf.fill([count], c) for c in self._known[0][0]))[0])
             for count in (1, 32)
         }
         judged = _judged(target, kind, pairs)
@@ -180,6 +184,8 @@ def _judged(
         if real.any():
             worst = np.maximum(worst, np.abs(found - expected)[real].max())
             scale = np.maximum(scale, np.abs(expected)[real].max())
+        elif (expected > _ABSENT).any():
+            worst = np.inf
     difference = float(worst / scale) if scale > 0 else float("inf" if worst else "0")
     if not difference <= BOUNDS[kind]:
         raise UserError(

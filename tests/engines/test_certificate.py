@@ -1,5 +1,6 @@
 """Files of an export that are compared with the network, and what is refused."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -9,7 +10,8 @@ from export.saved_model import main
 from macaron_tf.engines import certificate, saved_model
 from macaron_tf.engines.certificate import TEXTS, certificate_table
 from macaron_tf.errors import needed
-from macaron_tf.models import EncoderClassifier, LanguageModel, PretrainingEncoder
+from macaron_tf.models import EncoderClassifier, LanguageModel, PretrainingEncoder, catalog
+from macaron_tf.pretrained import Pretrained
 from tests.engines.test_graph import BYTES, WORDS, loaded
 from tests.harness import refuses
 
@@ -94,6 +96,25 @@ def test_the_command_shows_the_table(classifier, tmp_path, capsys):
     assert main([str(tmp_path / "saved"), str(tmp_path / "served")]) == 0
     said = capsys.readouterr().out
     assert certificate_table(record_of(tmp_path / "served" / "1")["certificate"]) in said
+
+
+def test_a_model_that_refuses_the_long_texts_is_compared_on_the_others(tmp_path):
+    short = dataclasses.replace(MODELS["fills"](), trained_length=8)
+    config = catalog.config("gpt2_tiny", vocab_size=BYTES.size, max_length=16)
+    network = LanguageModel(config)
+    network.build()
+    for model in (short, Pretrained(network, vocabulary=BYTES, name="writer")):
+        [row] = record_of(model.export(tmp_path))["certificate"]
+        assert row["difference"] < 1e-4 and row["ms_32"] > 0
+
+
+def test_numbers_that_are_missing_or_nan_are_differences():
+    whole, missing = np.float32([1.0, -1e9]), np.float32([-1e9, -1e9])
+    assert certificate._judged("x", "fp32", [(whole, whole), (missing, missing)]) == {
+        "difference": 0.0
+    }
+    for found in (missing, whole[:1], np.float32([np.nan, -1e9]), whole * 1.001):
+        refuses("x: its outputs differ", certificate._judged, "x", "fp32", [(found, whole)])
 
 
 def test_texts_are_whole_and_some_have_a_gap():

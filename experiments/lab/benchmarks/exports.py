@@ -1,0 +1,175 @@
+"""Systems and heads by forms of an export: each cell a difference, or the reason why there is none.
+
+    .venv-peers/bin/python -m experiments.lab.benchmarks.exports OUT [--only classes:gmlp_tiny]
+
+Every model is tiny and has drawn weights. Each is exported in each form, and the certificate's
+largest difference is the cell: in parts of the largest output, from the network in float32. Hugging
+Face's column says whether the folder is written, and whether it needs `trust_remote_code`. OUT
+gets `README.md` and `results.json` after each row, and rows that are there are not made again.
+"""
+
+import argparse
+import contextlib
+import io
+import json
+import pathlib
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+
+from experiments.studies import commit, table
+from macaron_tf import models
+from macaron_tf.engines.certificate import LINE, TEXTS
+from macaron_tf.errors import UserError
+from macaron_tf.interop.hugging_face import hugging_face_folder
+from macaron_tf.io.paths import write_aside
+from macaron_tf.models import catalog
+from macaron_tf.pretrained import Pretrained
+from macaron_tf.text.byte_pairs import BytePairVocabulary
+from macaron_tf.text.wordpiece import WordPieceVocabulary
+from macaron_tf.text.words import WordVocabulary
+
+# Forms of an export, by the beginning of their rows in a certificate.
+FORMS: Mapping[str, Mapping[str, Any]] = {
+    "SavedModel": {},
+    "LiteRT fp32": {"lite": "fp32"},
+    "LiteRT int8": {"lite": "int8"},
+    "ONNX": {"formats": ("onnx",)},
+    "OpenVINO": {"formats": ("openvino",)},
+}
+HUGGING_FACE = "Hugging Face"
+CLASSES = ("bert", "macaron_bert", "bert_rab", "gmlp", "amlp", "swish_rnn", "albert", "electra")
+CLASSES += ("roberta", "span_bert", "xlnet", "xlm")
+PAIR = {"name": "pair", "first": ["first"], "second": ["second"], "labels": ["no", "yes"]}
+TAGS = {"name": "tags", "first": ["words"], "labels": ["O", "B-X", "I-X"], "kind": "tags"}
+SPANS = {"name": "spans", "first": ["question"], "second": ["context"], "kind": "spans"}
+CHOICE = {
+    "name": "choice",
+    "first": ["context"],
+    "second": ["a", "b", "c"],
+    "labels": ["a", "b", "c"],
+    "kind": "choice",
+}
+
+
+def _labelled(task: Mapping[str, Any], longest: int = 128) -> dict[str, Any]:
+    spans = {"doc_stride": 16, "max_question": 32, "max_answer": 8}
+    return {"labelled": {"task": task, "limits": {"max_length": longest, "spans": spans}}}
+
+
+def systems() -> dict[str, Callable[[], Pretrained]]:
+    """Makes each model, by its name."""
+    words = WordPieceVocabulary.train([*TEXTS, LINE], size=300)
+    pieces = BytePairVocabulary.train([*TEXTS, LINE], 300)
+
+    def made(kind, name: str, vocabulary, *more, **usage) -> Callable[[], Pretrained]:
+        def make() -> Pretrained:
+            keras.utils.set_random_seed(1)
+            network = kind(catalog.config(name, vocab_size=vocabulary.size), *more)
+            network.build()
+            return Pretrained(network, vocabulary=vocabulary, name=name, **usage)
+
+        return make
+
+    def elmo() -> Pretrained:
+        keras.utils.set_random_seed(1)
+        known = WordVocabulary(("<UNK>", "<S>", "</S>", "a", "man"))
+        network = models.Elmo(catalog.config("elmo_tiny", vocab_size=known.size))
+        network.build()
+        return Pretrained(network, vocabulary=known, name="elmo_tiny")
+
+    classes = (models.EncoderClassifier, _labelled(PAIR))
+    found = {
+        f"classes:{name}_tiny": made(classes[0], f"{name}_tiny", words, 2, **classes[1])
+        for name in CLASSES
+    }
+    heads = {
+        "choices": (models.EncoderChooser, (), _labelled(CHOICE)),
+        "tags": (models.EncoderTagger, (3,), _labelled(TAGS)),
+        "spans": (models.EncoderSpanReader, (), _labelled(SPANS)),
+        "vectors": (models.SiameseEncoder, (), {}),
+        "fills": (models.PretrainingEncoder, (), {"has_masked_language": True}),
+    }
+    for head, (kind, more, usage) in heads.items():
+        found[f"{head}:bert_tiny"] = made(kind, "bert_tiny", words, *more, **usage)
+    causal = models.CausalClassifier, "gpt2_tiny", pieces, 2
+    found["classes:gpt2_tiny"] = made(*causal, **_labelled(PAIR))
+    found["words:elmo_tiny"] = elmo
+    found["writes:gpt2_tiny"] = made(models.LanguageModel, "gpt2_tiny", pieces)
+    return found
+
+
+def exported(model: Pretrained, form: str) -> str:
+    """The cell of a form: the difference, or the sentence that refuses it."""
+    with tempfile.TemporaryDirectory() as out:
+        try:
+            path = model.export(out, **FORMS[form])
+        except UserError as error:
+            return str(error)
+        record = json.loads((path / "assets.extra" / "export.json").read_text())
+    row = next(row for row in record["certificate"] if row["target"].startswith(form))
+    return f"{row['difference']:.0e}" if "difference" in row else row["not_checked"]
+
+
+def for_the_hub(model: Pretrained) -> str:
+    """The cell of Hugging Face's form."""
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            folder = hugging_face_folder(model)
+    except UserError as error:
+        return str(error)
+    return "with trust_remote_code" if "auto_map" in folder.config else "yes"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Makes the rows that are missing, and writes the table after each."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("out", type=pathlib.Path, help="folder of the table")
+    parser.add_argument("--only", nargs="+", default=[], help="names of rows")
+    options = parser.parse_args(arguments)
+    file = options.out / "results.json"
+    rows = json.loads(file.read_text())["rows"] if file.exists() else {}
+    makers = systems()
+    for name in options.only or makers:
+        if name in rows and not options.only:
+            continue
+        model = makers[name]()
+        cells = {form: exported(model, form) for form in FORMS}
+        rows[name] = {**cells, HUGGING_FACE: for_the_hub(model)}
+        line = f"python -m experiments.lab.benchmarks.exports {options.out}"
+        record = {"command": line, "commit": commit(), "rows": rows}
+        options.out.mkdir(parents=True, exist_ok=True)
+        write_aside(file, (json.dumps(record, indent=2) + "\n").encode())
+        write_aside(options.out / "README.md", "\n".join(report(record)).encode())
+        print(name, rows[name], flush=True)
+    return 0
+
+
+def report(record: Mapping[str, Any]) -> list[str]:
+    """The lines of README.md: the table, and the reasons below it, by number."""
+    reasons: list[str] = []
+
+    def shown(cell: str) -> str:
+        if " " not in cell or cell.startswith("with"):
+            return cell
+        if cell not in reasons:
+            reasons.append(cell)
+        return f"[{reasons.index(cell) + 1}]"
+
+    head = ("head and model", *FORMS, HUGGING_FACE)
+    lines = [(name, *map(shown, cells.values())) for name, cells in record["rows"].items()]
+    about = (
+        "Largest difference of an export's outputs from the network's in float32, in parts of "
+        "the largest output, on hard texts; tiny models with drawn weights."
+    )
+    title = ["# Systems by forms of an export", "", f"`{record['command']}`"]
+    title[-1] += f" at commit {record['commit']}. {about}"
+    notes = [f"{number}. {reason}" for number, reason in enumerate(reasons, 1)]
+    return [*title, "", *table(head, lines), "", *notes, ""]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
