@@ -17,8 +17,8 @@ from macaron_tf.data.batches import ExampleBatches
 from macaron_tf.data.tasks.examples import Examples
 from macaron_tf.engines.certificate import Certificate
 from macaron_tf.engines.graph import TaskGraph, columns_of
-from macaron_tf.engines.lite import KINDS, converted
 from macaron_tf.engines.lite_decoding import LiteDecoder, converted_decoder
+from macaron_tf.engines.lite_writer import KINDS, converted
 from macaron_tf.engines.saved_model import WRITERS, write_version
 from macaron_tf.errors import UserError, check_choice
 from macaron_tf.io import paths
@@ -166,7 +166,7 @@ class Pretrained:
             if self.lite and isinstance(task, Decoding):
                 self._graphs[key] = TaskGraph(task.asking(self._lite_decoder))
             else:
-                small = converted(task, self.lite) if self.lite else None
+                small = converted(TaskGraph(task), self.lite) if self.lite else None
                 self._graphs[key] = TaskGraph(task, small)
         return self._graphs[key]
 

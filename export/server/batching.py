@@ -36,8 +36,9 @@ class Batcher:
     """A queue that merges compatible requests and returns to each its own rows.
 
     Requests are compatible when version, signature, dtypes and all dimensions but the first agree.
-    A batch starts when it is full, or when its oldest request has waited `timeout_ms`. Of a
-    merged batch that fails only the faulty requests do: see `run_joined`.
+    A batch starts when it is full, or when its oldest request has waited `timeout_ms`. Where LiteRT
+    answers none waits: only requests that come while all workers are busy are merged. Of a merged
+    batch that fails only the faulty requests do: see `run_joined`.
 
     Args:
         max_batch_size: rows of a merged batch. A larger request runs alone, whole.
@@ -134,7 +135,8 @@ class Batcher:
         """When a queue's first batch may start: at once, where nobody else is to join it."""
         queue = self._queues[key]
         full = sum(task.rows for task in queue) >= self._max_rows
-        ready = full or self._stopping or not queue[0].signature.batchable
+        signature = queue[0].signature
+        ready = full or self._stopping or not (signature.batchable and signature.waits)
         return queue[0].enqueued + (0.0 if ready else self._timeout)
 
     def _take(self, key: object) -> list[_Task]:

@@ -1,19 +1,17 @@
 """One loaded SavedModel: its signatures, and running them."""
 
-import functools
 import logging
 import pathlib
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_text  # noqa: F401  (registers the ops of exported tokenizers)
 from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow_serving.apis import prediction_log_pb2
 
 from export.server.errors import invalid
-from macaron_tf.engines.graph import STEPS
-from macaron_tf.engines.lite import NETWORK, LiteNetwork
+from macaron_tf.engines.lite import NETWORK, LiteModel
+from macaron_tf.engines.session import SessionModel
 from macaron_tf.engines.warm_up import WARMUP_REQUESTS, typical
 from macaron_tf.errors import UserError
 
@@ -31,12 +29,14 @@ class Signature:
 
     `batchable` says whether requests may be joined along axis 0: every input and output has an
     open first dimension. The batcher clears it when a run shows that the rows do not match.
+    `waits` says whether a request waits for others to join: LiteRT runs row by row.
     """
 
     def __init__(self, name: str, signature_def: meta_graph_pb2.SignatureDef):
         self.name = name
         self.inputs = {k: _spec(v) for k, v in sorted(signature_def.inputs.items())}
         self.outputs = {k: _spec(v) for k, v in sorted(signature_def.outputs.items())}
+        self.waits = True
         shapes = [spec.shape for spec in (*self.inputs.values(), *self.outputs.values())]
         self.batchable = bool(self.inputs) and all(
             shape.rank is None or (shape.rank > 0 and shape[0] is None) for shape in shapes
@@ -78,10 +78,7 @@ class Signature:
 
 
 class Servable:
-    """A version of the model, in memory.
-
-    A `Session` runs it, as in TensorFlow Serving: feeds and fetches by tensor name. Closing it
-    frees graph, functions and variables at once, which `tf.saved_model.load` does not promise.
+    """A version of the model, in memory: its graph, and its network in LiteRT where it has one.
 
     A broken SavedModel raises any of TensorFlow's errors.
     """
@@ -89,30 +86,24 @@ class Servable:
     def __init__(self, path: str, version: int):
         self.path = path
         self.version = version
-        self._graph = tf.Graph()
-        with self._graph.as_default():
-            self._session = tf.compat.v1.Session(graph=self._graph)
-            try:
-                meta = tf.compat.v1.saved_model.loader.load(self._session, ["serve"], path)
-            except BaseException:
-                self._session.close()
-                raise
-        self._graph.finalize()
-        self.signature_defs = dict(meta.signature_def)
+        self._model = SessionModel(path)
+        self.signature_defs = self._model.signature_defs
         self._signatures = {
             name: Signature(name, signature)
             for name, signature in self.signature_defs.items()
             if signature.method_name  # the loader's own "__saved_model_init_op" has none
         }
         self._small = self._opened_lite()
+        if self._small is not None:
+            self._signatures[DEFAULT_SIGNATURE].waits = False
 
-    def _opened_lite(self) -> LiteNetwork | None:
-        """The network for small requests, where the version has one that can be opened here."""
+    def _opened_lite(self) -> LiteModel | None:
+        """The engine of small requests, where the version has one that can be opened here."""
         folder = pathlib.Path(self.path, "assets.extra")
-        if not {*STEPS} <= self._signatures.keys() or not (folder / NETWORK).is_file():
+        if not (folder / NETWORK).is_file():
             return None
         try:
-            return LiteNetwork(folder)
+            return LiteModel(folder, self._model)
         except UserError as error:
             _LOG.warning("small requests go through the graph: %s", error)
             return None
@@ -128,21 +119,12 @@ class Servable:
         return self._signatures[name]
 
     def run(self, signature: Signature, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Outputs by name. Thread-safe; TensorFlow works outside Python's lock."""
+        """Outputs by name. Thread-safe."""
         if self._small is not None and signature.name == DEFAULT_SIGNATURE:
-            prepare, conclude = (
-                functools.partial(self._run, self._signatures[name]) for name in STEPS
-            )
-            if (found := self._small.answer(prepare, conclude, inputs)) is not None:
+            found = self._small.answer(inputs)
+            if found is not None:
                 return found
-        return self._run(signature, inputs)
-
-    def _run(self, signature: Signature, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        feeds = {signature.inputs[name].name: array for name, array in inputs.items()}
-        fetches = {name: spec.name for name, spec in signature.outputs.items()}
-        outputs = self._session.run(fetches, feeds).items()
-        # `bytes` are a scalar string's, and no array of NumPy's own strings, which drop zero bytes.
-        return {k: np.asarray(v, object if isinstance(v, bytes) else None) for k, v in outputs}
+        return self._model.run(signature.name, inputs)
 
     def warm_up(self) -> None:
         """Does the work that a first request would wait for (graph optimization, compilation).
@@ -176,7 +158,7 @@ class Servable:
 
     def close(self) -> None:
         """Frees the model; no run may be under way."""
-        self._session.close()
+        self._model.close()
 
 
 def _show(shape: Sequence[int | None] | tf.TensorShape) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.distribution import emulates_bfloat16
+from macaron_tf.engines.session import STEPS
 from macaron_tf.errors import TextError, UserError, check_whole, diverged
 from macaron_tf.io.progress import track
 from macaron_tf.io.serving import failed_check, failed_rows
@@ -18,16 +19,13 @@ from macaron_tf.kernels import implementation_scope
 from macaron_tf.layers.packing import packing_scope
 from macaron_tf.tasks.base import TaskKind, require
 
-STEPS = ("prepare", "conclude")  # signatures around another engine's network
 _TOGETHER = 32  # texts answered together
 
 
 class SmallEngine(Protocol):
-    """An engine that computes a network for small requests, such as `LiteNetwork`."""
+    """An engine for small requests, such as `LiteModel`."""
 
-    output: Sequence[int | None]
-
-    def answer(self, prepare: Callable, conclude: Callable, inputs: Mapping) -> Mapping | None:
+    def answer(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
         """The outputs of `OnePass.serve`, or None where the graph is to answer."""
 
 
@@ -38,7 +36,7 @@ class TaskGraph:
     that is not UTF-8 is an InvalidArgumentError, which a server's client gets as a 400.
 
     Args:
-        small: computes the network of small requests.
+        small: answers small requests.
     """
 
     def __init__(self, task: TaskKind, small: SmallEngine | None = None):
@@ -176,28 +174,19 @@ class TaskGraph:
         inputs = dict(zip(self.task.functions()[signature][1], given, strict=True))
         try:
             if self._small is not None and signature == "serving_default":
-                answers = self._small.answer(*self._step_calls, inputs)
-                if answers is not None:
+                texts = {
+                    name: np.array([*map(str.encode, x)], object) for name, x in inputs.items()
+                }
+                if (answers := self._small.answer(texts)) is not None:
                     return answers
-            return _call(self.signatures[signature], inputs)
+            found = self.signatures[signature](*map(tf.constant, given))
         except tf.errors.InvalidArgumentError as error:
             sentence = failed_check(error.message)
             if sentence is None:
                 raise
             bad = sorted(batch[row] + 1 for row in failed_rows(error.message) if row < len(batch))
             raise (TextError(bad[0], sentence) if bad else UserError(sentence)) from error
-
-    @functools.cached_property
-    def _step_calls(self) -> list[Callable]:
-        steps = self.steps(self._small.output)
-        return [functools.partial(_call, steps[name]) for name in STEPS]
-
-
-def _call(
-    function: tf.types.experimental.ConcreteFunction, inputs: Mapping[str, Any]
-) -> dict[str, np.ndarray]:
-    given = {name: tf.constant(value) for name, value in inputs.items()}
-    return {name: value.numpy() for name, value in function(**given).items()}
+        return {name: value.numpy() for name, value in found.items()}
 
 
 @contextlib.contextmanager

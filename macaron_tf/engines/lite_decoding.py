@@ -23,7 +23,7 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.engines.graph import under_policy
-from macaron_tf.engines.lite import in_one_file
+from macaron_tf.engines.lite_writer import in_one_file
 from macaron_tf.errors import UserError, needed
 from macaron_tf.io.paths import read_json
 from macaron_tf.kernels import implementation_scope

@@ -15,7 +15,8 @@ from etils import epath
 
 from macaron_tf.engines.certificate import Certificate, certificate_table
 from macaron_tf.engines.graph import TaskGraph
-from macaron_tf.engines.lite import LiteNetwork, write_lite
+from macaron_tf.engines.lite import LiteNetwork
+from macaron_tf.engines.lite_writer import write_lite
 from macaron_tf.engines.onnx import write_onnx
 from macaron_tf.engines.openvino import write_openvino
 from macaron_tf.engines.warm_up import write_warm_up
@@ -76,8 +77,8 @@ def write_version(
     Args:
         record: facts about the model, for `assets.extra/export.json`.
         out: the model's folder, `gs://` included; made when absent.
-        lite: a kind of `macaron_tf.engines.lite`: the network for LiteRT is written too, and the
-            steps before and after it as signatures `prepare` and `conclude`.
+        lite: a kind of `write_lite`: the network for LiteRT is written too, and the steps before
+            and after it as signatures `prepare` and `conclude`.
         version: by default one more than the greatest there is.
         formats: names in `WRITERS`, written too.
         certificate: compares what was written with the network; its facts are `certificate` in the
@@ -105,7 +106,8 @@ def write_version(
             extra.mkdir(parents=True)
             signatures, engines = dict(graph.signatures), {}
             if lite:
-                engines["lite"] = write_lite(task, extra, lite)
+                written = write_lite(task, extra, lite)
+                engines["lite"] = {name: written[name] for name in ("kind", "lengths", "rows")}
                 signatures |= graph.steps(LiteNetwork(extra).output)
             tf.saved_model.save(restored, str(aside), signatures=signatures)
             task.vocabulary.save(extra)

@@ -9,7 +9,8 @@ import pytest
 import tensorflow as tf
 
 from export.server.servable import Servable
-from macaron_tf.engines.lite import NETWORK, RECORD, LiteNetwork, write_lite
+from macaron_tf.engines.lite import NETWORK, RECORD, LiteNetwork
+from macaron_tf.engines.lite_writer import write_lite
 from macaron_tf.models import (
     CausalClassifier,
     Elmo,
@@ -136,6 +137,7 @@ def test_a_server_answers_small_requests_by_it_from_many_threads(classifier, ver
     servable = Servable(str(version), 1)
     servable.warm_up()
     signature = servable.signature()
+    assert not signature.waits
     expected = {text: classifier.with_lite("int8").predict(text) for text in TEXTS}
 
     def check(text: str) -> None:
@@ -144,7 +146,7 @@ def test_a_server_answers_small_requests_by_it_from_many_threads(classifier, ver
 
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         [*pool.map(check, TEXTS * 10)]
-    many = [*TEXTS, *TEXTS]
+    many = TEXTS * 9
     exact = [answer["probabilities"] for answer in classifier.predict(many)]
     found = servable.run(signature, texts_of(many))["probabilities"]
     np.testing.assert_allclose(found, exact, atol=1e-5)  # in float32: the graph's

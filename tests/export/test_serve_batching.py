@@ -23,7 +23,7 @@ class Doubler:
         result=lambda x: x * 2,
         error=lambda x: ServingError(Code.INVALID_ARGUMENT, f"negative: {x.min()}"),
     ):
-        self.signature = SimpleNamespace(name="double", batchable=True)
+        self.signature = SimpleNamespace(name="double", waits=True, batchable=True)
         self.result, self.error = result, error
         self.calls = []
         self.gate = threading.Event()

@@ -16,8 +16,8 @@ from experiments.lab.benchmarks import peers
 from experiments.lab.benchmarks.harness import Benchmark, Tables, several, timed
 from macaron_tf.cli.arguments import argument, count, switch
 from macaron_tf.decoding import translate_ids
-from macaron_tf.engines.lite import KINDS
 from macaron_tf.engines.lite_decoding import converted_decoder
+from macaron_tf.engines.lite_writer import KINDS
 from macaron_tf.models import catalog
 
 command = Benchmark(

@@ -23,8 +23,8 @@ from experiments.lab.benchmarks.harness import Benchmark, Tables, several, timed
 from macaron_tf.cli.arguments import argument, count
 from macaron_tf.decoding import GenerationConfig, Prompts, TextGenerator
 from macaron_tf.decoding.sampling import first_state, go_on
-from macaron_tf.engines.lite import KINDS
 from macaron_tf.engines.lite_decoding import converted_decoder
+from macaron_tf.engines.lite_writer import KINDS
 from macaron_tf.errors import UserError
 from macaron_tf.models import catalog
 from macaron_tf.text.byte_pairs import CLS, SPECIAL

@@ -7,17 +7,18 @@
 
 One BERT classifier of random weights, equal in all hands, is given lines of varied length:
 Hugging Face's with its fast tokenizer in PyTorch (SDPA, inference mode), the same model in ONNX
-Runtime and in OpenVINO behind the same tokenizer, our SavedModel loaded by TensorFlow alone, and
-our Keras model in memory. Answers are compared before they are timed.
+Runtime and in OpenVINO behind the same tokenizer, our SavedModel loaded by TensorFlow alone, our
+Keras model in memory, and `predict` with LiteRT for small requests. Answers are compared before
+they are timed.
 TensorFlow Serving's container needs Docker's engine and is not part of this: the signature that its
 server calls is timed, in this process, also by several clients at once; its network and its
 batching come on top. A translator's SavedModel is timed beside its own graph in memory, also with
 requests of one line compiled by XLA (`--compile`).
 
 `--run` times none of these but a run of `experiments.finetune`, exported in float32 and in
-bfloat16, and adds the accuracy of each on the run's validation split. `--servers` times a folder of
-exported versions in two servers as they start, `export.serve` and NVIDIA Triton (`make
-engines`), asked by one client and by --clients of them, in JSON over HTTP.
+bfloat16, and in LiteRT, and adds the accuracy of each on the run's validation split. `--servers`
+times a folder of exported versions in two servers as they start, `export.serve` and NVIDIA Triton
+(`make engines`), asked by one client and by --clients of them, in JSON over HTTP.
 """
 
 import argparse
@@ -42,6 +43,7 @@ import numpy as np
 import scipy.special
 import tensorflow as tf
 
+import macaron_tf
 from experiments.finetune.run import FinetuningRun
 from experiments.lab.benchmarks import peers
 from experiments.lab.benchmarks.harness import Benchmark, Tables, made_up_texts, set_threads, timed
@@ -55,12 +57,14 @@ from macaron_tf.errors import UserError
 from macaron_tf.interop import read_encoder
 from macaron_tf.models import EncoderConfig, catalog
 from macaron_tf.models.tasks import EncoderClassifier
+from macaron_tf.pretrained import Pretrained
 from macaron_tf.special_ids import EOS, PAD
 from macaron_tf.tasks import labelled
 from macaron_tf.text import SentencePieceVocabulary
 from macaron_tf.text.wordpiece import WordPieceVocabulary
 
 REFERENCE, SAVED_MODEL, IN_MEMORY = "Hugging Face", "SavedModel", "graph in memory"
+LITE, LITE_INT8 = "LiteRT", "LiteRT, int8"
 LONGEST, MAX_LENGTH = 60, 128  # words of a line, ids of a row
 LABELS = ("negative", "positive")
 ONNX_INPUTS = ("input_ids", "attention_mask", "token_type_ids")  # in the order of the model's call
@@ -73,7 +77,7 @@ command = Benchmark(
     "rows",
     (
         *("tensorflow", "tensorflow-text", "keras", "torch", "transformers", "tokenizers"),
-        *("onnxruntime", "openvino"),
+        *("onnxruntime", "openvino", "ai-edge-litert"),
     ),
     argument(
         "--size", "of the classifier", default="mini", choices=("tiny", "mini", "base", "large")
@@ -82,7 +86,9 @@ command = Benchmark(
     count("--batch-sizes", "lines of a request", [1, 32], nargs="+"),
     count("--rows", "lines of a turn, or more", 32),
     count("--clients", "threads that ask a line each; 0 leaves it out", 4, least=0),
-    switch("--bfloat16", "also both classifiers in bfloat16, and the engines' in int8"),
+    switch(
+        "--bfloat16", "also both classifiers in bfloat16, and the engines' and LiteRT's in int8"
+    ),
     argument(
         "--translator",
         "size of the translator that is exported",
@@ -266,6 +272,12 @@ def our_answers(
     }
 
 
+def in_lite(model: Pretrained, kind: str) -> Answer:
+    """A classifier's `predict`, with LiteRT for small requests."""
+    fast = model.with_lite(kind)
+    return lambda lines: np.array([answer["probabilities"] for answer in fast.predict(lines)])
+
+
 def classifiers(options: argparse.Namespace, folder: pathlib.Path) -> dict[str, Answer]:
     """The classifier in all hands, by name, the reference first; exported into `folder`."""
     vocabulary = WordPieceVocabulary.train(made_up_lines(2000, LONGEST, options.seed), 4000)
@@ -275,8 +287,11 @@ def classifiers(options: argparse.Namespace, folder: pathlib.Path) -> dict[str, 
     network = theirs.ours(folder / "peer")
     engines = theirs.in_engines(folder / "peer" / "model.onnx", options.threads, options.bfloat16)
     ours = our_answers(network, vocabulary, folder / "float32")
-    answers = {REFERENCE: theirs, **engines, **ours}
+    usage = {"labels": LABELS, "max_length": MAX_LENGTH}
+    model = Pretrained(network, vocabulary=vocabulary, name="classifier", **usage)
+    answers = {REFERENCE: theirs, **engines, **ours, LITE: in_lite(model, "fp32")}
     if options.bfloat16:
+        answers[LITE_INT8] = in_lite(model, "int8")
         network = theirs.ours(folder / "peer", dtype="mixed_bfloat16")
         ours = our_answers(network, vocabulary, folder / "bfloat16")
         peer = HuggingFaceClassifier(config, vocabulary, options.seed, bfloat16=True)
@@ -481,7 +496,10 @@ def of_run(options: argparse.Namespace, folder: pathlib.Path) -> Tables:
         answers[name] = _exported(
             "saved_model", options.run, served, "probabilities", str(served), *words
         )
-    parts = [read.first[part] for part in in_parts(len(read), 32)]
+    model = macaron_tf.load(options.run)
+    answers |= {LITE: in_lite(model, "fp32"), LITE_INT8: in_lite(model, "int8")}
+    # Of few lines, which LiteRT takes.
+    parts = [read.first[part] for part in in_parts(len(read), 4)]
     found = {
         name: np.concatenate([*map(answer, parts)]).argmax(axis=1)
         for name, answer in answers.items()

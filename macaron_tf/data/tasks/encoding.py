@@ -1,18 +1,18 @@
 """Texts as rows of ids: one text or two, choices, sentences, and windows over long rows."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_text
 
 from macaron_tf.data.batches import EncodedExamples, in_parts
 from macaron_tf.data.tasks.examples import Examples
 from macaron_tf.errors import UserError
 from macaron_tf.io.progress import track
-from macaron_tf.special_ids import CLS_SEGMENT
+from macaron_tf.special_ids import CLS_SEGMENT, PAD
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.token_rows import TokenRows
 
@@ -54,33 +54,78 @@ def encode_pairs(
     texts = [vocabulary.encode(tf.convert_to_tensor(column), language) for column in columns]
     specials = 2 if second is None else 2 + vocabulary.pair_separators
     check_length(max_length, specials + len(texts), f"{len(texts)} text(s)")
-    a, *b = tensorflow_text.RoundRobinTrimmer(max_length - specials).trim(texts)
-    sep = vocabulary.sep_id
+    (a, *b), sep = texts, vocabulary.sep_id
     parts = [(a, 0), (sep, 0)]
     for text in b:
         parts += [(sep, 0)] * (vocabulary.pair_separators - 1) + [(text, 1), (sep, 1)]
-    return rows_of(vocabulary, parts, causal)
+    return rows_of(vocabulary, parts, causal, _room(max_length - specials, *texts))
+
+
+def _room(most: int, first: tf.RaggedTensor, *second: tf.RaggedTensor) -> list[tf.Tensor]:
+    """How many ids of each text a row of `most` ids keeps, `(B,)` int64 each.
+
+    A text has half of the row, the first one the odd id, and what the other leaves of its half.
+    """
+    if not second:
+        return [tf.minimum(first.row_lengths(), most)]
+    a, b = first.row_lengths(), second[0].row_lengths()
+    half = most // 2
+    return [
+        tf.minimum(a, tf.maximum(most - b, most - half)),
+        tf.minimum(b, tf.maximum(most - a, half)),
+    ]
 
 
 def rows_of(
     vocabulary: PieceVocabulary,
     parts: Sequence[tuple[tf.RaggedTensor | int, int]],
     causal: bool = False,
+    kept: Sequence[tf.Tensor] | None = None,
 ) -> dict[str, tf.Tensor]:
     """Rows of [CLS] and parts side by side, see `encode_pairs`.
 
+    All ids lie in one pool, and a row is ranges of it: 30 operations, where concatenating ragged
+    tensors takes 300, which is most of the time of a single text.
+
     Args:
         parts: ids `(B, None)`, of the first part, or one special id, each with its segment.
+        kept: of each part that is ragged, how many of its first ids go into a row, `(B,)` int64;
+            None = all.
     """
-    rows, cls = parts[0][0].nrows(), vocabulary.cls_id
+    cls = vocabulary.cls_id
+    texts = [ids for ids, _ in parts if not isinstance(ids, int)]
+    kept = iter(kept or [text.row_lengths() for text in texts])
     parts = [*parts, (cls, CLS_SEGMENT)] if vocabulary.cls_last else [(cls, 0), *parts]
     if causal:
         parts[-1] = (vocabulary.mask_id, parts[-1][1])
-    parts = [(tf.fill([rows, 1], p) if isinstance(p, int) else p, s) for p, s in parts]
-    segments = [tf.ones_like(ids) * segment for ids, segment in parts]
+    # Single ids first, padding before all, so that their places are known.
+    single = [(PAD, 0), *((ids, segment) for ids, segment in parts if isinstance(ids, int))]
+    one = tf.ones_like(texts[0].row_splits[1:])  # (B,)
+    places, begin = itertools.count(1), tf.constant(len(single), tf.int64)
+    starts, lengths = [], []
+    for ids, _ in parts:
+        if isinstance(ids, int):
+            starts.append(one * next(places))
+            lengths.append(one)
+        else:
+            starts.append(begin + ids.row_splits[:-1])
+            lengths.append(next(kept))
+            begin += ids.row_splits[-1]
+    starts, lengths = tf.stack(starts, axis=1), tf.stack(lengths, axis=1)  # (B, P)
+    ranges = tf.ragged.range(tf.reshape(starts, [-1]), tf.reshape(starts + lengths, [-1]))
+    pool = {
+        "token_ids": ([ids for ids, _ in single], [text.values for text in texts]),
+        "segment_ids": (
+            [segment for _, segment in single],
+            [tf.ones_like(ids.values) * s for ids, s in parts if not isinstance(ids, int)],
+        ),
+    }
+    row_splits = ranges.row_splits[:: len(parts)]  # of rows in place of their parts
+    rows = tf.RaggedTensor.from_row_splits(ranges.values, row_splits, validate=False)
+    rows = rows.to_tensor(0)  # (B, L), places in the pool
     return {
-        "token_ids": tf.concat([ids for ids, _ in parts], axis=1).to_tensor(),  # (B, L)
-        "segment_ids": tf.concat(segments, axis=1).to_tensor(),
+        name: tf.gather(tf.concat([tf.constant(first, tf.int32), *others], axis=0), rows)
+        for name, (first, others) in pool.items()
     }
 
 

@@ -1,0 +1,134 @@
+"""Writes a task's network for LiteRT."""
+
+import json
+import pathlib
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from macaron_tf.engines.graph import TaskGraph, under_policy
+from macaron_tf.engines.lite import NETWORK, RECORD, LiteModel, LiteNetwork, signature_of
+from macaron_tf.engines.networks import symbolic_rows
+from macaron_tf.engines.session import STEPS, SessionModel
+from macaron_tf.errors import UserError, needed
+from macaron_tf.kernels import implementation_scope
+from macaron_tf.tasks.base import OnePass, TaskKind
+
+# Lengths of rows: a row is padded to the next one. On average an eighth of it is padding.
+LENGTHS = (8, 16, 24, 32, 48, 64, 96, 128)
+# The most rows of a request. Of the graph's time fp32 takes 0.67 at 1 row and 1.07 at 8, and int8
+# 0.37 to 0.42 at 1 to 32 (BERT mini, one thread); a long turn would keep other requests waiting.
+ROWS = {"fp32": 4, "int8": 64}
+KINDS = tuple(ROWS)
+
+
+def write_lite(task: TaskKind, folder: pathlib.Path, kind: str) -> dict[str, Any]:
+    """Converts `task.compute`, and writes `NETWORK` and `RECORD` into a folder that exists.
+
+    Args:
+        kind: `"fp32"`; or `"int8"`: matrices in int8, for whose products activations are quantized
+            row by row.
+
+    Returns:
+        The record: `kind`, `lengths`, `rows`, the most of a request, and the shapes of `inputs` and
+        of the `output`, with -1 for the rows' length.
+
+    Raises:
+        UserError: the network does not convert.
+    """
+    if not isinstance(task, OnePass):
+        raise UserError(
+            f"--lite: a {task.name} runs its network once for each token, not once for a text: "
+            "leave the flag out; in Python `with_lite` decodes"
+        )
+    with needed("--lite"):
+        import ai_edge_litert  # noqa: F401
+    network, lengths = task.network, _lengths(task.longest)
+    with under_policy(network, "float32", "--lite: the network"):
+        rows = symbolic_rows(task)
+        functions = {signature_of(length): _function(task, rows, length) for length in lengths}
+        contents = in_one_file(functions, network, kind)
+    (folder / NETWORK).write_bytes(contents)
+    short, long = (functions[signature_of(length)] for length in (lengths[0], lengths[-1]))
+    record = {
+        "kind": kind,
+        "lengths": lengths,
+        "rows": ROWS[kind],
+        "inputs": {
+            name: _open_shape(spec.shape, long.structured_input_signature[1][name].shape)
+            for name, spec in short.structured_input_signature[1].items()
+        },
+        "output": _open_shape(
+            short.structured_outputs["computed"].shape, long.structured_outputs["computed"].shape
+        ),
+    }
+    (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n")
+    return record
+
+
+def in_one_file(
+    functions: Mapping[str, tf.types.experimental.ConcreteFunction],
+    network: keras.Model,
+    kind: str,
+) -> bytes:
+    """Converts functions of a network, as signatures of a file that share its weights.
+
+    Raises:
+        UserError: LiteRT has no operation for a part of the network.
+    """
+    with tempfile.TemporaryDirectory() as place:
+        module = tf.Module()
+        module.weights = [weight.value for weight in network.weights]
+        tf.saved_model.save(module, place, signatures=functions)
+        converter = tf.lite.TFLiteConverter.from_saved_model(place, [*functions])
+        if kind == "int8":
+            converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        try:
+            return converter.convert()
+        except Exception as error:  # ConverterError, and others for other causes
+            cause = str(error).strip().splitlines()
+            raise UserError(
+                f"--lite: LiteRT has no operation for a part of this network, "
+                f"{cause[0] if cause else type(error).__name__:.200}: leave the flag out"
+            ) from error
+
+
+def _lengths(longest: int | None) -> list[int]:
+    """Two lengths at least: where they differ, shapes show which axis a row's length is."""
+    longest = min(longest or LENGTHS[-1], LENGTHS[-1])
+    lengths = [*(length for length in LENGTHS if length < longest), longest]
+    return lengths if len(lengths) > 1 else [longest - 1, longest]
+
+
+def _function(
+    task: OnePass, rows: Mapping[str, tf.Tensor], length: int
+) -> tf.types.experimental.ConcreteFunction:
+    """The network for one row of a length, traced from stock operations."""
+
+    def compute(**rows: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"computed": task.compute(rows)}
+
+    specs = {
+        name: tf.TensorSpec([1, *(size or length for size in ids.shape[1:])], ids.dtype, name)
+        for name, ids in rows.items()
+    }
+    with implementation_scope("loop"):
+        return tf.function(compute, autograph=False).get_concrete_function(**specs)
+
+
+def _open_shape(short: tf.TensorShape, long: tf.TensorShape) -> list[int]:
+    return [a if a == b else -1 for a, b in zip(short, long, strict=True)]
+
+
+def converted(graph: TaskGraph, kind: str) -> LiteModel:
+    """The task of a graph in LiteRT, by files that do not stay."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_lite(graph.task, pathlib.Path(folder), kind)
+        steps, module = graph.steps(LiteNetwork(folder).output), tf.Module()
+        module.resources = graph.task.vocabulary.trackables()
+        tf.saved_model.save(module, folder, signatures=steps)
+        outputs = [*steps[STEPS[1]].structured_outputs]
+        return LiteModel(folder, SessionModel(folder), outputs)  # the network's file is mapped
