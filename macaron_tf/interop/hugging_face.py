@@ -10,11 +10,16 @@ from macaron_tf.errors import UserError, needed
 from macaron_tf.interop.arrays import json_bytes
 from macaron_tf.interop.write_encoder_decoders import sequence_folder
 from macaron_tf.interop.write_encoders import ENCODERS, encoder_folder
-from macaron_tf.interop.write_language_models import LANGUAGE_MODELS, language_folder
+from macaron_tf.interop.write_language_models import (
+    LANGUAGE_MODELS,
+    language_folder,
+    two_stream_folder,
+)
 from macaron_tf.interop.writing import HuggingFaceFolder
 from macaron_tf.models.config import EncoderConfig, EncoderDecoderConfig
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.models.model_card import hub_card
+from macaron_tf.models.segment_memory import TwoStreamModel
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.training import checkpoints
 from macaron_tf.training.state import require_room
@@ -23,6 +28,7 @@ from macaron_tf.training.state import require_room
 _FOLDERS = (
     (ENCODERS, EncoderConfig, encoder_folder),
     (LANGUAGE_MODELS, EncoderConfig, language_folder),
+    (TwoStreamModel, EncoderConfig, two_stream_folder),
     (EncoderDecoder, EncoderDecoderConfig, sequence_folder),
 )
 

@@ -202,9 +202,7 @@ XLNET = Family(
     name="XLNet",
     tokens=("word_embedding.weight",),
     table={
-        "query_vector": Raw(
-            "mask_emb", transform=np.ravel, inverse=lambda vector: vector[None, None]
-        ),
+        "query_vector": Raw("mask_emb", transform=np.ravel),
         **xlnet_attention(1),  # read alike for any number of heads
         "attention_0/norm": "layer.{}.rel_attn.layer_norm",
         "feed_forward/inner": "layer.{}.ff.layer_1",
@@ -224,16 +222,21 @@ XLNET = Family(
         "initializer_range": ("initializer_range", 0.02),
         "activation": ("ff_activation", "gelu", ACTIVATIONS),
     },
-    fixed={"positions": "transformer_xl", "embedding_norm": False, "summary": "last"},
-    derived=lambda config: {"clamp_length": max(config.number("clamp_len", -1), 0) or None},
-    underived=lambda config: {"clamp_len": config.clamp_length or -1},
+    fixed={"positions": "transformer_xl", "embedding_norm": False},
+    derived=lambda config: {
+        "clamp_length": max(config.number("clamp_len", -1), 0) or None,
+        "summary": "first" if config.get("summary_type") == "first" else "last",
+    },
+    underived=lambda config: {
+        "clamp_len": config.clamp_length or -1,
+        "summary_type": config.summary,
+    },
     required={
         "attn_type": "bi",
         "bi_data": False,
         "same_length": False,
         "untie_r": True,
         "tie_word_embeddings": True,
-        "pad_token_id": XLNET_SPECIAL[0],
     },
     prefix="transformer.",
     output="lm_loss.weight",
@@ -257,11 +260,15 @@ def read_xlnet(directory: str | pathlib.Path) -> Pretrained:
         raise UserError(
             f"{config.where} is of {len(tokens)} tokens, fewer than XLNet's special ones."
         )
-    ids = np.array([*XLNET_SPECIAL, *np.setdiff1d(np.arange(len(tokens)), XLNET_SPECIAL)])
+    ids = np.arange(len(tokens))  # of one that was written here, whose padding is 0
+    if config.get("pad_token_id") != 0:
+        config.require({"pad_token_id": XLNET_SPECIAL[0]})
+        ids = np.array([*XLNET_SPECIAL, *np.setdiff1d(ids, XLNET_SPECIAL)])
     vocabulary = None
     if any((directory / name).is_file() for name in ("spiece.model", "tokenizer.json")):
         vocabulary, found = read_vocabulary(directory)
-        if found is None or not np.array_equal(found, ids):
+        found = np.arange(vocabulary.pieces) if found is None else found
+        if not np.array_equal(found, ids):
             raise UserError(
                 f"the tokenizer of {directory} has other pieces than the model's {len(ids)}, or "
                 "its special ones at other ids: it is another model's vocabulary."

@@ -1,4 +1,4 @@
-"""Our language models as Hugging Face's GPT-2 and GPT, and classifiers over them."""
+"""Our language models as Hugging Face's GPT-2, GPT and XLNet, and classifiers over the former."""
 
 import dataclasses
 from typing import Any
@@ -7,9 +7,10 @@ import keras
 import numpy as np
 
 from macaron_tf.errors import UserError
-from macaron_tf.interop.arrays import Family, Raw, json_bytes
+from macaron_tf.interop.arrays import UNUSED_TOKEN_BIAS, Family, Raw, json_bytes
 from macaron_tf.interop.decoder_tokenizers import language_tokenizer
-from macaron_tf.interop.language_models import LANGUAGE_FAMILIES
+from macaron_tf.interop.language_models import LANGUAGE_FAMILIES, XLNET, xlnet_attention
+from macaron_tf.interop.tokenizer_files import tokenizer_files
 from macaron_tf.interop.writing import (
     HuggingFaceFolder,
     fitting,
@@ -93,6 +94,54 @@ def language_folder(model: Pretrained) -> HuggingFaceFolder:
         files=files,
         notes=tuple(notes),
     )
+
+
+def two_stream_folder(model: Pretrained) -> HuggingFaceFolder:
+    """The files of an XLNet, with its head over tokens if that was trained.
+
+    Args:
+        model: of a `TwoStreamModel`.
+
+    Raises:
+        UserError: a setting has no place in XLNet.
+    """
+    network, config, vocabulary = model.network, model.config, model.vocabulary
+    fitting([XLNET], config)
+    ids = model.ids
+    if ids is None:
+        ids = np.arange(vocabulary.pieces if vocabulary else config.vocab_size)
+    has_head = model.has_masked_language or bool(model.recipe)
+    fields = {
+        **written_settings(XLNET, config),
+        "model_type": "xlnet",
+        "architectures": ["XLNetLMHeadModel" if has_head else "XLNetModel"],
+        "vocab_size": int(ids.max()) + 1,
+        "mem_len": network.memory_length,
+        "pad_token_id": int(ids[PAD]),
+        "bos_token_id": int(ids[BOS]),
+        "eos_token_id": int(ids[EOS]),
+        "dtype": "float32",
+    }
+    table = {
+        **XLNET.table,
+        **xlnet_attention(config.num_heads),
+        "tokens/table": Raw(XLNET.tokens[0], inverse=their_rows(ids)),
+        "language_head/bias": Raw("lm_loss.bias", inverse=their_rows(ids, UNUSED_TOKEN_BIAS)),
+    }
+    prefix = XLNET.prefix if has_head else ""
+    state = layer_state(network.encoder, table, prefix)
+    vector = keras.ops.convert_to_numpy(network.query_vector).astype("float32")
+    state[f"{prefix}mask_emb"] = vector[None, None]  # (D,) -> (1, 1, D)
+    if has_head:
+        state |= layer_state(network.language_head, table)
+    notes, tokenizer = [], {}
+    if model.pooler:
+        notes.append("the pooler is left out: XLNet has one in its classifiers alone")
+    if vocabulary:
+        tokenizer = tokenizer_files(vocabulary, ids)
+    else:
+        notes.append("there is no tokenizer: the model has no vocabulary")
+    return HuggingFaceFolder(config=fields, state=state, tokenizer=tokenizer, notes=tuple(notes))
 
 
 def _their_ids(model: Pretrained) -> np.ndarray:
