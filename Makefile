@@ -7,11 +7,12 @@ TPU := .venv-tpu
 BEAM := .venv-beam
 DOCS := .venv-docs
 ENGINES := .venv-engines
+READERS := .venv-readers
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 RUN := env TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python
 
-.PHONY: help setup demo test test-lab fuzz test-slow test-peers test-tpu test-beam test-notebooks notebooks engines test-engines test-bucket tpu-check lint bench walk wheel docs clean
+.PHONY: help setup demo test test-lab fuzz test-slow test-peers test-readers test-tpu test-beam test-notebooks notebooks engines test-engines test-bucket tpu-check lint bench walk wheel docs clean
 
 help:
 	@echo "make demo       train a small Macaron translator, score, export and serve it (10 minutes)"
@@ -20,6 +21,7 @@ help:
 	@echo "make test-slow  the slow tests alone"
 	@echo "make fuzz       hostile settings, flags, folders, requests (an hour; SEED=1 MINUTES=60)"
 	@echo "make test-peers parity with Hugging Face in PyTorch (installs it into .venv-peers)"
+	@echo "make test-readers  our folders in CTranslate2, lm-evaluation-harness and MTEB (.venv-readers)"
 	@echo "make bench      short forms of all benchmarks, against their peers (installs PyTorch into"
 	@echo "                .venv-peers; a quarter of an hour or so)"
 	@echo "make tpu-check  are the base and large recipes fit for a TPU? (compiler into .venv-tpu; hours;"
@@ -93,6 +95,19 @@ PEER_TESTS := tests/interop tests/layers/test_attention.py tests/engines/test_on
 
 test-peers: $(PEERS)/installed
 	env TF_CPP_MIN_LOG_LEVEL=3 $(PEERS)/bin/python -m pytest $(PEER_TESTS)
+
+# Programs that read what we export in Hugging Face's form; they see the peers' packages.
+$(READERS)/installed: $(PEERS)/installed experiments/lab/benchmarks/requirements-readers.txt
+	$(BIN)/python -m venv $(READERS)
+	printf '%s\n' "$$(pwd)/$$(ls -d $(PEERS)/lib/python*/site-packages)" \
+	  "$$(pwd)/$$(ls -d $(VENV)/lib/python*/site-packages)" \
+	  > $$(ls -d $(READERS)/lib/python*/site-packages)/main.pth
+	$(READERS)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  -r experiments/lab/benchmarks/requirements-readers.txt
+	@touch $@
+
+test-readers: $(READERS)/installed
+	env TF_CPP_MIN_LOG_LEVEL=3 $(READERS)/bin/python -m pytest tests/interop/test_readers.py
 
 # As the peers': what compiles for a TPU, beside the pinned environment.
 $(TPU)/installed: $(STAMP) experiments/lab/tpu_check/requirements.txt
@@ -190,4 +205,4 @@ wheel: $(STAMP)
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
 
 clean:
-	rm -rf $(VENV) $(PEERS) $(JOEY) $(TPU) $(BEAM) $(DOCS) $(ENGINES) runs notebooks site build dist
+	rm -rf $(VENV) $(PEERS) $(JOEY) $(TPU) $(BEAM) $(DOCS) $(ENGINES) $(READERS) runs notebooks site build dist

@@ -31,7 +31,7 @@ from macaron_tf.models.language_model import LanguageModel
 from macaron_tf.models.segment_memory import TwoStreamModel
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import PieceVocabulary
-from macaron_tf.text.byte_pairs import CLS, SPECIAL
+from macaron_tf.text.byte_pairs import CLS, SEP, SPECIAL
 
 
 def _inner(config: ForeignConfig) -> dict:
@@ -136,7 +136,8 @@ def import_language_model(
     # An empty row's score, 0, would be far above GPT-2's of any word.
     bias = np.full(size, UNUSED_TOKEN_BIAS, "float32")
     bias[np.flatnonzero(ids >= 0)] = 0.0
-    bias[CLS] = UNUSED_TOKEN_BIAS  # the end of a text is [SEP]
+    if ids[CLS] == ids[SEP]:
+        bias[CLS] = UNUSED_TOKEN_BIAS  # the end of a text is [SEP]
     table = {
         **family.table,
         "tokens/table": rows(ids, size)(tokens),

@@ -139,12 +139,15 @@ def misfits(family: Family, config: StackConfig) -> dict[str, Any]:
 
 
 def _plain(config: StackConfig) -> StackConfig:
-    """The configuration in which sizes and blocks that are as by default are not named."""
+    """The configuration without names of sizes and blocks that are as by default, or unread."""
     usual = {"head_dim": config.hidden_dim // config.num_heads, "embedding_dim": config.hidden_dim}
     there = [name for name in usual if name in hints_of(type(config))]
     changes = {name: None for name in there if getattr(config, name) == usual[name]}
     if len({*config.blocks}) == 1:
         changes["block"] = config.blocks[0]
+    if "swish_rnn" not in config.blocks:
+        kind = type(config)
+        changes |= {"rnn_gate": kind.rnn_gate, "rnn_step_sizes": kind.rnn_step_sizes}
     return dataclasses.replace(config, **changes)
 
 

@@ -1,0 +1,169 @@
+"""Other programs on folders in Hugging Face's form: CTranslate2, lm-evaluation-harness, MTEB.
+
+`make test-readers` installs them; where one is missing its tests are left out. Without a network.
+"""
+
+import json
+
+import numpy as np
+import pytest
+
+import macaron_tf
+from macaron_tf.models import EncoderConfig, SiameseEncoder
+from macaron_tf.pretrained import Pretrained
+from macaron_tf.special_ids import EOS
+from macaron_tf.text import WordPieceVocabulary
+from tests.interop.test_hugging_face_out_decoders import (
+    language_model,
+    random,
+    saved,
+    sequence_model,
+)
+
+TEXTS = ["the cat sat", "hello world"]
+TASK = """
+task: small
+dataset_path: json
+dataset_kwargs:
+  data_files: {{test: {file}}}
+test_split: test
+output_type: loglikelihood
+doc_to_text: "{{{{text}}}}"
+doc_to_target: " {{{{end}}}}"
+metric_list:
+  - metric: acc
+"""
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch, tmp_path):
+    """No hub, and caches that end with the test."""
+    for name, value in {
+        "HF_HUB_OFFLINE": "1",
+        "HF_DATASETS_OFFLINE": "1",
+        "HF_DATASETS_CACHE": str(tmp_path / "datasets"),
+        "MTEB_CACHE": str(tmp_path / "mteb"),
+    }.items():
+        monkeypatch.setenv(name, value)
+
+
+def converted(place) -> str:
+    """A folder as CTranslate2's own."""
+    converters = pytest.importorskip("ctranslate2.converters")
+    out = place.with_name("converted")
+    converters.TransformersConverter(str(place)).convert(str(out))
+    return str(out)
+
+
+def test_ctranslate2_continues_as_transformers_does(tmp_path):
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    transformers = pytest.importorskip("transformers")
+    saved(language_model(), tmp_path / "out")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    generator = ctranslate2.Generator(converted(tmp_path / "out"))
+    barred = tokenizer.convert_ids_to_tokens(theirs.generation_config.suppress_tokens)
+    for text in TEXTS:
+        given = tokenizer(text, return_tensors="pt")
+        expected = theirs.generate(**given, max_new_tokens=10, do_sample=False)[0].tolist()
+        prompt = tokenizer.convert_ids_to_tokens(given["input_ids"][0])
+        [found] = generator.generate_batch(
+            [prompt],
+            max_length=10,
+            sampling_topk=1,
+            include_prompt_in_result=False,
+            suppress_sequences=[[piece] for piece in barred],
+        )
+        assert found.sequences_ids[0] == expected[len(prompt) :]
+
+
+@pytest.mark.parametrize("kind", ["denoiser", "t5", "pre-norm"])
+def test_ctranslate2_answers_as_transformers_does(kind, tmp_path):
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    transformers = pytest.importorskip("transformers")
+    saved(sequence_model(kind), tmp_path / "out")
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    translator = ctranslate2.Translator(converted(tmp_path / "out"))
+    barred = tokenizer.convert_ids_to_tokens(theirs.generation_config.suppress_tokens)
+    for text in TEXTS:
+        given = tokenizer(text, return_tensors="pt")
+        written = theirs.generate(**given, max_new_tokens=10, do_sample=False)[0].tolist()[1:]
+        [found] = translator.translate_batch(
+            [tokenizer.convert_ids_to_tokens(given["input_ids"][0])],
+            beam_size=1,
+            max_decoding_length=10,
+            suppress_sequences=[[piece] for piece in barred],
+        )
+        ids = tokenizer.convert_tokens_to_ids(found.hypotheses[0])
+        assert ids == [number for number in written if number != EOS]
+
+
+def test_lm_evaluation_harness_gives_our_scores(tmp_path):
+    harness = pytest.importorskip("lm_eval")
+    tasks = pytest.importorskip("lm_eval.tasks")
+    made = language_model()
+    saved(made, tmp_path / "out")
+    pairs = [("the cat sat on the", "mat"), ("a dog", "ran"), ("hello", "world")]
+    lines = [json.dumps({"text": text, "end": end}) for text, end in pairs]
+    (tmp_path / "data.jsonl").write_text("\n".join(lines) + "\n")
+    (tmp_path / "small.yaml").write_text(TASK.format(file=tmp_path / "data.jsonl"))
+    # A prompt begins with [CLS], which the harness puts there by `add_bos_token`.
+    found = harness.simple_evaluate(
+        "hf",
+        model_args=f"pretrained={tmp_path / 'out'},add_bos_token=True,dtype=float32,max_length=64",
+        tasks=["small"],
+        task_manager=tasks.TaskManager(include_path=str(tmp_path), include_defaults=False),
+        device="cpu",
+        batch_size=1,
+        log_samples=True,
+    )
+    theirs = [sample["resps"][0][0][0] for sample in found["samples"]["small"]]
+    for model in (made, macaron_tf.load(f"hugging-face:{tmp_path / 'out'}")):
+        wholes = model.score([f"{text} {end}" for text, end in pairs])
+        parts = model.score([text for text, _ in pairs])
+        ours = [a["log_probs"] - b["log_probs"] for a, b in zip(wholes, parts, strict=True)]
+        np.testing.assert_allclose(ours, theirs, atol=1e-3)
+
+
+def test_mteb_measures_our_vectors(tmp_path):
+    mteb = pytest.importorskip("mteb")
+    abstract = pytest.importorskip("mteb.abstasks")
+    described = pytest.importorskip("mteb.abstasks.task_metadata").TaskMetadata
+    datasets = pytest.importorskip("datasets")
+    sentences = pytest.importorskip("sentence_transformers")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
+    vocabulary = WordPieceVocabulary(words)
+    network = random(SiameseEncoder(EncoderConfig(vocabulary.size, 32, 64, 4, 2, max_length=16)))
+    made = Pretrained(network, vocabulary=vocabulary)
+    saved(made, tmp_path / "out")
+    first, second = ["a b", "c d e", "f", "g h a"], ["a c", "h", "f f", "b b"]
+    columns = {"sentence1": first, "sentence2": second, "score": [4.0, 0.5, 5.0, 2.0]}
+
+    class Small(abstract.AbsTaskSTS):
+        metadata = described(
+            dataset={"path": "local", "revision": "1"},
+            name="Small",
+            description="Four pairs.",
+            type="STS",
+            eval_langs=["eng-Latn"],
+            main_score="cosine_pearson",
+        )
+
+        def load_data(self, *arguments, **options):
+            self.dataset = {"test": datasets.Dataset.from_dict(columns)}
+            self.data_loaded = True
+
+    model = sentences.SentenceTransformer(str(tmp_path / "out"), device="cpu")
+    found = mteb.evaluate(model, Small(), cache=None, show_progress_bar=False)
+    [scores] = found.task_results[0].scores["test"]
+    rows = [vocabulary.encode_lines(texts) for texts in (first, second)]
+
+    def vector(ids):
+        inputs = {"token_ids": np.array([[vocabulary.cls_id, *ids, vocabulary.sep_id]])}
+        value = np.asarray(network(inputs))[0]
+        return value / np.linalg.norm(value)
+
+    cosines = [vector(a) @ vector(b) for a, b in zip(*rows, strict=True)]
+    expected = np.corrcoef(cosines, columns["score"])[0, 1]
+    assert scores["cosine_pearson"] == pytest.approx(expected, abs=1e-4)
