@@ -2,9 +2,10 @@
 
     python -m export.hugging_face RUN DIR [--checkpoint average]
 
-RUN is a run or another place of `macaron_tf.load`. DIR is new, empty, or of an earlier export: it
-gets config.json, model.safetensors, the tokenizer's files and a model card. A model that has no
-counterpart there is refused, with the setting that has no place.
+RUN is a run or another place that `macaron_tf.load` opens. DIR is new, empty, or the folder of an
+earlier export; config.json, model.safetensors, the tokenizer's files and a model card are written
+into it. A model without a counterpart in Hugging Face's library is refused; the error names the
+setting that has no place there.
 """
 
 import argparse

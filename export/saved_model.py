@@ -3,9 +3,9 @@
     python -m export.saved_model RUN OUT [--checkpoint average] [--n-best 4]
 
 RUN is a run of `experiments.translate`, `finetune`, `embed`, `elmo`, `text_to_text` or `pretrain`,
-or another place of `macaron_tf.load`, such as `hugging-face:DIR`. What the model is asked and
-answers stands in the class of its task, in `macaron_tf.tasks`. OUT/VERSION is written, the layout
-that TensorFlow Serving watches. A server needs tensorflow and tensorflow_text and nothing of this
+or another place that `macaron_tf.load` opens, such as `hugging-face:DIR`. The classes of tasks in
+`macaron_tf.tasks` document the inputs and outputs. The command writes OUT/VERSION, the layout that
+TensorFlow Serving watches. A server needs tensorflow and tensorflow_text, and nothing of this
 project.
 """
 
@@ -20,18 +20,18 @@ from macaron_tf.io.serving import MAX_VERSION
 
 COMPILE = switch(
     "--compile",
-    "a translator's requests of one line go through XLA: half the time, and seconds to compile "
-    "at a server's start; TensorFlow Serving wants --xla_cpu_compilation_enabled=true",
+    "compile a translator by XLA for requests of one line: half the time, but seconds to compile "
+    "when a server starts; TensorFlow Serving needs --xla_cpu_compilation_enabled=true",
 )
 BFLOAT16 = switch(
     "--bfloat16",
-    "compute, and store matrices, in bfloat16: faster where the server's CPU has "
+    "compute in bfloat16 and store matrices in it: faster where the server's CPU has "
     "instructions for it, and slower elsewhere",
 )
 LITE = argument(
     "--lite",
-    "also write the network for LiteRT, with which `export.serve` answers small requests: int8 is "
-    "twice as fast, and its probabilities are 1e-3 away",
+    "also write the network for LiteRT, with which `export.serve` answers small requests: int8 "
+    "takes half the time of the SavedModel, and its probabilities are about 1e-3 away",
     choices=("fp32", "int8"),
 )
 ONNX = switch("--onnx", "also write the network for ONNX Runtime, ids in and numbers out")
@@ -60,25 +60,25 @@ def run(options: argparse.Namespace) -> None:
 
 
 def loaded(options: argparse.Namespace):
-    """The model at `options.run`, of `options.checkpoint` where one is given."""
+    """The model at `options.run`, with the weights of `options.checkpoint` if it is given."""
     # Imported late: `--help` answers without TensorFlow.
     from macaron_tf.places import load, locate
 
     place, chosen = options.run, options.checkpoint
     if chosen and locate(place).without_recipe:
-        raise UserError(f"--checkpoint: {place} is no run and has one set of weights")
+        raise UserError(f"--checkpoint: {place} is no run and has one set of weights: leave it out")
     return load(f"{place}@{chosen}" if chosen else place)
 
 
 def search_options(options: argparse.Namespace, place: str, model) -> dict[str, object]:
-    """The options of a translator's search that are given; refused of other models."""
+    """The given options of a translator's search; for another model they are refused."""
     from macaron_tf.tasks import Translation
 
     given = {name: vars(options).get(name) for name in ("n_best", "beam_size", "compile")}
     given = {name: value for name, value in given.items() if value}
     if given and not isinstance(model.task, Translation):
         flag = next(iter(given)).replace("_", "-")
-        raise UserError(f"--{flag}: {place} is no translator, and searches nothing")
+        raise UserError(f"--{flag}: {place} is no translator: leave the flag out")
     return {"compiled" if name == "compile" else name: value for name, value in given.items()}
 
 
@@ -91,10 +91,10 @@ main = single_program(
     checkpoint("average, best, last or a step's number"),
     count("--version N", "number of the version; the next by default", below=MAX_VERSION + 1),
     count("--n-best N", "translations a line (default 1)"),
-    count("--beam-size K", "the recipe's by default"),
+    count("--beam-size K", "beams of a translator's search; the recipe's by default"),
     argument(
         "--pooling",
-        "vectors of sentences, pooled so, of an encoder that has learnt something else",
+        "export the vectors of sentences of any encoder, pooled in this way",
         choices=("mean", "max", "cls"),
     ),
     COMPILE,

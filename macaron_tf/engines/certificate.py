@@ -1,4 +1,4 @@
-"""The certificate of an export: each file, opened and compared with the network."""
+"""The certificate of an export: each file is opened, compared with the network, and timed."""
 
 import contextlib
 import pathlib
@@ -19,11 +19,12 @@ from macaron_tf.engines.warm_up import typical
 from macaron_tf.errors import UserError
 from macaron_tf.tasks.base import OnePass, TaskKind
 
-# Largest differences allowed, in parts of the largest output. A unit in the last place of bfloat16
-# is 4e-3; int8 has 127 steps, and both errors add up over the layers.
+# Largest differences allowed, relative to the largest output. bfloat16 rounds by up to 4e-3 and
+# int8 has 127 steps; both errors add up over the layers. "default" stands for OpenVINO's default
+# settings, whose precision depends on the CPU.
 BOUNDS = {"fp32": 1e-4, "bfloat16": 0.1, "int8": 0.25, "default": np.inf}
-# Other scripts, emoji, control and zero-width characters, no words, long ones; some with a gap to
-# fill. A text that the task refuses is left out.
+# Hard texts: other scripts, emoji, control and zero-width characters, no words, long words; some
+# have a gap to fill. A text that the task refuses is skipped.
 TEXTS = (
     "",
     " \t [MASK] ",
@@ -38,22 +39,22 @@ TEXTS = (
     "a" * 2_000,
 )
 LINE = "A man in a blue shirt is riding a bike down the street, and a dog runs [MASK] him."
-_PATIENCE = 0.25  # seconds of timing for each number, at least one run
-_REFUSED = "the model refuses each of the texts"
-_ABSENT = -1e8  # outputs below are those of padding
+_PATIENCE = 0.25  # seconds spent timing each number; at least one run
+_REFUSED = "the model refuses every test text"
+_ABSENT = -1e8  # outputs below this belong to padding
 
 
 class Certificate:
-    """A network's own answers to `TEXTS`, with which those of written files are compared.
+    """The network's own answers to `TEXTS`, the reference for the written files.
 
-    It is made before an export changes the network's dtype policy; the answers are float32's,
-    computed operation by operation, without the graphs that are written.
+    Make it before an export changes the network's dtype policy. The answers are computed eagerly,
+    not by the graphs that are written, and in float32 unless the network is quantized.
     """
 
     def __init__(self, task: TaskKind):
         self.task = task
         columns = [TEXTS[i:] + TEXTS[:i] for i in range(len(task.texts))]
-        # The line that is timed comes first, so that it is taken where the task does.
+        # `check` times the first text that the task accepts, `LINE` if it can.
         self._asked = [(LINE,) * len(columns), *zip(*columns, strict=True)]
         self._known: list[tuple[tuple[str, ...], dict, np.ndarray, dict]] = []
         if not isinstance(task, OnePass):
@@ -76,8 +77,8 @@ class Certificate:
         """Opens, compares and times each file in a version's folder.
 
         Returns:
-            For each file `target`, `bytes`, and `difference`, `ms_1` and `ms_32`, milliseconds a
-            line alone and among 32; or `not_checked`, why not.
+            A dictionary for each file: `target`, `bytes`, and either `difference`, `ms_1` and
+            `ms_32` (milliseconds per line in a batch of 1 and of 32), or `not_checked`, the reason.
 
         Raises:
             UserError: a file does not open, or differs by more than its bound in `BOUNDS`.
@@ -120,7 +121,7 @@ class Certificate:
             for texts, _, _, answers in self._known:
                 pairs += _numbers(ask(loaded, texts), answers)
                 taken.append(texts)
-        else:  # the same graph, not written
+        else:  # the reference is the same graph before it was written
             for texts in self._asked:
                 with contextlib.suppress(tf.errors.InvalidArgumentError):
                     answers = ask(graph.signatures[name], texts)
@@ -163,7 +164,7 @@ def _arrays(tensors: Mapping[str, tf.Tensor]) -> dict[str, np.ndarray]:
 
 
 def _numbers(found: Mapping, expected: Mapping) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The pairs of outputs that are real numbers."""
+    """Pairs of found and expected outputs, for the floating-point ones."""
     return [(found[n], value) for n, value in expected.items() if value.dtype.kind == "f"]
 
 
@@ -174,7 +175,11 @@ def _bytes(files: Iterable[pathlib.Path]) -> int:
 def _judged(
     target: str, kind: str, pairs: Sequence[tuple[np.ndarray, np.ndarray]]
 ) -> dict[str, float]:
-    """The largest difference, in parts of the largest output; refused where it is too large."""
+    """The largest difference, relative to the largest output.
+
+    Raises:
+        UserError: the difference exceeds the bound of `kind`.
+    """
     worst = scale = 0.0
     for found, expected in pairs:
         if found.shape != expected.shape:
@@ -189,14 +194,14 @@ def _judged(
     difference = float(worst / scale) if scale > 0 else float("inf" if worst else "0")
     if not difference <= BOUNDS[kind]:
         raise UserError(
-            f"{target}: its outputs differ from the network's by {difference:.2g} of their "
-            f"size, more than {BOUNDS[kind]:g}: nothing was written; leave this format out"
+            f"{target}: its outputs differ from the network's by {difference:.2g} of the largest "
+            f"output; {BOUNDS[kind]:g} is allowed: nothing was written; leave this format out"
         )
     return {"difference": _rounded(difference)}
 
 
 def _timed(run: Callable[[int], Any]) -> dict[str, float]:
-    """Milliseconds a line at 1 and at 32 lines: medians of up to five runs after the first."""
+    """Milliseconds per line at 1 and 32 lines: medians of up to five runs after a first one."""
     found = {}
     for count in (1, 32):
         run(count)
@@ -214,7 +219,7 @@ def _rounded(value: float) -> float:
 
 
 def certificate_table(rows: Iterable[Mapping[str, Any]]) -> str:
-    """The table of `Certificate.check`'s facts in Markdown, which is read on a screen too."""
+    """The facts of `Certificate.check` as a Markdown table, for files and for the terminal."""
     lines = [("target", "largest difference", "ms a line", "ms a line of 32", "MB")]
     lines += [("---",) * 5]
     for row in rows:

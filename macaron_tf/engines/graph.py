@@ -19,24 +19,24 @@ from macaron_tf.kernels import implementation_scope
 from macaron_tf.layers.packing import packing_scope
 from macaron_tf.tasks.base import TaskKind, require
 
-_TOGETHER = 32  # texts answered together
+_TOGETHER = 32  # texts in a batch
 
 
 class SmallEngine(Protocol):
     """An engine for small requests, such as `LiteModel`."""
 
     def answer(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
-        """The outputs of `OnePass.serve`, or None where the graph is to answer."""
+        """The outputs of `OnePass.serve`; None leaves the request to the graph."""
 
 
 class TaskGraph:
     """The graphs of a task and its network, the same as in its SavedModel.
 
-    They are traced at the first use and kept; the network's weights are read at each call. A text
-    that is not UTF-8 is an InvalidArgumentError, which a server's client gets as a 400.
+    The graphs are traced at first use and kept; the network's weights are read at each call. A text
+    that is not UTF-8 raises an InvalidArgumentError, which a server answers with status 400.
 
     Args:
-        small: answers small requests.
+        small: an engine for small requests; None = the graphs answer all.
     """
 
     def __init__(self, task: TaskKind, small: SmallEngine | None = None):
@@ -47,9 +47,9 @@ class TaskGraph:
     def in_bfloat16(self, place: str) -> Iterator[None]:
         """Puts the network under Keras's policy `mixed_bfloat16`, whatever it was trained under.
 
-        The matrices of dense layers are stored in bfloat16: a request of one line would take
-        longer to cast them than to multiply with them. All other weights stay float32, and so
-        does what the layers compute in float32 themselves: norms, softmax, recurrences.
+        The matrices of dense layers are stored in bfloat16, because a request of one line would
+        take longer to cast them than to multiply by them. All other weights stay float32; norms,
+        softmax and recurrences are computed in float32.
 
         Raises:
             UserError: the network, named by `place`, is quantized.
@@ -57,7 +57,7 @@ class TaskGraph:
         with under_policy(self.task.network, "mixed_bfloat16", f"--bfloat16: {place}"):
             if emulates_bfloat16(tf.distribute.get_strategy()):
                 print(
-                    "warning: this CPU has no bfloat16 instructions: on one like it the export is "
+                    "warning: this CPU has no bfloat16 instructions: on such a CPU the export is "
                     "several times slower than without --bfloat16",
                     file=sys.stderr,
                 )
@@ -70,10 +70,10 @@ class TaskGraph:
     @functools.cached_property
     def signatures(self) -> dict[str, tf.types.experimental.ConcreteFunction]:
         """The concrete functions by signature name."""
-        # Stock operations: a server has no others.
+        # TensorFlow's own operations: a server does not have this library's kernels.
         with self._scope, implementation_scope("loop"), packing_scope():
             return {
-                # Without autograph: all control flow is tf.while_loop's.
+                # No autograph: the functions call tf.while_loop themselves.
                 name: tf.function(_checked(function), autograph=False).get_concrete_function(
                     *(tf.TensorSpec((None,), dtype, each) for each, dtype in inputs.items())
                 )
@@ -83,13 +83,13 @@ class TaskGraph:
     def steps(
         self, output: Sequence[int | None]
     ) -> dict[str, tf.types.experimental.ConcreteFunction]:
-        """`prepare` and `conclude` of an `OnePass`, for an engine that computes in between.
+        """Graphs of `prepare` and `conclude` of a `OnePass`; another engine computes in between.
 
-        `prepare` gives the rows by their names, and `kept_0`, `kept_1`, ..., which `conclude`
-        takes together with `computed`.
+        `prepare` returns the rows by name, and the tensors `kept_0`, `kept_1`, ... `conclude`
+        takes these tensors and `computed`.
 
         Args:
-            output: shape of `computed`.
+            output: the shape of `computed`.
         """
         task, kept = self.task, None
 
@@ -137,8 +137,8 @@ class TaskGraph:
         """Answers N texts, in their order; texts of similar length form a batch.
 
         Args:
-            columns: N texts for each input of the signature that is a string.
-            controls: one value for all texts, for each of its other inputs.
+            columns: N texts for each string input of the signature.
+            controls: values of the other inputs by name, the same for all texts.
 
         Raises:
             TextError: a text is refused.
@@ -156,7 +156,7 @@ class TaskGraph:
         batches = [order[i : i + _TOGETHER] for i in range(0, len(order), _TOGETHER)]
         found: list[Any] = [None] * len(sizes)
         sized = ((len(batch), batch) for batch in batches)
-        # A single batch has no progress bar: the thread of one costs 0.2 ms.
+        # No progress bar for a single batch: starting the bar's thread takes 0.2 ms.
         shown = track(sized, len(sizes), "answering", "texts") if len(batches) > 1 else batches
         for batch in shown:
             given = dict(zip(texts, ([c[i] for i in batch] for c in columns), strict=True))
@@ -210,7 +210,7 @@ def under_policy(network: keras.Model, policy: str, where: str) -> Iterator[None
 
 
 def _numbered(kept: Any) -> dict[str, tf.Tensor | None]:
-    """The leaves of a structure, a ragged tensor's parts each: `kept_0`, `kept_1`, ..."""
+    """The leaves of a structure as `kept_0`, `kept_1`, ...; a ragged tensor has several."""
     flat = tf.nest.flatten(kept, expand_composites=True)
     return {f"kept_{number}": part for number, part in enumerate(flat)}
 
@@ -220,18 +220,18 @@ def _repeated(name: str, value: Any, dtype: tf.DType, count: int) -> np.ndarray:
     try:
         return np.full(count, value, dtype.as_numpy_dtype)
     except (TypeError, ValueError, OverflowError) as error:
-        raise UserError(f"{name}={value!r} must be a number, {dtype.name}") from error
+        raise UserError(f"{name}={value!r} must be a number of type {dtype.name}") from error
 
 
 def columns_of(names: Sequence[str], given: Sequence[Any]) -> tuple[list[list[str]], bool]:
     """Sorts texts into a list for each input, and says whether they are a single example.
 
     Args:
-        names: the inputs.
-        given: an argument for each input, a text or N of them; or one argument of N examples, each
-            a text, a tuple of the inputs or a dictionary of them by name. N texts are any iterable,
-            such as a list, a NumPy array, a column of pandas or a `tf.data.Dataset`, batched or
-            not.
+        names: names of the inputs.
+        given: one argument for each input, each a text or an iterable of N texts; or one argument,
+            an example or an iterable of N examples. An example is a text, a tuple of texts, or a
+            dictionary of texts by input. An iterable is a list, a NumPy array, a column of pandas
+            or a `tf.data.Dataset`, batched or not.
 
     Raises:
         UserError: the texts are given in another way, or one is not a text.
@@ -286,7 +286,7 @@ def _row(names: Sequence[str], example: Any) -> list[Any]:
         values = [*example] if isinstance(example, tuple | list | np.ndarray) else [example]
     if len(values) != len(names):
         raise UserError(
-            f"an example has {len(values)} texts: it needs {len(names)}, {', '.join(names)}"
+            f"an example has {len(values)} texts: it needs {len(names)} ({', '.join(names)})"
         )
     return [_as_text(value) for value in values]
 
@@ -297,9 +297,7 @@ def _as_text(value: Any) -> Any:
         try:
             return value.decode()
         except UnicodeDecodeError as error:
-            raise UserError(
-                f"{value[:40]!r} is not UTF-8: decode it by its own encoding"
-            ) from error
+            raise UserError(f"{value[:40]!r} is not UTF-8: decode it to str first") from error
     return str(value) if isinstance(value, np.str_) else value
 
 
@@ -311,6 +309,6 @@ def _checked(function: Callable) -> Callable:
 
 
 def _checked_text(texts: tf.Tensor) -> tf.Tensor:
-    """The texts `(B,)`, or an InvalidArgumentError where one is not UTF-8."""
+    """Returns the texts `(B,)`; raises InvalidArgumentError where one is not UTF-8."""
     mended = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
     return require(tf.equal(mended, texts), "a text is not UTF-8: send it as UTF-8", texts)

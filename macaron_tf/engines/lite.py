@@ -1,9 +1,9 @@
 """A task's network in LiteRT, TensorFlow's engine for small requests on CPUs.
 
-A graph of TensorFlow starts hundreds of operations anew for each request, which is most of the time
-of a single line; LiteRT plans the whole network once, for fixed shapes. Its file holds the network
-for rows of several lengths, as signatures that share one set of weights. Texts become rows, and
-numbers answers, in TensorFlow: LiteRT has no operations on strings.
+TensorFlow's graph starts hundreds of operations for each request, which takes most of the time of a
+single line; LiteRT plans the whole network once, for fixed shapes. The file holds the network for
+rows of several lengths, as signatures that share one set of weights. LiteRT has no operations on
+strings, so TensorFlow's graphs turn texts into rows, and the network's outputs into answers.
 """
 
 import os
@@ -18,8 +18,8 @@ from macaron_tf.errors import UserError, needed
 from macaron_tf.io.paths import read_json
 
 NETWORK, RECORD = "network.tflite", "network.json"
-_THREADS = 4  # at most: more do not make products of so few rows faster
-_UNKNOWN = -1e9  # outputs behind the end of a row, as evaluation has them
+_THREADS = 4  # at most; products of few rows are no faster with more
+_UNKNOWN = -1e9  # outputs past the end of a row; the value that evaluation uses
 Arrays = Mapping[str, np.ndarray]
 
 
@@ -29,13 +29,13 @@ def signature_of(length: int) -> str:
 
 
 class LiteNetwork:
-    """The network of `write_lite`, opened: it runs row after row, each at its own length.
+    """An opened network of `write_lite`: it runs one row at a time, at the row's own length.
 
-    Threads take turns, for an interpreter serves one at a time.
+    Threads take turns, because an interpreter serves one at a time.
 
     Args:
         folder: holds `NETWORK` and `RECORD`.
-        threads: of a product; by default the CPUs of this process, 4 at most.
+        threads: threads of a matrix product; by default the CPUs of this process, at most 4.
 
     Raises:
         UserError: a file is missing or damaged.
@@ -69,7 +69,7 @@ class LiteNetwork:
         return [None, *(size if size >= 0 else None for size in self._output[1:])]
 
     def takes(self, rows: Mapping[str, np.ndarray]) -> bool:
-        """Whether this is the engine for rows: they are few, and none is too long."""
+        """Whether LiteRT should compute these rows: they are few, and none is too long."""
         ids = rows["token_ids"]
         if not 0 < len(ids) <= self._rows:
             return False
@@ -99,8 +99,8 @@ class LiteModel:
 
     Args:
         folder: see `LiteNetwork`.
-        model: has the signatures `STEPS`.
-        outputs: names of the outputs in the task's order; by default they are sorted.
+        model: a SavedModel with the signatures `STEPS`.
+        outputs: names of the outputs, in the order of an answer; None = sorted.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class LiteModel:
         self._outputs = outputs or sorted(model.signature_defs[STEPS[1]].outputs)
 
     def answer(self, inputs: Arrays) -> dict[str, np.ndarray] | None:
-        """The outputs of `OnePass.serve`; None where LiteRT is not the engine for the inputs."""
+        """The outputs of `OnePass.serve`; None for more or longer rows than LiteRT takes."""
         prepare, conclude = STEPS
         found = self._model.run(prepare, inputs)
         if not self.network.takes(found):
@@ -129,7 +129,7 @@ def _row_lengths(ids: np.ndarray, shape: list[int]) -> np.ndarray:
 
 
 def _fitted(row: np.ndarray, sizes: list[int]) -> np.ndarray:
-    """A row cut or padded to sizes, with an axis before for a batch of one."""
+    """A row cut or padded with zeros to `sizes`, as a batch of one."""
     given = np.zeros((1, *sizes), row.dtype)
     kept = tuple(map(slice, map(min, row.shape, sizes)))
     given[(0, *kept)] = row[kept]

@@ -1,12 +1,13 @@
-"""Decoding in LiteRT: one token after the other, by float32 or int8 weights.
+"""Decoding in LiteRT: one token after the other, with float32 or int8 weights.
 
-A step reads every weight once, so that its time is that of reading them: LiteRT reads twice as many
-bytes in a second as TensorFlow's graph does, and int8 weights are a quarter of the bytes.
+The time of a step is the time to read every weight once. LiteRT reads twice as many bytes per
+second as TensorFlow's graph, and int8 weights have a quarter of the bytes.
 
-The file holds a function for one token of any number of texts, and others for parts of prompts or
-for sources, all with one set of weights. Keys and values of earlier tokens are inputs that lie in
-the interpreter: the function gives those of the new token alone, which are written in place. No
-step copies a cache, unless a beam search reorders it.
+The file holds a function that decodes one token of each of any number of texts, and functions that
+read parts of prompts or encode sources, all with one set of weights. The caches of keys and values
+are inputs that stay in the interpreter's memory: the function returns the keys and values of the
+new token only, and these are written in place. A cache is copied only when it grows, when a beam
+search reorders it, or when another search takes the interpreter.
 """
 
 import collections
@@ -32,20 +33,20 @@ from macaron_tf.models.stack import Stack
 from macaron_tf.special_ids import PAD
 
 DECODER, RECORD = "decode.tflite", "decode.json"
-# Tokens of a prompt that a function reads at once, and lengths of sources, in ascending order: a
-# part or a source is padded to the next length.
+# Lengths of the parts in which prompts are read, and of sources, in ascending order. A part or a
+# source is padded to the next length.
 _CHUNKS = (16, 64, 256)
 _SOURCES = (16, 32, 64, 128, 256)
-_ROOM = 64  # a cache grows by so many places
-_KEPT = 4  # searches whose caches are kept while others run
-_DECODE = "decode"  # comes first in the order of names, and so in the file
+_ROOM = 64  # positions by which a cache grows
+_KEPT = 4  # waiting searches whose caches are kept
+_DECODE = "decode"  # sorts first among the names: `Interpreter.invoke` runs the file's first
 
 
 def write_decoder(network: LanguageModel | EncoderDecoder, folder: pathlib.Path, kind: str) -> None:
     """Writes `DECODER` and `RECORD` into a folder that exists.
 
     Args:
-        kind: as for `write_lite`.
+        kind: see `write_lite`.
 
     Raises:
         UserError: the network does not decode in LiteRT.
@@ -54,8 +55,8 @@ def write_decoder(network: LanguageModel | EncoderDecoder, folder: pathlib.Path,
         import ai_edge_litert  # noqa: F401
     if not isinstance(network, LanguageModel | EncoderDecoder) or not _decoder(network).can_hold:
         raise UserError(
-            "decoding in LiteRT knows recurrences, and attention without windows, biases or "
-            "relative positions: ask this model without with_lite"
+            "LiteRT decodes recurrences, and attention without windows, biases or relative "
+            "positions; this model has another layer: use it without with_lite"
         )
     with under_policy(network, "float32", "LiteRT: the network"), implementation_scope("loop"):
         parts = _Parts(network)
@@ -68,10 +69,10 @@ def write_decoder(network: LanguageModel | EncoderDecoder, folder: pathlib.Path,
 def converted_decoder(
     network: LanguageModel | EncoderDecoder, kind: str, threads: int | None = None
 ) -> "LiteDecoder":
-    """The network's decoding in LiteRT, without files that stay."""
+    """Converts a network's decoding to LiteRT, through files that are then removed."""
     with tempfile.TemporaryDirectory() as folder:
         write_decoder(network, pathlib.Path(folder), kind)
-        return LiteDecoder(folder, network.config, threads)  # its file is mapped
+        return LiteDecoder(folder, network.config, threads)  # keeps the removed file mapped
 
 
 def _decoder(network: LanguageModel | EncoderDecoder) -> Stack:
@@ -79,12 +80,13 @@ def _decoder(network: LanguageModel | EncoderDecoder) -> Stack:
 
 
 class _Parts:
-    """The functions of a network's decoding, for any number of texts, a cache of any room.
+    """The functions of a network's decoding, for any number of texts and any length of the caches.
 
     Attributes:
-        caches: shape of each tensor of the state of one text, with -1 for the room.
-        sizes: lengths of the parts of prompts, or of the sources, that there are functions for.
-            With a recurrence, whose state would take the padding in, prompts are read by tokens.
+        caches: the shape of each state tensor of one text, with -1 for the length of the cache.
+        sizes: lengths of prompts' parts, or of sources, that have a function. Empty for a language
+            model with a recurrence: padding would change its state, so prompts are read token by
+            token.
     """
 
     def __init__(self, network: LanguageModel | EncoderDecoder):
@@ -106,7 +108,7 @@ class _Parts:
         self.sizes = fitting
 
     def functions(self) -> Iterator[tuple[str, tf.types.experimental.ConcreteFunction]]:
-        """Yields each function with its name, traced."""
+        """Yields each function's name, and the traced function."""
         token = {"tokens": _int32(None, 1), **self._state(None)}
         if not self._translates:
             yield _DECODE, _traced(self._decode, token)
@@ -127,7 +129,7 @@ class _Parts:
             yield f"encode_{size}", _traced(self._encode, {"source": _int32(1, size)})
 
     def _some_memory(self) -> Any:
-        """Keys and values of a source of two tokens."""
+        """Keys and values of a source of two tokens, for their structure and shapes."""
         width = self.network.config.hidden_dim
         return self.network.decoder.project_memory(tf.zeros((1, 2, width)))
 
@@ -186,11 +188,12 @@ class _Search:
     """The state of one search.
 
     Attributes:
-        filled: tokens of each text that the caches hold.
-        caches: their parts that are filled, `(R, ...)` each; empty while they lie in the
-            interpreter, and before the first token.
-        memory, real: of B sources, keys and values `(B, H, S, d)` and the mask `(B, S)`.
-        sentences: the source of each text in the interpreter, `(R,)`.
+        filled: number of tokens of each text in the caches.
+        caches: the filled parts of the caches, `(R, ...)` each. Empty before the first token, and
+            while the caches are in the interpreter.
+        memory: keys and values of B sources, `(B, H, S, d)` each.
+        real: the sources' mask, `(B, S)`: False at padding.
+        sentences: the number of the source of each text in the interpreter, `(R,)`.
     """
 
     filled: int = 0
@@ -201,20 +204,20 @@ class _Search:
 
 
 class LiteDecoder:
-    """A network's decoding as `write_decoder` wrote it, opened.
+    """An opened file of `write_decoder`, which decodes in place of the network.
 
-    `generate`, `beam_search`, `TextGenerator` and `LineTranslator` take it in place of the network.
-    Their graphs then call functions of this process, and cannot be saved. Searches may alternate,
-    in threads too; the caches of the last 4 that wait are kept.
+    `generate`, `beam_search`, `TextGenerator` and `LineTranslator` accept it as a network. Their
+    graphs then call functions of this process, and cannot be saved. Searches may alternate, also
+    between threads; the caches of the 4 most recent searches that wait are kept.
 
     Args:
         folder: holds `DECODER` and `RECORD`.
-        config: of the network.
-        threads: of a product; by default the CPUs of this process, 4 at most, and one for a file
-            of less than 4 MiB, whose products are too short to be shared.
+        config: the network's configuration.
+        threads: threads of a matrix product; by default the CPUs of this process, at most 4, or 1
+            for a file of less than 4 MiB, whose products are too short to share.
 
     Attributes:
-        turn: a lock for callers that run searches to their end, one at a time.
+        turn: a lock for callers that run one search at a time, from its beginning to its end.
 
     Raises:
         UserError: a file is missing or damaged.
@@ -253,10 +256,10 @@ class LiteDecoder:
         self._number, self._current = 0, 0  # 0 is no search
         self._rows = self._room = 0  # of the interpreter's tensors
 
-    # What a search asks of a model.
+    # The methods that searches call, in a graph.
 
     def init_decode(self, source: Any, beams: int, max_length: int | None = None):
-        """As `LanguageModel.init_decode`, of B rows, or `EncoderDecoder`'s, of sources `(B, S)`."""
+        """Like `LanguageModel.init_decode` of B rows, or `EncoderDecoder`'s of sources `(B, S)`."""
         del max_length  # caches grow
         if self._memory:
             count = tf.shape(source)[0]
@@ -267,7 +270,7 @@ class LiteDecoder:
         return context, {"texts": tf.zeros((count, beams), tf.int32)}
 
     def decode_step(self, tokens: tf.Tensor, index: tf.Tensor, context: dict, cache: dict):
-        """As `EncoderDecoder.decode_step`."""
+        """Like `EncoderDecoder.decode_step`."""
         texts, sentences = cache["texts"], context["rows"]["sentences"]
         logits, after = tf.numpy_function(
             self._step, [context["search"], sentences, texts, tokens, index], (tf.float32, tf.int32)
@@ -277,14 +280,14 @@ class LiteDecoder:
         return logits, {"texts": tf.ensure_shape(after, texts.shape)}
 
     def prefill(self, tokens: tf.Tensor, index: tf.Tensor, context: dict, cache: dict):
-        """As `LanguageModel.prefill`."""
+        """Like `LanguageModel.prefill`."""
         texts = cache["texts"]
         after = tf.numpy_function(
             self._prefill, [context["search"], texts, tokens, index], tf.int32
         )
         return {"texts": tf.ensure_shape(after, texts.shape)}
 
-    # The same on arrays, in this process.
+    # The same methods on arrays, which the graph calls in this process.
 
     def _begin(self, source: np.ndarray) -> np.ndarray:
         """Begins a search, and returns its number."""
@@ -325,7 +328,7 @@ class LiteDecoder:
         return np.arange(count, dtype=np.int32)[:, None]
 
     def _token(self, search: _Search, tokens: np.ndarray, index: int) -> np.ndarray:
-        """Scores `(R, V)` after one token of each text, which is added to the caches."""
+        """Adds one token of each text to the caches; returns the next scores `(R, V)`."""
         interpreter = self._interpreter
         interpreter.set_tensor(self._inputs["tokens"], tokens)
         interpreter.set_tensor(self._inputs["index"], np.int32(index))
@@ -333,7 +336,7 @@ class LiteDecoder:
             interpreter.set_tensor(self._inputs["held"], np.arange(self._room) < index)
         interpreter.invoke()
         for cache, new, shape in zip(self._caches, self._new, self._shapes, strict=True):
-            # No array of the interpreter's memory may live on when it runs.
+            # No view of the interpreter's memory may be alive when it runs.
             if -1 in shape:
                 interpreter.tensor(cache)()[..., index, :] = interpreter.get_tensor(new)[..., 0, :]
             else:
@@ -342,7 +345,7 @@ class LiteDecoder:
         return interpreter.get_tensor(self._outputs["logits"])
 
     def _read(self, size: int, tokens: np.ndarray, index: int) -> None:
-        """Adds tokens `(R, L)` to the caches by the function for `size`, L or more."""
+        """Adds tokens `(R, L)` to the caches, by the function for parts of `size >= L`."""
         interpreter, length = self._interpreter, tokens.shape[1]
         runner = interpreter.get_signature_runner(f"prefill_{size}")
         padded = np.full((1, size), PAD, np.int32)
@@ -376,7 +379,7 @@ class LiteDecoder:
         return [np.stack(parts) for parts in zip(*found, strict=True)]
 
     def _remember(self, search: _Search, sentences: np.ndarray) -> None:
-        """Puts the source of each text into the interpreter, where it is not yet."""
+        """Copies each text's source into the interpreter, unless it is there already."""
         if search.sentences is not None and np.array_equal(search.sentences, sentences):
             return
         for index, part in zip(self._memory, search.memory, strict=True):
@@ -385,7 +388,7 @@ class LiteDecoder:
         search.sentences = sentences
 
     def _arranged(self, number: int, texts: np.ndarray, room: int) -> _Search:
-        """Lays a search's caches out: text r goes on from the earlier text `texts[r]`."""
+        """Puts a search's caches into the interpreter: text r continues the text `texts[r]`."""
         search = self._searches.get(number)
         if search is None:
             raise RuntimeError(f"more than {_KEPT} texts or batches are decoded at once")
@@ -411,7 +414,7 @@ class LiteDecoder:
         return search
 
     def _set_aside(self) -> None:
-        """Takes the caches of the current search out of the interpreter."""
+        """Copies the caches of the current search out of the interpreter."""
         if search := self._searches.get(self._current):
             search.caches, search.sentences = self._taken(search), None
         self._current = 0
@@ -420,7 +423,7 @@ class LiteDecoder:
         return [self._filled(cache, search.filled).copy() for cache in self._caches]
 
     def _filled(self, cache: int, filled: int) -> np.ndarray:
-        """The interpreter's own memory of a cache, without its empty places."""
+        """A view of the filled part of a cache in the interpreter's memory."""
         view = self._interpreter.tensor(cache)()
         shape = self._shapes[self._caches.index(cache)]
         return view[..., :filled, :] if -1 in shape else view

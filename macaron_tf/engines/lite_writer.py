@@ -17,10 +17,11 @@ from macaron_tf.errors import UserError, needed
 from macaron_tf.kernels import implementation_scope
 from macaron_tf.tasks.base import OnePass, TaskKind
 
-# Lengths of rows: a row is padded to the next one. On average an eighth of it is padding.
+# Lengths of rows: a row is padded to the next one, and on average an eighth of it is padding.
 LENGTHS = (8, 16, 24, 32, 48, 64, 96, 128)
-# The most rows of a request. Of the graph's time fp32 takes 0.67 at 1 row and 1.07 at 8, and int8
-# 0.37 to 0.42 at 1 to 32 (BERT mini, one thread); a long turn would keep other requests waiting.
+# The most rows of a request. Beyond them the graph is faster (fp32), or other requests would wait
+# too long (int8). Time in parts of the graph's: fp32 0.67 at 1 row and 1.07 at 8; int8 0.37 to 0.42
+# at 1 to 32 rows (BERT mini, one thread).
 ROWS = {"fp32": 4, "int8": 64}
 KINDS = tuple(ROWS)
 
@@ -29,12 +30,12 @@ def write_lite(task: TaskKind, folder: pathlib.Path, kind: str) -> dict[str, Any
     """Converts `task.compute`, and writes `NETWORK` and `RECORD` into a folder that exists.
 
     Args:
-        kind: `"fp32"`; or `"int8"`: matrices in int8, for whose products activations are quantized
-            row by row.
+        kind: `"fp32"`, or `"int8"`: matrices are stored in int8, and the activations that they
+            multiply are quantized row by row.
 
     Returns:
-        The record: `kind`, `lengths`, `rows`, the most of a request, and the shapes of `inputs` and
-        of the `output`, with -1 for the rows' length.
+        The record: `kind`, `lengths`, `rows` (the most in a request), and the shapes of one row's
+        `inputs` and `output`, with -1 for the length.
 
     Raises:
         UserError: the network does not convert.
@@ -42,7 +43,7 @@ def write_lite(task: TaskKind, folder: pathlib.Path, kind: str) -> dict[str, Any
     if not isinstance(task, OnePass):
         raise UserError(
             f"--lite: a {task.name} runs its network once for each token, not once for a text: "
-            "leave the flag out; in Python `with_lite` decodes"
+            "leave the flag out; in Python, `with_lite` decodes in LiteRT"
         )
     with needed("--lite"):
         import ai_edge_litert  # noqa: F401
@@ -74,7 +75,7 @@ def in_one_file(
     network: keras.Model,
     kind: str,
 ) -> bytes:
-    """Converts functions of a network, as signatures of a file that share its weights.
+    """Converts functions of a network into one file, as signatures that share its weights.
 
     Raises:
         UserError: LiteRT has no operation for a part of the network.
@@ -88,7 +89,7 @@ def in_one_file(
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
         try:
             return converter.convert()
-        except Exception as error:  # ConverterError, and others for other causes
+        except Exception as error:  # ConverterError, or another class for another cause
             cause = str(error).strip().splitlines()
             raise UserError(
                 f"--lite: LiteRT has no operation for a part of this network, "
@@ -97,7 +98,7 @@ def in_one_file(
 
 
 def _lengths(longest: int | None) -> list[int]:
-    """Two lengths at least: where they differ, shapes show which axis a row's length is."""
+    """The lengths of rows: at least two, since their shapes show which axis is the length."""
     longest = min(longest or LENGTHS[-1], LENGTHS[-1])
     lengths = [*(length for length in LENGTHS if length < longest), longest]
     return lengths if len(lengths) > 1 else [longest - 1, longest]
@@ -124,11 +125,11 @@ def _open_shape(short: tf.TensorShape, long: tf.TensorShape) -> list[int]:
 
 
 def converted(graph: TaskGraph, kind: str) -> LiteModel:
-    """The task of a graph in LiteRT, by files that do not stay."""
+    """Converts a graph's task to LiteRT, through files that are then removed."""
     with tempfile.TemporaryDirectory() as folder:
         write_lite(graph.task, pathlib.Path(folder), kind)
         steps, module = graph.steps(LiteNetwork(folder).output), tf.Module()
         module.resources = graph.task.vocabulary.trackables()
         tf.saved_model.save(module, folder, signatures=steps)
         outputs = [*steps[STEPS[1]].structured_outputs]
-        return LiteModel(folder, SessionModel(folder), outputs)  # the network's file is mapped
+        return LiteModel(folder, SessionModel(folder), outputs)  # keeps the removed network mapped

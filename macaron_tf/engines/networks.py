@@ -1,4 +1,4 @@
-"""A task's network for other runtimes: what Keras exports, and the interface of what they open."""
+"""A task's network for other runtimes: a Keras model to export, and the opened network."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -22,10 +22,10 @@ class OpenedNetwork(Protocol):
 
 
 class TaskNetwork(keras.Model):
-    """`OnePass.compute` as a Keras model: rows of ids to `computed`, of any batch and length.
+    """`OnePass.compute` as a Keras model: rows of ids, of any number and length, to `computed`.
 
     Args:
-        flag: of the command, for messages.
+        flag: the command's flag, for error messages.
 
     Raises:
         UserError: the task is no `OnePass`.
@@ -41,7 +41,7 @@ class TaskNetwork(keras.Model):
         self.network, self._task, self.built = task.network, task, True
 
     def call(self, rows):
-        with implementation_scope("loop"):  # stock operations
+        with implementation_scope("loop"):  # TensorFlow's own operations
             return {OUTPUT: self._task.compute(rows)}
 
     def row_signature(self) -> list[dict[str, keras.InputSpec]]:

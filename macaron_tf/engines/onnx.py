@@ -1,4 +1,4 @@
-"""A task's network as an ONNX file, for ONNX Runtime and whatever else reads the format."""
+"""A task's network as an ONNX file, for ONNX Runtime and other runtimes of the format."""
 
 import os
 import pathlib
@@ -16,7 +16,7 @@ FILE = os.path.join("onnx", "model.onnx")  # in a version's folder
 
 
 def write_onnx(task: TaskKind, folder: pathlib.Path) -> None:
-    """Writes `FILE` into a version's folder: the inputs of `task.compute` to `computed`, float32.
+    """Writes `FILE` into a version's folder: `task.compute` in float32, its output `computed`.
 
     Raises:
         UserError: the network is quantized or does not convert, or tf2onnx is not installed.
@@ -44,7 +44,7 @@ class OnnxNetwork:
             self._session = onnxruntime.InferenceSession(
                 str(path), options, providers=["CPUExecutionProvider"]
             )
-        except Exception as error:  # its own, without a common base
+        except Exception as error:  # its exceptions have no common base
             raise UserError(
                 f"{path} cannot be opened by ONNX Runtime ({error:.200}): export the model again"
             ) from error

@@ -11,13 +11,13 @@ from macaron_tf.engines.networks import OUTPUT, TaskNetwork
 from macaron_tf.errors import UserError, needed
 from macaron_tf.tasks.base import TaskKind
 
-FILE = os.path.join("openvino", "openvino_model.xml")  # in a version's folder; weights beside, .bin
-# OpenVINO computes in bfloat16 by default where the CPU can: 3e-3 away.
+FILE = os.path.join("openvino", "openvino_model.xml")  # in a version; weights in .bin
+# Computes in float32. By default OpenVINO uses bfloat16 where the CPU can: outputs are 3e-3 away.
 EXACT = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
 
 
 def write_openvino(task: TaskKind, folder: pathlib.Path) -> None:
-    """Writes `FILE` into a version's folder: the inputs of `task.compute` to its output, float32.
+    """Writes `FILE` into a version's folder: `task.compute` in float32, its output `computed`.
 
     Raises:
         UserError: the network is quantized or does not convert, or openvino is not installed.
@@ -37,7 +37,7 @@ class OpenVinoNetwork:
     """The network that `write_openvino` wrote, opened by OpenVINO on this machine's CPUs.
 
     Args:
-        settings: OpenVINO's; by default those that compute in float32.
+        settings: OpenVINO's settings; by default it computes in float32.
 
     Raises:
         UserError: openvino is not installed, or cannot open the file.

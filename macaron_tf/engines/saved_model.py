@@ -25,13 +25,14 @@ from macaron_tf.io import paths
 from macaron_tf.io.progress import Progress
 from macaron_tf.io.serving import MAX_VERSION, MODEL_FILE, version_of
 
-# Further forms of the network, beside the SavedModel.
+# The functions that write further formats of the network beside the SavedModel.
 WRITERS = {"onnx": write_onnx, "openvino": write_openvino}
 
 _SECTION = """## Exported
 
-Each file was opened and run on hard texts. The difference is the largest from the network in
-float32, in parts of its largest output; the networks alone are timed from ids to numbers.
+Each file was opened and run on hard texts. The difference is the largest from the outputs of the
+network in float32, in parts of the largest output. The SavedModel is timed from texts to answers,
+the other files from ids to numbers.
 
 """
 
@@ -41,8 +42,8 @@ def _aside(out: epath.Path) -> Iterator[pathlib.Path]:
     """Yields an empty folder to write a version in.
 
     It lies in a local `out`, so that the version can be renamed into its place; for a bucket it is
-    a temporary folder. One export at a time writes into a local `out`, while others wait. The files
-    of a killed export are removed.
+    a temporary folder. One export at a time writes into a local `out`, while others wait. Files
+    that a killed export left are removed.
     """
     if paths.is_remote(out):
         with tempfile.TemporaryDirectory() as folder:
@@ -51,7 +52,7 @@ def _aside(out: epath.Path) -> Iterator[pathlib.Path]:
     folder = pathlib.Path(out, ".exporting")
     descriptor = os.open(out, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)  # ends with its process
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # the lock ends with the process
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         try:
@@ -77,17 +78,17 @@ def write_version(
     Args:
         record: facts about the model, for `assets.extra/export.json`.
         out: the model's folder, `gs://` included; made when absent.
-        lite: a kind of `write_lite`: the network for LiteRT is written too, and the steps before
-            and after it as signatures `prepare` and `conclude`.
-        version: by default one more than the greatest there is.
-        formats: names in `WRITERS`, written too.
-        certificate: compares what was written with the network; its facts are `certificate` in the
-            record, and a table below the card.
-        card: text of the version's `README.md`, a model card; "" = none is written.
+        version: by default one more than the greatest in the folder.
+        lite: a kind of `write_lite`. The network for LiteRT is then written too, and the steps
+            before and after it become the signatures `prepare` and `conclude`.
+        formats: names in `WRITERS` of further formats to write.
+        certificate: compares the written files with the network. Its facts become `certificate` in
+            the record, and a table in `README.md`, below the card.
+        card: a model card, the text of the version's `README.md`; "" = no card.
 
     Returns:
-        The version's folder. It appears under its name only when it is whole; in a bucket, where
-        no folder can be renamed, its `saved_model.pb` comes last.
+        The version's folder. It gets its name only when it is complete; in a bucket, where no
+        folder can be renamed, `saved_model.pb` is written last.
 
     Raises:
         UserError: the version exists, `out` cannot be written, the vocabulary cannot tokenize in a
@@ -128,7 +129,7 @@ def write_version(
 
 
 def _free(out: epath.Path, given: int | None) -> int:
-    """The number of a new version: the given one, or one more than the greatest there is."""
+    """The number of a new version: the given one, or one more than the greatest."""
     versions = {version_of(entry.name) for entry in out.iterdir()} - {None}
     version = given if given is not None else max(versions, default=0) + 1
     if not 1 <= version <= MAX_VERSION:

@@ -12,16 +12,16 @@ STEPS = ("prepare", "conclude")  # signatures before and after another engine's 
 
 
 class SessionModel:
-    """A SavedModel in memory, whose signatures take and give NumPy's arrays.
+    """A SavedModel in memory, whose signatures take and return NumPy arrays.
 
-    A session runs it, as in TensorFlow Serving. A call costs 0.01 ms, where that of a concrete
-    function costs 0.1 ms; and closing it frees graph, functions and variables at once, which
+    A session runs it, as in TensorFlow Serving. A call costs 0.01 ms; that of a concrete function
+    costs 0.1 ms. Closing the session frees graph, functions and variables at once, which
     `tf.saved_model.load` does not promise.
 
-    A broken SavedModel raises any of TensorFlow's errors.
+    A broken SavedModel raises one of TensorFlow's errors, of any class.
 
     Attributes:
-        signature_defs: by name.
+        signature_defs: the signatures' definitions by name.
     """
 
     def __init__(self, path: str | os.PathLike):
@@ -44,19 +44,19 @@ class SessionModel:
         }
 
     def run(self, signature: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Outputs by name. Thread-safe; TensorFlow works outside Python's lock."""
+        """The outputs of a signature by name. Thread-safe; TensorFlow releases Python's lock."""
         definition = self.signature_defs[signature]
         found = self._calls[signature](*(inputs[name] for name in sorted(definition.inputs)))
-        # `bytes` are a scalar string's, and no array of NumPy's own strings, which drop zero bytes.
+        # A scalar string comes as `bytes`; NumPy's own strings would drop its last zero bytes.
         return {
             name: np.asarray(value, object if isinstance(value, bytes) else None)
             for name, value in zip(sorted(definition.outputs), found, strict=True)
         }
 
     def _call(self, signature: meta_graph_pb2.SignatureDef) -> Callable[..., list]:
-        """Runs a signature's graph in the thread that asks.
+        """Makes the function that runs a signature's graph in the calling thread.
 
-        By default operations go through a pool of threads, whose waking takes 0.1 ms and more.
+        By default operations go to a pool of threads, which takes 0.1 ms or more to wake.
         """
         options = config_pb2.CallableOptions()
         options.feed.extend(signature.inputs[name].name for name in sorted(signature.inputs))

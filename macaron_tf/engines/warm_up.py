@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from macaron_tf.io.serving import CONTROLS, EXAMPLE
 
-# Where TensorFlow Serving looks for them, in a version's folder.
+# The file in a version's folder from which TensorFlow Serving replays requests.
 WARMUP_REQUESTS = os.path.join("assets.extra", "tf_serving_warmup_requests")
 _LOG = logging.getLogger(__name__)
 
@@ -23,15 +23,15 @@ def write_warm_up(
 ) -> None:
     """Records requests of each signature, as a TFRecord file of `PredictionLog`.
 
-    TensorFlow Serving loads no version that fails such a request, so each is tried here first; one
-    that the model refuses is left out, with a warning. Without tensorflow-serving-api, which
-    defines the record, nothing is written, with a warning: our server then warms up with made-up
-    rows.
+    TensorFlow Serving does not load a version whose warm-up requests fail, so each is tried here
+    first; one that the model refuses is left out with a warning. Without tensorflow-serving-api,
+    which defines the record, a warning is logged and nothing is written: our server then warms up
+    with made-up rows.
 
     Args:
         folder: folder of the version.
-        functions: by signature name; the `TensorSpec` of an input has its name.
-        texts: each is the text of one request.
+        functions: concrete functions by signature name; the `TensorSpec` of each input is named.
+        texts: one for each request of a signature.
     """
     try:
         from tensorflow_serving.apis import prediction_log_pb2

@@ -1,4 +1,7 @@
-"""Tokenizers of models that write text, as Hugging Face's files: other rows than an encoder's."""
+"""Hugging Face's files of tokenizers for models that write text.
+
+Their special pieces around a text differ from an encoder's.
+"""
 
 import json
 from collections.abc import Sequence
@@ -29,11 +32,11 @@ def language_tokenizer(
     Args:
         ids: `(V',)` int, their id for each of ours, -1 for none.
         starts: whether a text begins with [CLS].
-        ends: whether it ends with [SEP], as a classifier's.
+        ends: whether a text ends with [SEP], as for a classifier.
     """
     if isinstance(vocabulary, CharacterPairVocabulary):
         return _gpt(vocabulary, ids, max_length)
-    if (ids < 0).any():  # GPT-2's own, whose rows are texts alone
+    if (ids < 0).any():  # a GPT-2 that was read: rows without special pieces
         names = [None, None, _END, _END, None, *vocabulary.units]
         fields = ("bos_token", "eos_token", "unk_token", "cls_token", "sep_token")
         nothing = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False}
@@ -57,13 +60,13 @@ def sequence_tokenizer(
     Args:
         ids: see `language_tokenizer`.
         starts: whether a source begins with [CLS].
-        sentinels: their ids of T5's sentinels.
+        sentinels: the ids, in their model, of T5's sentinels.
     """
     if isinstance(vocabulary, SentencePieceVocabulary):
         names = [*_NAMES]
-        if ids[BOS] == ids[PAD]:  # T5's own, whose padding begins an answer
+        if ids[BOS] == ids[PAD]:  # a T5 that was read: its padding begins an answer
             names[BOS] = names[PAD]
-        count = 4 if vocabulary.mask_id is None else 5  # a translator's has no [MASK]
+        count = 4 if vocabulary.mask_id is None else 5  # a translator's vocabulary has no [MASK]
         special = dict(zip(FIELDS[:count], names[:count], strict=True))
         files = unigram_files(vocabulary, special, ids, max_length)
     else:
@@ -80,13 +83,13 @@ def sequence_tokenizer(
 
 
 def padded_with_start(files: dict[str, bytes]) -> dict[str, bytes]:
-    """The files of a tokenizer whose padding is the piece that begins an answer."""
+    """The files with the piece that begins an answer as padding."""
     start = json.loads(files["tokenizer_config.json"])["bos_token"]
     return _changed(files, {}, {"pad_token": start})
 
 
 def _rows(files: dict[str, bytes], before: Sequence[str], after: Sequence[str]) -> dict[str, bytes]:
-    """An encoder's files, for rows of one text between special pieces, named by their fields."""
+    """An encoder's files with other special pieces before and after each text, given by field."""
     config, whole = (
         json.loads(files[name]) for name in ("tokenizer_config.json", "tokenizer.json")
     )
@@ -114,7 +117,12 @@ def _rows(files: dict[str, bytes], before: Sequence[str], after: Sequence[str]) 
 def _changed(
     files: dict[str, bytes], whole: dict[str, Any], config: dict[str, Any]
 ) -> dict[str, bytes]:
-    """The files with other fields of `tokenizer.json` and of its configuration; None = without."""
+    """The files with fields changed; None removes a field.
+
+    Args:
+        whole: fields of `tokenizer.json`.
+        config: fields of `tokenizer_config.json`.
+    """
     files = dict(files)
     for name, changes in (("tokenizer.json", whole), ("tokenizer_config.json", config)):
         fields = {**json.loads(files[name]), **changes}
@@ -126,7 +134,7 @@ def _changed(
 def _gpt(
     vocabulary: CharacterPairVocabulary, ids: np.ndarray, max_length: int | None
 ) -> dict[str, bytes]:
-    """GPT's: BERT's words in small letters, merges that mark where they end."""
+    """GPT's files: words in lower case, split as BERT does; merges know where a word ends."""
     names = [None, "<unk>", "<s>", "</s>", "<mask>", *vocabulary.units]
     numbers = {name: int(n) for name, n in zip(names, ids, strict=True) if name and n >= 0}
     model = {

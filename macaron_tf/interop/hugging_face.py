@@ -24,7 +24,7 @@ from macaron_tf.pretrained import Pretrained
 from macaron_tf.training import checkpoints
 from macaron_tf.training.state import require_room
 
-# The networks of a configuration, and the function that makes their folder.
+# Networks, the configuration that they must have, and the function that makes their folder.
 _FOLDERS = (
     (ENCODERS, EncoderConfig, encoder_folder),
     (LANGUAGE_MODELS, EncoderConfig, language_folder),
@@ -50,9 +50,12 @@ def hugging_face_folder(model: Pretrained) -> HuggingFaceFolder:
 
 
 def writer(model: Pretrained) -> Callable[[epath.Path], None]:
-    """The function that writes a model's folder into an empty one, for `save_whole`.
+    """Makes the function that writes a model's files into an empty folder, for `save_whole`.
 
-    It says on stderr which parts are left out. Raises what `hugging_face_folder` raises.
+    The function prints on stderr which parts are left out or added.
+
+    Raises:
+        UserError: see `hugging_face_folder`; or safetensors is not installed.
     """
     with needed("writing model.safetensors"):
         import safetensors.numpy

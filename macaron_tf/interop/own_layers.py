@@ -17,7 +17,7 @@ from macaron_tf.plug_ins import is_place
 MODULE = "modeling_macaron"
 CLASSES = ("SequenceClassification", "TokenClassification", "QuestionAnswering", "MultipleChoice")
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu", "tanh", "sigmoid")
-_MOST = 100  # operators of a layer, and layers with a bias of their own
+_MOST = 100  # at most: operators of a block, and relative biases
 _FIELDS = (
     *("hidden_dim", "feed_forward_dim", "num_heads", "num_layers", "head_dim", "embedding_dim"),
     *("block", "scheme", "rnn_step_sizes", "rnn_gate", "sharing", "relative_bias"),
@@ -52,7 +52,7 @@ def own_code() -> dict[str, bytes]:
 
 
 def own_settings(config: ForeignConfig) -> dict[str, Any]:
-    """The settings of a `config.json` that this module wrote; they have our names."""
+    """Our settings in a `config.json` that this module wrote; their names there are ours."""
     return {name: config.get(name) for name in _FIELDS if config.get(name) is not None}
 
 
@@ -85,7 +85,7 @@ def _auto_map() -> dict[str, str]:
 def _layers(config: EncoderConfig) -> list[list[dict[str, Any]]]:
     """The sub-layers of each layer: name of the weights, mixer, step and sizes."""
     stack = Stack(config, config.num_layers, sharing=config.sharing)
-    names: dict[int, str] = {}  # by the identity of mixers, which sub-layers may share
+    names: dict[int, str] = {}  # by `id` of a mixer, which sub-layers may share
     layers: list[list[dict[str, Any]]] = []
     attending = 0
     for number, block in enumerate(stack.blocks):
@@ -108,7 +108,7 @@ def _layers(config: EncoderConfig) -> list[list[dict[str, Any]]]:
 
 
 def _own_table() -> Table:
-    """The names of our paths, with dots; of heads too."""
+    """PyTorch's names of our paths: the same, with dots for slashes."""
     linear = {
         "attention": ("query_key_value", "output"),
         "feed_forward": ("inner", "outer"),

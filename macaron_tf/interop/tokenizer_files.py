@@ -1,4 +1,4 @@
-"""Our vocabularies as the files of Hugging Face's tokenizers: the way of `vocabularies` back."""
+"""Our vocabularies as the files of Hugging Face's tokenizers: the inverse of `vocabularies`."""
 
 import base64
 import re
@@ -26,15 +26,15 @@ def tokenizer_files(
     max_length: int | None = None,
     segments: bool = True,
 ) -> dict[str, bytes]:
-    """The files of an encoder's tokenizer, by name: the same ids for the same text.
+    """The files of an encoder's tokenizer, by name: it gives the same text the same ids.
 
     Args:
-        ids: `(V',)` int, their id for each of ours, -1 for none; None = the same.
+        ids: `(V',)` int, their id for each of ours, -1 for none; None = equal ids.
         max_length: greatest length of a row.
-        segments: whether a second text has the segment 1.
+        segments: whether a second text has segment 1.
 
     Raises:
-        UserError: the vocabulary does something to text that theirs cannot.
+        UserError: the vocabulary changes or splits text in a way that their tokenizers cannot.
     """
     for kind, write in _WRITERS.items():
         if isinstance(vocabulary, kind):
@@ -81,11 +81,11 @@ def _wordpiece(
 
 
 def replaced(pattern: str, content: str, kind: str = "String") -> dict[str, Any]:
-    """A normalizer that replaces each match of a text or, of kind "Regex", of a pattern."""
+    """A normalizer that replaces each match of a string or, with kind "Regex", of a pattern."""
     return {"type": "Replace", "pattern": {kind: pattern}, "content": content}
 
 
-# Lower-casing with the final form of the sigma, which theirs does not know.
+# Lower-casing. Their `Lowercase` does not know the final form of sigma, so it is replaced before.
 _LOWER = [
     replaced(r"(?<=[\p{L}\p{M}])Σ(?![\p{M}]*\p{L})", "ς", "Regex"),
     {"type": "Lowercase"},
@@ -114,12 +114,12 @@ def merged_files(
     """The files of byte-level pairs, `vocab.json` and `merges.txt` among them.
 
     Args:
-        names: at each of our ids the piece's name.
+        names: the piece's name for each of our ids.
         special: names of special pieces by field.
-        processor: `tokenizer.json`'s post-processor in place of `template`'s.
+        processor: a post-processor for `tokenizer.json`; None = that of `template`.
     """
     numbers = {name: int(n) for name, n in zip(names, ids, strict=True) if n >= 0}
-    # What `BytePairVocabulary.normalized` does.
+    # The steps of `BytePairVocabulary.normalized`.
     steps = [replaced("\U0010ffff", ""), replaced("\x00", "\ufffd")]
     steps += _LOWER if vocabulary.lower_case else []
     prefix = vocabulary.add_prefix_space
@@ -179,16 +179,19 @@ def unigram_files(
         processor: see `merged_files`.
 
     Raises:
-        UserError: text is normalized by Moses's rules, or ids of theirs have no piece.
+        UserError: the vocabulary uses Moses's rules, or some of their ids have no piece.
     """
     model = sentencepiece_model_pb2.ModelProto.FromString(vocabulary.proto)
     pieces = [(piece.piece, piece.score) for piece in model.pieces]
     pieces[: len(special)] = [(name, 0.0) for name in special.values()]
     order = np.full(ids.max() + 1, -1)
     known = np.flatnonzero(ids >= 0)
-    order[ids[known]] = known  # of ours that share an id the last one
+    order[ids[known]] = known  # the last of ours that share an id
     if (order < 0).any():
-        raise UserError("the other library's ids are not those of the pieces in a row")
+        raise UserError(
+            "some ids of the other library have no piece, and a SentencePiece file has no gaps: "
+            "export a SavedModel, which tokenizes itself"
+        )
     pieces = [pieces[number] for number in order]
     numbers = {name: number for number, (name, _) in enumerate(pieces)}
     model_file = _renumbered(model, special, order)
@@ -232,7 +235,7 @@ def unigram_files(
 
 
 def _renumbered(model: Any, special: Mapping[str, str], order: np.ndarray) -> bytes:
-    """A serialized model with their ids and names; `order` has ours for each of their ids."""
+    """The serialized model with their ids and names; `order` is our id for each of theirs."""
     made = sentencepiece_model_pb2.ModelProto()
     made.CopyFrom(model)
     for piece, name in zip(made.pieces, special.values(), strict=False):
@@ -252,7 +255,7 @@ def _renumbered(model: Any, special: Mapping[str, str], order: np.ndarray) -> by
 
 
 def _merges(pieces: Sequence[tuple[str, float]], special: set[str]) -> list[list[str]]:
-    """The merges of a model of byte pairs, in the order in which it makes them."""
+    """The merges of a byte-pair model, in the order in which they are applied."""
     numbers = {name: number for number, (name, _) in enumerate(pieces) if name not in special}
     scores, found = dict(pieces), []
     for name in numbers:
@@ -280,7 +283,7 @@ def _steps(vocabulary: SentencePieceVocabulary, model: Any) -> list[dict[str, An
     steps += _LOWER if config.lower_case else []
     steps.append({"type": "Strip", "strip_left": True, "strip_right": True})
     if spec.precompiled_charsmap:
-        if vocabulary.fold_accents:  # Hangul was taken apart, which theirs does not put together
+        if vocabulary.fold_accents:  # NFKD split Hangul; `Precompiled` does not join it
             steps.append({"type": "NFC"})
         table = base64.b64encode(spec.precompiled_charsmap).decode()
         steps.append({"type": "Precompiled", "precompiled_charsmap": table})
@@ -295,7 +298,7 @@ def _steps(vocabulary: SentencePieceVocabulary, model: Any) -> list[dict[str, An
 def _moses(
     vocabulary: MosesPairVocabulary, ids: np.ndarray, max_length: int | None, segments: bool
 ) -> dict[str, bytes]:
-    """XLM's: its class in transformers cuts words by Moses's rules too, so it has no one file."""
+    """XLM's files: no `tokenizer.json`, since its class splits words by Moses's rules."""
     special = ("<pad>", "<unk>", "<s>", "</s>", "<special1>")
     names = [*special, *vocabulary.units]
     numbers = {name: int(n) for name, n in zip(names, ids, strict=True) if n >= 0}
@@ -332,10 +335,11 @@ def assembled(
     """`tokenizer.json` and `tokenizer_config.json`.
 
     Args:
-        parts: normalizer, pre-tokenizer, decoder and model as `tokenizer.json` has them, and
-            perhaps a post-processor in place of `template`'s.
-        options: the configuration's further fields.
-        special: names of special pieces by field; numbers: their ids by name.
+        parts: fields of `tokenizer.json`: normalizer, pre-tokenizer, decoder and model, and a
+            post-processor to replace that of `template`, if any.
+        options: further fields of the configuration.
+        special: names of special pieces by field.
+        numbers: ids of special pieces by name.
     """
     added = [_added(number, name, special=True) for name, number in numbers.items()]
     own = {name: int(ids[number]) for name, number in vocabulary.added.items()}
@@ -369,7 +373,7 @@ def template(
     numbers: Mapping[str, int],
     segments: bool,
 ) -> dict[str, Any]:
-    """The post-processor that makes the rows of one text and of two."""
+    """The post-processor that puts special pieces around one text, and around two."""
     start, end = special["cls_token"], special["sep_token"]
     second = 1 if segments else 0
 

@@ -28,14 +28,14 @@ _CLASSES = {
     "marian": "MarianMTModel",
     "pegasus": "PegasusForConditionalGeneration",
 }
-_LENGTH = 512  # of answers, where the model takes any
+_LENGTH = 512  # the most tokens of an answer, where the model has no limit
 
 
 def sequence_folder(model: Pretrained) -> HuggingFaceFolder:
     """The files of an encoder-decoder.
 
-    MarianMT's sinusoids stand sines first, ours in turn with the cosines: then all channels of the
-    layers' inputs and outputs are put in their order, which changes no score.
+    MarianMT's sinusoids have all sines before the cosines; ours have sines and cosines in turn. So
+    the channels of all layers' inputs and outputs are put in its order, which changes no score.
 
     Raises:
         UserError: a part or a setting has no place in any of the families.
@@ -52,12 +52,12 @@ def sequence_folder(model: Pretrained) -> HuggingFaceFolder:
         "eos_token_id": int(ids[EOS]),
         "unk_token_id": int(ids[UNK]),
         "decoder_start_token_id": start[0],
-        # BART's own, whose decoder reads </s> and is made to write <s>.
+        # BART's decoder reads </s> first, and is forced to write <s>.
         "forced_bos_token_id": start[1] if start[1:] else None,
         "forced_eos_token_id": None,
     }
     if kind == "pegasus" and model.ids is None:
-        # Readers of this family begin with padding, whose vector nothing else uses.
+        # Pegasus's decoder begins with padding, so the piece that begins ours is the padding too.
         numbers["pad_token_id"] = start[0]
     fields = {
         **written_settings(family, config),
@@ -81,7 +81,7 @@ def sequence_folder(model: Pretrained) -> HuggingFaceFolder:
         if numbers["pad_token_id"] == numbers["bos_token_id"]:
             tokenizer = padded_with_start(tokenizer)
         if kind in ("marian", "pegasus") and "spiece.model" in tokenizer:
-            # By the names that MarianMT's users know.
+            # The file names that MarianMT's tokenizer has.
             model_file = tokenizer.pop("spiece.model")
             tokenizer |= dict.fromkeys(("source.spm", "target.spm"), model_file)
     return HuggingFaceFolder(
@@ -95,7 +95,7 @@ def sequence_folder(model: Pretrained) -> HuggingFaceFolder:
 
 
 def _plain(config: EncoderDecoderConfig) -> EncoderDecoderConfig:
-    """The configuration without what `_state` brings into their form, or what has no effect."""
+    """The configuration without settings that `_state` converts or that have no effect."""
     changes: dict[str, Any] = {"tied": True, "logits_bias": False}
     if config.positions == "sinusoidal":
         changes["position_layout"] = "concatenated"
@@ -105,7 +105,7 @@ def _plain(config: EncoderDecoderConfig) -> EncoderDecoderConfig:
 
 
 def _lacks(family: Family, config: EncoderDecoderConfig) -> str:
-    """What a family has no place for besides settings; "" = nothing."""
+    """Names a part, not a setting, that a family has no place for; "" = there is none."""
     if family is FAMILIES["t5"]:
         return "logits_bias=True" if config.logits_bias else ""
     return "" if config.tied else "tied=False"
@@ -114,7 +114,7 @@ def _lacks(family: Family, config: EncoderDecoderConfig) -> str:
 def _their_ids(model: Pretrained) -> np.ndarray:
     """Their id for each row of our table, -1 for none: pieces, then sentinels.
 
-    Rows of no token, which a model that was read has with its padding's id, have none.
+    A model that was read has its padding's id for rows without a token: they get -1.
     """
     vocabulary, size = model.vocabulary, model.config.vocab_size
     if model.ids is not None:
@@ -138,7 +138,7 @@ def _state(model: Pretrained, family: Family, ids: np.ndarray) -> dict[str, np.n
         "logits_bias": Raw("final_logits_bias", inverse=lambda bias: placed(bias)[None]),
     }
     state, width = {}, config.hidden_dim
-    if family is FAMILIES["pegasus"]:  # its files hold the sinusoids, which others compute
+    if family is FAMILIES["pegasus"]:  # its files hold the sinusoids; others compute them
         zeros = np.zeros((1, config.max_length, width), "float32")
         sinusoids = keras.ops.convert_to_numpy(SinusoidalPositions("concatenated")(zeros)[0])
         names = (f"model.{side}.embed_positions.weight" for side in ("encoder", "decoder"))
@@ -159,7 +159,7 @@ def _state(model: Pretrained, family: Family, ids: np.ndarray) -> dict[str, np.n
 
 
 def _barred(model: Pretrained, ids: np.ndarray) -> list[int]:
-    """Their ids that an answer never gets: a translator's PAD and BOS, others' special pieces."""
+    """Their ids that are never written: PAD, BOS and, but for a translator, special pieces."""
     special = {PAD, BOS}
     if model.vocabulary and (model.objective or model.answers):
         special |= {*model.vocabulary.special_ids}

@@ -1,6 +1,6 @@
 """Our encoders, with the head of their task, as Hugging Face's BERT and its relatives.
 
-The family is found by the network's configuration: the first whose settings can say all of it.
+The family is the first whose settings can express the network's whole configuration.
 """
 
 from collections.abc import Iterator, Mapping
@@ -39,7 +39,7 @@ from macaron_tf.text.sentencepiece import SentencePieceVocabulary
 
 TASKS = (EncoderClassifier, EncoderChooser, EncoderTagger, EncoderSpanReader)
 ENCODERS = (Encoder, PretrainingEncoder, GeneratorDiscriminator, SiameseEncoder, *TASKS)
-# Of several families that fit, the one whose tokenizer is of the vocabulary's kind.
+# The families to try, in order: first one whose tokenizer is of the vocabulary's kind.
 _ORDERS = {
     WordPieceVocabulary: ("bert", "electra", "albert", "roberta", "xlm", "macaron"),
     BytePairVocabulary: ("roberta", "bert", "electra", "albert", "xlm", "macaron"),
@@ -47,7 +47,7 @@ _ORDERS = {
     MosesPairVocabulary: ("xlm", "bert", "electra", "albert", "macaron"),
     type(None): ("bert", "electra", "albert", "roberta", "xlm", "macaron"),
 }
-# Our pooling, by the fields of theirs.
+# The name of each pooling in the fields `pooling_mode_NAME` of sentence-transformers.
 _POOLINGS = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens"}
 
 
@@ -55,7 +55,7 @@ def encoder_folder(model: Pretrained) -> HuggingFaceFolder:
     """The files of an encoder, alone or with the head of its task.
 
     Args:
-        model: of a network among `ENCODERS`.
+        model: its network is one of `ENCODERS`.
 
     Raises:
         UserError: a part or a setting has no place in any of the families.
@@ -70,7 +70,7 @@ class _Encoder:
         masked: whether the head over masked tokens is written.
         replaced: ELECTRA's head, or None.
         head: the family's model for the network's task.
-        ids: `(V',)`, their id for each of ours.
+        ids: `(V',)` int, their id for each of ours.
     """
 
     def __init__(self, model: Pretrained):
@@ -93,9 +93,9 @@ class _Encoder:
             self.ids = np.arange(pieces)
 
     def _lacks(self, family: EncoderFamily) -> str:
-        """What a family has no place for besides settings, in a few words; "" = nothing."""
+        """Names a part, not a setting, that a family has no place for; "" = there is none."""
         if isinstance(self.network, TASKS) and type(self.network) not in family.tasks:
-            # Theirs that are missing have another activation, or one matrix.
+            # Their head for this task has another activation, or a single matrix.
             return f"the head of {type(self.network).__name__}, tanh(x W) and a matrix,"
         if self.replaced and "replaced_token/dense" not in family.heads:
             return "a head over replaced tokens"
@@ -149,13 +149,13 @@ class _Encoder:
     def _notes(self) -> Iterator[str]:
         name = self.family.name
         if isinstance(self.network, GeneratorDiscriminator):
-            yield "the generator is left out: an ELECTRA is used by its discriminator"
+            yield "the generator is left out: ELECTRA's encoder is the discriminator"
         if self.masked and self.network.sentence_pair and not self.head.pooled:
             yield f"the head over pairs of texts is left out: {name} has none"
         if self.masked and self.network.span_boundary:
             yield f"the head over spans' boundaries is left out: {name} has none"
         if self.head.pooled and self._pooler is None:
-            yield f"the pooler is untrained: {name} has one, and this encoder none"
+            yield f"the pooler is untrained: {name} has a pooler, and this encoder has none"
         if self.model.vocabulary is None:
             yield "there is no tokenizer: the model has no vocabulary"
 
@@ -167,7 +167,7 @@ class _Encoder:
         family, fields = self.family, written_settings(self.family, self.config)
         pad = int(self.ids[0])
         if family.segments:
-            # No segments are one, whose vector is zeros.
+            # Theirs has at least one segment; where ours has none, its vector is zeros.
             fields["type_vocab_size"] = max(self.config.num_segments, 1)
         if family.positions_from_padding:
             fields["max_position_embeddings"] += pad + 1
@@ -227,7 +227,7 @@ class _Encoder:
         for layer in outside:
             state |= layer_state(layer, {**self._table(), **family.heads, **head.table})
         if isinstance(network, EncoderClassifier) and network.head.num_classes == 1:
-            # Ours learns (score - mean) / deviation; theirs gives scores.
+            # Our head computes (score - mean) / deviation, theirs the score.
             name, task = head.table["head/dense"], self._task
             state[f"{name}.weight"] = state[f"{name}.weight"] * task.get("deviation", 1.0)
             bias = state[f"{name}.bias"] * task.get("deviation", 1.0) + task.get("mean", 0.0)
@@ -235,7 +235,7 @@ class _Encoder:
         return state
 
     def _table(self) -> Table:
-        """The family's table, with the arrays that are read before it is."""
+        """The family's table, and entries for the arrays that are read without it."""
         family = self.family
 
         def behind_padding(array: np.ndarray) -> np.ndarray:
@@ -284,7 +284,7 @@ class _Encoder:
 
 
 def _options(config: EncoderConfig, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a head over masked tokens on which its scores depend."""
+    """The options of a head over masked tokens that its scores depend on."""
     own = {"activation": config.activation, "epsilon": config.epsilon, "transform": True}
     return {name: given.get(name, value) for name, value in own.items()}
 

@@ -1,4 +1,4 @@
-"""From our variables and settings into another library's: the way of `arrays` back."""
+"""Our variables and settings as those of another library: the inverse of `arrays`."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ from macaron_tf.models.config import FREE, StackConfig, differing_fields
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.settings import hints_of
 
-# Fields of which no output depends.
+# Fields on which no output depends.
 _WITHOUT_EFFECT = (*FREE, "vocab_size", "initializer_range", "initializer", "scaled_outputs")
 
 
@@ -23,12 +23,12 @@ class HuggingFaceFolder:
     """The contents of a folder that transformers opens.
 
     Attributes:
-        config: of `config.json`.
-        state: the weights by their names.
-        tokenizer: contents of the tokenizer's files by name; {} without one.
-        pipeline: the task as the hub calls it; "" = none.
-        library: that opens the folder.
-        files: further contents by path.
+        config: the fields of `config.json`.
+        state: the weights by their names in the PyTorch model.
+        tokenizer: contents of the tokenizer's files by name; {} = no tokenizer.
+        pipeline: the hub's name of the task; "" = none.
+        library: the library that opens the folder.
+        files: contents of further files by path.
         notes: sentences about what is left out or added, for the user and the model card.
     """
 
@@ -42,7 +42,7 @@ class HuggingFaceFolder:
 
     @property
     def automatic(self) -> str | None:
-        """The class of transformers that finds the model's own in the folder; None = no need."""
+        """The transformers class that loads the folder's code, as `AutoModel`; None = no code."""
         places = {
             place.rpartition(".")[2]: n for n, place in self.config.get("auto_map", {}).items()
         }
@@ -59,9 +59,10 @@ def layer_state(
     """The weights of a built layer by a PyTorch model's names: the inverse of `assign_weights`.
 
     Args:
-        prefix: of all names.
+        prefix: put before all names.
         linear: see `TorchArrays`.
-        changed: a variable's array in another order of channels.
+        changed: maps a variable and its array to the array to write, such as one with its channels
+            in another order.
 
     Raises:
         UserError: the table has nothing for a weight.
@@ -93,13 +94,17 @@ def label_names(model: Pretrained, head: ClassificationHead) -> dict[str, Any]:
 
 
 def label_fields(model: Pretrained, head: ClassificationHead) -> dict[str, Any]:
-    """The fields of a head that gives a text a class, or with one class a number."""
+    """The fields of a head that classifies texts, or with one output gives them a number."""
     kind = "single_label_classification" if head.num_classes > 1 else "regression"
     return {"problem_type": kind, **label_names(model, head)}
 
 
 def their_rows(ids: np.ndarray, missing: float = 0.0) -> Transform:
-    """The inverse of `rows`: rows of ours at their `ids (V',)`, -1 for none; `missing` between."""
+    """The inverse of `rows`: row n of ours goes to `ids[n]`, or nowhere if that is -1.
+
+    Args:
+        missing: the value of rows that none of ours goes to.
+    """
     known = np.flatnonzero(ids >= 0)
 
     def placed(array: np.ndarray) -> np.ndarray:
@@ -111,9 +116,9 @@ def their_rows(ids: np.ndarray, missing: float = 0.0) -> Transform:
 
 
 def written_settings(family: Family, config: StackConfig) -> dict[str, Any]:
-    """Their settings of our configuration: the inverse of `Family.read_settings`.
+    """Our configuration as their settings: the inverse of `Family.read_settings`.
 
-    A value that theirs cannot have is left out; see `misfits`.
+    A value that they have no choice for is left out; see `misfits`.
     """
     fields = dict(family.required)
     for ours, (theirs, _, *choices) in family.settings.items():
@@ -126,11 +131,11 @@ def written_settings(family: Family, config: StackConfig) -> dict[str, Any]:
 
 
 def misfits(family: Family, config: StackConfig) -> dict[str, Any]:
-    """Our settings, with values, that a family's models do not have; {} = the family fits."""
+    """The settings of ours, with their values, that a family cannot express; {} = it fits."""
     config = _plain(config)
     written = written_settings(family, config)
     for ours, (theirs, default, *_) in family.settings.items():
-        if default is None and theirs not in written:  # none of their choices
+        if default is None and theirs not in written:  # it is none of their choices
             return {ours: getattr(config, ours)}
     fields = ForeignConfig(written, family.name)
     read = type(config)(vocab_size=config.vocab_size, **family.read_settings(fields))
@@ -139,7 +144,7 @@ def misfits(family: Family, config: StackConfig) -> dict[str, Any]:
 
 
 def _plain(config: StackConfig) -> StackConfig:
-    """The configuration without names of sizes and blocks that are as by default, or unread."""
+    """The configuration with unused settings and default sizes reset, and equal blocks as one."""
     usual = {"head_dim": config.hidden_dim // config.num_heads, "embedding_dim": config.hidden_dim}
     there = [name for name in usual if name in hints_of(type(config))]
     changes = {name: None for name in there if getattr(config, name) == usual[name]}
@@ -159,10 +164,11 @@ def fitting(
     """The first family that has a place for all of a model.
 
     Args:
-        lacks: what a family has no place for besides settings, in a few words; "" = nothing.
+        lacks: names, in a few words, a part of the model other than a setting that a family has no
+            place for; "" = there is none.
 
     Raises:
-        UserError: none has; it names what has no place in the nearest one.
+        UserError: no family fits; the sentence names a part or setting that the nearest one lacks.
     """
     reasons = []
     for family in families:
@@ -175,6 +181,6 @@ def fitting(
     others = [family.name for family in families if family.name != name]
     nor = f" (nor in {', '.join(others)})" if others else ""
     raise UserError(
-        f"{reason} has no place in Hugging Face's {name}{nor}: save it in this library's own "
-        "format, or export a SavedModel by `python -m export.saved_model`"
+        f"{reason} has no place in Hugging Face's {name}{nor}: save the model in this library's "
+        "own format, or export a SavedModel by `python -m export.saved_model`"
     )

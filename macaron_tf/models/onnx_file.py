@@ -1,4 +1,4 @@
-"""ONNX files that a runtime opens: TensorFlow's operations that tf2onnx does not know."""
+"""Writing ONNX files that runtimes open: an operation that tf2onnx lacks, and a check."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from macaron_tf.errors import UserError, needed
 
 
 class _Erfc:
-    """`1 - Erf(x)`; TensorFlow computes the exact GELU by it. At most 6e-8 from `Erfc`."""
+    """Converts `Erfc`, which the exact GELU uses, to `1 - Erf(x)`: at most 6e-8 away."""
 
     @classmethod
     def version_9(cls, graph, node, **kwargs):
@@ -25,9 +25,10 @@ class _Erfc:
 
 @contextlib.contextmanager
 def onnx_file(path: str | os.PathLike) -> Iterator[None]:
-    """A `with` in which tf2onnx knows `Erfc`, and after which the file it wrote is checked.
+    """Lets tf2onnx convert `Erfc` within the `with`, and checks the written file at its end.
 
-    tf2onnx writes a file without an error where it does not know an operation; no runtime opens it.
+    For an operation that it does not know, tf2onnx raises no error: it writes a file that no
+    runtime opens.
 
     Raises:
         UserError: tf2onnx is not installed, or the file, which is removed, is not valid.

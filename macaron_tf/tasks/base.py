@@ -1,4 +1,4 @@
-"""The interface of a kind of task: what a model reads, and the graphs of its answers."""
+"""The interface of a kind of task: a model's inputs, and the graphs of its answers."""
 
 import abc
 import contextlib
@@ -23,8 +23,8 @@ class TaskKind(abc.ABC):
     a model runs that graph: `Pretrained.predict`, a command's `--json`, the SavedModel, a server.
 
     Args:
-        network: built, with its weights; None before there is one.
-        vocabulary: the network's own.
+        network: built, with its weights; None before it is built.
+        vocabulary: the network's vocabulary.
 
     Attributes:
         name: the kind in a few words, for messages.
@@ -44,7 +44,7 @@ class TaskKind(abc.ABC):
 
     @classmethod
     def of(cls, model: Any) -> Self | None:
-        """The task of a `macaron_tf.pretrained.Pretrained`; None where it is of another kind."""
+        """The task of a `macaron_tf.pretrained.Pretrained`; None for one of another kind."""
         return None
 
     def __repr__(self) -> str:
@@ -110,7 +110,7 @@ class TaskKind(abc.ABC):
     def likelihoods(self, texts: Sequence[str]) -> list[dict[str, float]]:
         """The natural logarithm of each text's probability, `log_probs`, and its `tokens`.
 
-        A kind that computes this in a graph has a signature `score` instead.
+        A kind that computes them in a graph has a signature `score` instead of this method.
         """
         raise UserError(f"a {self.name} does not say how likely a text is: ask it by predict")
 
@@ -128,7 +128,7 @@ class Decoding(TaskKind):
 
     @abc.abstractmethod
     def asking(self, decoder: Any) -> Self:
-        """A copy that asks another engine's decoding of its network, such as a `LiteDecoder`."""
+        """A copy that decodes by another engine, such as a `LiteDecoder` of its network."""
 
 
 class OnePass(TaskKind):
@@ -142,7 +142,7 @@ class OnePass(TaskKind):
         answers = task.conclude(computed, kept)  # numbers to answers
 
     Attributes:
-        longest: most ids of a row, special ones included; None where there is no limit.
+        longest: most ids of a row, special ones included; None = no limit.
     """
 
     longest: int | None = None
@@ -151,7 +151,7 @@ class OnePass(TaskKind):
     def prepare(self, *inputs: tf.Tensor) -> tuple[dict[str, tf.Tensor], Any]:
         """The network's inputs for texts, and a structure of tensors for `conclude`.
 
-        Rows have no padding beyond that of the longest one.
+        Rows are padded to the longest of them.
         """
 
     def compute(self, rows: dict[str, tf.Tensor]) -> tf.Tensor:
@@ -175,8 +175,8 @@ def recorded(model: Any) -> contextlib.AbstractContextManager[None]:
 def require(good: tf.Tensor, message: str, value: Any) -> Any:
     """Returns the value; raises InvalidArgumentError where a row of `good (B,)` is False.
 
-    The error has the message and the numbers of those rows: a server that merged requests runs the
-    others again without them.
+    The error has the message and the numbers of those rows, so that a server that merged requests
+    can run the other rows again.
     """
     bad = tf.reshape(tf.where(tf.logical_not(good)), [-1])
     whole = tf.debugging.Assert(tf.reduce_all(good), [message, "rows:", bad], summarize=-1)

@@ -1,11 +1,12 @@
-"""Systems and heads by forms of an export: each cell a difference, or the reason why there is none.
+"""A table of systems and heads by forms of an export, with the difference that each form makes.
 
     .venv-peers/bin/python -m experiments.lab.benchmarks.exports OUT [--only classes:gmlp_tiny]
 
-Every model is tiny and has drawn weights. Each is exported in each form, and the certificate's
-largest difference is the cell: in parts of the largest output, from the network in float32. Hugging
-Face's column says whether the folder is written, and whether it needs `trust_remote_code`. OUT
-gets `README.md` and `results.json` after each row, and rows that are there are not made again.
+Every model is tiny and has random weights. Each is exported in each form. A cell is the
+certificate's largest difference from the network in float32, in parts of the largest output, or the
+reason why there is none. The column of Hugging Face says whether the folder is written, and whether
+it needs `trust_remote_code`. `README.md` and `results.json` in OUT are written after each row; rows
+that they have already are skipped.
 """
 
 import argparse
@@ -32,7 +33,7 @@ from macaron_tf.text.byte_pairs import BytePairVocabulary
 from macaron_tf.text.wordpiece import WordPieceVocabulary
 from macaron_tf.text.words import WordVocabulary
 
-# Forms of an export, by the beginning of their rows in a certificate.
+# The options of each form of an export; its name begins the `target` in a certificate.
 FORMS: Mapping[str, Mapping[str, Any]] = {
     "SavedModel": {},
     "LiteRT fp32": {"lite": "fp32"},
@@ -61,7 +62,7 @@ def _labelled(task: Mapping[str, Any], longest: int = 128) -> dict[str, Any]:
 
 
 def systems() -> dict[str, Callable[[], Pretrained]]:
-    """Makes each model, by its name."""
+    """The functions that make the models, by name of the row."""
     words = WordPieceVocabulary.train([*TEXTS, LINE], size=300)
     pieces = BytePairVocabulary.train([*TEXTS, LINE], 300)
 
@@ -103,7 +104,7 @@ def systems() -> dict[str, Callable[[], Pretrained]]:
 
 
 def exported(model: Pretrained, form: str) -> str:
-    """The cell of a form: the difference, or the sentence that refuses it."""
+    """The cell of a form: the difference, or the sentence why there is none."""
     with tempfile.TemporaryDirectory() as out:
         try:
             path = model.export(out, **FORMS[form])
@@ -125,7 +126,7 @@ def for_the_hub(model: Pretrained) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Makes the rows that are missing, and writes the table after each."""
+    """Makes the missing rows, or those of `--only`; writes the table after each."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=pathlib.Path, help="folder of the table")
     parser.add_argument("--only", nargs="+", default=[], help="names of rows")

@@ -4,8 +4,8 @@ A folder with this file and its weights opens without macaron_tf:
 
     AutoModel.from_pretrained(DIR, trust_remote_code=True)
 
-A layer is one step of a numerical solver for x' = f(x). Its sub-layers, each an f, and their step
-sizes stand in `config.json` under `layers`. B = batch, L = length, D = hidden_dim, H = num_heads.
+A layer is one step of a numerical solver for x' = f(x). `layers` in `config.json` lists its
+sub-layers, each an f, and their step sizes. B = batch, L = length, D = hidden_dim, H = num_heads.
 """
 
 import math
@@ -31,7 +31,8 @@ ACTIVATIONS = {
     "tanh": torch.tanh,
     "sigmoid": torch.sigmoid,
 }
-# Explicit Runge-Kutta methods: each row weighs the slopes found so far, the last row at the end.
+# Explicit Runge-Kutta methods: a row has the weights of the slopes so far for the next point; the
+# last row gives the result.
 SOLVERS = {
     "euler": ((1.0,),),
     "midpoint": ((1 / 2,), (0.0, 1.0)),
@@ -74,9 +75,9 @@ SETTINGS = {
 class MacaronConfig(PretrainedConfig):
     """`SETTINGS` as attributes.
 
-    A layer is a list of sub-layers. Each has `name`, of its weights (layers that share weights name
-    the same), `mixer`, `step_size`, `solver`, the sizes of its mixer and, of attention, `bias`, the
-    relative bias that it takes.
+    A layer is a list of sub-layers. Each has a `name` for its weights (layers that share weights
+    have the same), `mixer`, `step_size`, `solver` and the sizes of its mixer. Attention with a
+    relative bias also has `bias`, the name of the bias.
     """
 
     model_type = "macaron"
@@ -97,7 +98,7 @@ def layer_norm(config, width):
 
 
 def block_norm(config):
-    """The norm of sub-layers, and the last one."""
+    """The norm of a sub-layer, or the final norm of a stack."""
     if config.norm_type == "rms":
         return nn.RMSNorm(config.hidden_dim, config.epsilon)
     return layer_norm(config, config.hidden_dim)
@@ -195,7 +196,8 @@ class FeedForward(nn.Module):
 class SwishRNN(nn.Module):
     """`((C + b_c) * gate(x W2 + b_s)) W3 + b_3`, C the recurrence over x W1 (Lei et al. 2022).
 
-    `c[i] = Swish(c[i - k] - x1[i]) + x1[i]`: k chains that do not touch, one step of the loop each.
+    `c[i] = Swish(c[i - k] - x1[i]) + x1[i]`: k independent chains, which one step of
+    the loop advances together.
     """
 
     def __init__(self, config, step):
@@ -319,7 +321,7 @@ class RelativeBias(nn.Module):
 
 
 class Stack(nn.Module):
-    """The layers, and a last norm behind pre-norm ones."""
+    """The layers, and with pre-norm a final norm."""
 
     def __init__(self, config):
         super().__init__()
@@ -335,7 +337,7 @@ class Stack(nn.Module):
         self.final_norm = block_norm(config) if config.norm == "pre" else None
 
     def forward(self, x, mask):
-        """x behind the embeddings and behind each layer, (B, L, D) each."""
+        """x after the embeddings and after each layer, (B, L, D) each."""
         states, biases = [x], {}
         for layer in self.layers:
             for step in layer:
@@ -526,5 +528,5 @@ class MacaronForQuestionAnswering(MacaronPreTrainedModel):
 
 
 def cross_entropy(logits, labels):
-    """The mean over all labels but -100."""
+    """The mean over all labels except -100."""
     return functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
