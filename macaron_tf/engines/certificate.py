@@ -220,7 +220,7 @@ def _rounded(value: float) -> float:
 
 def certificate_table(rows: Iterable[Mapping[str, Any]]) -> str:
     """The facts of `Certificate.check` as a Markdown table, for files and for the terminal."""
-    lines = [("target", "largest difference", "ms a line", "ms a line of 32", "MB")]
+    lines = [("target", "largest difference", "ms a line at 1", "ms a line at 32", "MB")]
     lines += [("---",) * 5]
     for row in rows:
         size = f"{row['bytes'] / 1e6:.3g}"

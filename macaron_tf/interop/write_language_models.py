@@ -25,7 +25,7 @@ from macaron_tf.pretrained import Pretrained
 from macaron_tf.special_ids import BOS, EOS, PAD
 
 LANGUAGE_MODELS = (LanguageModel, CausalClassifier)
-# The beginnings of their classes, their model_type and the norm before the scores.
+# By family: the prefix of class names, the model_type, and the norm before the scores.
 _KINDS = {
     "GPT-2": ("GPT2", "gpt2", "ln_f"),
     "GPT": ("OpenAIGPT", "openai-gpt", "h.{}.ln_2"),
@@ -36,17 +36,17 @@ _END = "ForSequenceClassification"
 def language_folder(model: Pretrained) -> HuggingFaceFolder:
     """The files of a language model, or of a classifier over one.
 
-    A classifier's last layer has a bias and theirs none: the last norm's offset takes it in, by
-    the least offset from which the matrix makes the bias.
+    A classifier's last layer has a bias here, and none there: the smallest vector that the layer's
+    matrix maps to the bias is added to the offset of the last norm.
 
     Args:
-        model: of a network among `LANGUAGE_MODELS`.
+        model: its network is one of `LANGUAGE_MODELS`.
 
     Raises:
         UserError: a part or a setting has no place in GPT-2 nor in GPT.
     """
     network, config = model.network, model.config
-    # Their scores have no bias; ours may be zeros, as those of a GPT-2 that was read are.
+    # A bias of scores is no misfit here: it may be zeros, as in a GPT-2 that was read.
     plain = dataclasses.replace(config, output_bias=True)
     family = fitting([*LANGUAGE_FAMILIES.values()], plain)
     kind, model_type, _ = _KINDS[family.name]
@@ -100,7 +100,7 @@ def two_stream_folder(model: Pretrained) -> HuggingFaceFolder:
     """The files of an XLNet, with its head over tokens if that was trained.
 
     Args:
-        model: of a `TwoStreamModel`.
+        model: its network is a `TwoStreamModel`.
 
     Raises:
         UserError: a setting has no place in XLNet.
@@ -147,8 +147,8 @@ def two_stream_folder(model: Pretrained) -> HuggingFaceFolder:
 def _their_ids(model: Pretrained) -> np.ndarray:
     """Their id for each of ours.
 
-    GPT-2 ends and begins a text with one piece; where ours have learnt two vectors, [CLS] gets an
-    id of its own, behind all others.
+    GPT-2 has one piece for the beginning and the end of a text. Where [CLS] and [SEP] have learnt
+    different vectors here, [CLS] gets a new id after all others.
     """
     if model.ids is None:
         vocabulary = model.vocabulary
@@ -161,14 +161,14 @@ def _their_ids(model: Pretrained) -> np.ndarray:
 
 
 def _barred(model: Pretrained, ids: np.ndarray) -> dict[str, Any]:
-    """The field with the ids that a text never gets: those of special pieces but the end's."""
+    """The field with the ids that are never written: all special pieces except the end."""
     special = model.vocabulary.special_ids if model.vocabulary else (PAD, BOS)
     numbers = {int(ids[number]) for number in special} - {-1, int(ids[EOS])}
     return {"suppress_tokens": sorted(numbers)} if numbers else {}
 
 
 def _check_bias(model: Pretrained, ids: np.ndarray, family: Family) -> None:
-    """Refuses scores with a bias, but for ids that theirs do not have or that are never written."""
+    """Refuses a bias of scores, except of [CLS] and of ids that their table does not have."""
     head = model.network.language_head
     if head.bias is None:
         return
