@@ -100,7 +100,8 @@ def test_the_wheel_has_one_top_level_name_and_what_commands_read(wheel):
             left_out = {"results", "lab"} & {*path.relative_to(ROOT).parts}
             if path.is_file() and path.suffix != ".pyc":
                 assert (str(path.relative_to(ROOT)) in held) == (not left_out), path
-    assert {"macaron_tf/py.typed", "macaron_tf/kernels/native/ops.cc"} <= {*names}
+    read = {"py.typed", "kernels/native/ops.cc", "interop/remote/modeling_macaron.py"}
+    assert {f"macaron_tf/{name}" for name in read} <= {*names}
 
 
 def test_the_quick_start_from_an_empty_folder(scripts, number_text, tmp_path):

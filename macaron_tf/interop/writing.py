@@ -168,19 +168,26 @@ def fitting(
             place for; "" = there is none.
 
     Raises:
-        UserError: no family fits; the sentence names a part or setting that the nearest one lacks.
+        UserError: no family fits; the sentence names a part or setting that the nearest one lacks,
+            and for each other family the same or one that it lacks.
     """
-    reasons = []
+    reasons: dict[str, list[str]] = {}  # by the family's name
+    counts: dict[str, int] = {}  # of settings without a place
     for family in families:
-        found = misfits(family, config)
-        if not found and not lacks(family):
+        found = [f"{name}={value!r}" for name, value in misfits(family, config).items()]
+        reasons[family.name], counts[family.name] = found or [lacks(family)], len(found)
+        if reasons[family.name] == [""]:
             return family
-        first = ", ".join(f"{name}={value!r}" for name, value in [*found.items()][:1])
-        reasons.append((len(found), first or lacks(family), family.name))
-    _, reason, name = min(reasons, key=lambda reason: reason[0])
-    others = [family.name for family in families if family.name != name]
-    nor = f" (nor in {', '.join(others)})" if others else ""
+    nearest = min(counts, key=lambda name: counts[name])
+    first = reasons[nearest][0]
+    places: dict[str, list[str]] = {first: []}  # the other families, by what they lack
+    for name, found in reasons.items():
+        if name != nearest:
+            places.setdefault(first if first in found else found[0], []).append(name)
+    shared = places.pop(first)
+    nor = f" (nor in {', '.join(shared)})" if shared else ""
+    others = "".join(f"; {reason} none in {', '.join(names)}" for reason, names in places.items())
     raise UserError(
-        f"{reason} has no place in Hugging Face's {name}{nor}: save the model in this library's "
-        "own format, or export a SavedModel by `python -m export.saved_model`"
+        f"{first} has no place in Hugging Face's {nearest}{nor}{others}: save the model in this "
+        "library's own format, or export a SavedModel by `python -m export.saved_model`"
     )

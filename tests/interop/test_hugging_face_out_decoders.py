@@ -86,7 +86,8 @@ def random(network):
 
 
 def language_model(norm: str = "pre", **options) -> Pretrained:
-    config = EncoderConfig(byte_pairs().size, 32, 128, 4, 2, norm=norm, **{**GPT, **options})
+    options = {"feed_forward_dim": 128, "norm": norm, **GPT, **options}
+    config = EncoderConfig(byte_pairs().size, 32, num_heads=4, num_layers=2, **options)
     return Pretrained(random(LanguageModel(config)), vocabulary=byte_pairs())
 
 
@@ -145,6 +146,10 @@ def test_an_encoder_decoder_is_read_back(kind, tmp_path):
     [
         (lambda: language_model(block="macaron"), "block='macaron' has no place"),
         (lambda: language_model(output_bias=True), "the scores of tokens have a bias"),
+        (
+            lambda: language_model("post", feed_forward_dim=96),
+            "feed_forward_dim=96 has no place in Hugging Face's GPT; norm='post' none in GPT-2",
+        ),
         (lambda: sequence_model("pre-norm", block="macaron"), "block='macaron' has no place"),
         (lambda: sequence_model("pre-norm", tied=False), "tied=False has no place"),
         (lambda: sequence_model("denoiser", activation="elu"), "activation='elu' has no place"),
