@@ -43,9 +43,10 @@ def hugging_face_folder(model: Pretrained) -> HuggingFaceFolder:
     for networks, config, make in _FOLDERS:
         if isinstance(model.network, networks) and isinstance(model.config, config):
             return make(model)
+    kinds = f"{type(model.network).__name__} with {type(model.config).__name__}"
     raise UserError(
-        f"a {type(model.network).__name__} has no counterpart in Hugging Face's library: save it "
-        "in this library's own format, or export a SavedModel by `python -m export.saved_model`"
+        f"{kinds} has no counterpart in Hugging Face's library: save the model in this library's "
+        "own format, or export a SavedModel by `python -m export.saved_model`"
     )
 
 
