@@ -271,7 +271,9 @@ def _steps(vocabulary: SentencePieceVocabulary, model: Any) -> list[dict[str, An
     if config.punctuation:
         raise UserError(
             "the vocabulary normalizes punctuation by Moses's rules, which Hugging Face's "
-            "tokenizers do not have: export a SavedModel, which tokenizes itself"
+            "tokenizers do not have: train a translator with "
+            "--set data.normalization.punctuation=False, or export a SavedModel, which tokenizes "
+            "itself"
         )
     steps = []
     if vocabulary.fold_accents:
