@@ -192,7 +192,7 @@ def _judged(
         elif (expected > _ABSENT).any():
             worst = np.inf
     difference = float(worst / scale) if scale > 0 else float("inf" if worst else "0")
-    if not difference <= BOUNDS[kind]:
+    if not np.isfinite(difference) or difference > BOUNDS[kind]:
         raise UserError(
             f"{target}: its outputs differ from the network's by {difference:.2g} of the largest "
             f"output; {BOUNDS[kind]:g} is allowed: nothing was written; leave this format out"

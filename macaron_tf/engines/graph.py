@@ -149,7 +149,9 @@ class TaskGraph:
         inputs = self.task.functions()[signature][1]
         texts = [name for name, dtype in inputs.items() if dtype == tf.string]
         if unknown := [name for name in controls if name not in inputs]:
-            self.task.with_options(**{unknown[0]: controls[unknown[0]]})
+            name, value = unknown[0], controls[unknown[0]]
+            self.task.with_options(**{name: value})
+            raise UserError(f"{name}={value!r} changes the graph: give it to with_options")
         settings = {**self.task.controls, **controls}
         sizes = [sum(map(len, row)) for row in zip(*columns, strict=True)]
         order = sorted(range(len(sizes)), key=sizes.__getitem__)

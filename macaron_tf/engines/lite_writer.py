@@ -42,13 +42,13 @@ def write_lite(task: TaskKind, folder: pathlib.Path, kind: str) -> dict[str, Any
     """
     if not isinstance(task, OnePass):
         raise UserError(
-            f"--lite: a {task.name} runs its network once for each token, not once for a text: "
-            "leave the flag out; in Python, `with_lite` decodes in LiteRT"
+            f"LiteRT: a {task.name} runs its network once for each token, not once for a text: "
+            "export it without --lite; in Python, `with_lite` decodes in LiteRT"
         )
-    with needed("--lite"):
+    with needed("LiteRT"):
         import ai_edge_litert  # noqa: F401
     network, lengths = task.network, _lengths(task.longest)
-    with under_policy(network, "float32", "--lite: the network"):
+    with under_policy(network, "float32", "LiteRT: the network"):
         rows = symbolic_rows(task)
         functions = {signature_of(length): _function(task, rows, length) for length in lengths}
         contents = in_one_file(functions, network, kind)
@@ -92,8 +92,8 @@ def in_one_file(
         except Exception as error:  # ConverterError, or another class for another cause
             cause = str(error).strip().splitlines()
             raise UserError(
-                f"--lite: LiteRT has no operation for a part of this network, "
-                f"{cause[0] if cause else type(error).__name__:.200}: leave the flag out"
+                "LiteRT has no operation for a part of this network "
+                f"({cause[0] if cause else type(error).__name__:.200}): use it without LiteRT"
             ) from error
 
 

@@ -46,7 +46,7 @@ class OnnxNetwork:
             )
         except Exception as error:  # its exceptions have no common base
             raise UserError(
-                f"{path} cannot be opened by ONNX Runtime ({error:.200}): export the model again"
+                f"{path} cannot be opened by ONNX Runtime ({error!s:.200}): export the model again"
             ) from error
 
     def compute(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:

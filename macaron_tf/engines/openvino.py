@@ -52,7 +52,7 @@ class OpenVinoNetwork:
             self._model = openvino.Core().compile_model(str(path), "CPU", dict(settings))
         except RuntimeError as error:
             raise UserError(
-                f"{path} cannot be opened by OpenVINO ({error:.200}): export the model again"
+                f"{path} cannot be opened by OpenVINO ({error!s:.200}): export the model again"
             ) from error
 
     def compute(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:

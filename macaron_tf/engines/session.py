@@ -32,16 +32,16 @@ class SessionModel:
                 meta = tf.compat.v1.saved_model.loader.load(
                     self._session, ["serve"], os.fspath(path)
                 )
+                self.signature_defs = dict(meta.signature_def)
+                self._calls = {
+                    name: self._call(signature)
+                    for name, signature in self.signature_defs.items()
+                    if signature.method_name  # the loader's own "__saved_model_init_op" has none
+                }
             except BaseException:
                 self._session.close()
                 raise
         graph.finalize()
-        self.signature_defs = dict(meta.signature_def)
-        self._calls = {
-            name: self._call(signature)
-            for name, signature in self.signature_defs.items()
-            if signature.method_name  # the loader's own "__saved_model_init_op" has none
-        }
 
     def run(self, signature: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The outputs of a signature by name. Thread-safe; TensorFlow releases Python's lock."""

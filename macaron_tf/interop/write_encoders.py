@@ -292,4 +292,8 @@ def _options(config: EncoderConfig, given: Mapping[str, Any]) -> dict[str, Any]:
 def _new_pooler(config: EncoderConfig) -> Pooler:
     pooler = Pooler(config.initializer_range, name="pooler")
     pooler.build((None, None, config.hidden_dim))
+    kernel = pooler.dense.kernel
+    # Drawn from a seed of its own: two exports of one model are equal.
+    drawn = np.random.default_rng(0).normal(0.0, config.initializer_range or 0.02, kernel.shape)
+    kernel.assign(drawn.astype("float32"))
     return pooler

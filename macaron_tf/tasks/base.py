@@ -2,7 +2,7 @@
 
 import abc
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import keras
@@ -99,11 +99,11 @@ class TaskKind(abc.ABC):
             raise UserError(f"{said} no option of a {self.name}: {known}")
         return self.changed(**options)
 
-    def changed(self) -> Self:
+    def changed(self, **options: Any) -> Self:
         """A copy with the options in `takes` changed, for a kind that has some."""
         return self
 
-    def stream(self, text: str, **options: Any):
+    def stream(self, text: str, **options: Any) -> Iterator[str]:
         """The answer to one text in parts, as they are made."""
         raise UserError(f"a {self.name} writes no text piece by piece: ask it by predict")
 

@@ -127,13 +127,13 @@ def for_the_hub(model: Pretrained) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Makes the missing rows, or those of `--only`; writes the table after each."""
+    makers = systems()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=pathlib.Path, help="folder of the table")
-    parser.add_argument("--only", nargs="+", default=[], help="names of rows")
+    parser.add_argument("--only", nargs="+", choices=[*makers], default=[], help="names of rows")
     options = parser.parse_args(arguments)
     file = options.out / "results.json"
     rows = json.loads(file.read_text())["rows"] if file.exists() else {}
-    makers = systems()
     for name in options.only or makers:
         if name in rows and not options.only:
             continue

@@ -486,7 +486,7 @@ class MacaronForMultipleChoice(MacaronPreTrainedModel):
         out = self.macaron(*rows, **kwargs)
         logits = self.head(self.pooler(out.last_hidden_state)).view(input_ids.shape[:2])
         loss = None if labels is None else cross_entropy(logits, labels)
-        return MultipleChoiceModelOutput(loss=loss, logits=logits)
+        return MultipleChoiceModelOutput(loss, logits, out.hidden_states)
 
 
 class MacaronForTokenClassification(MacaronPreTrainedModel):
@@ -521,10 +521,10 @@ class MacaronForQuestionAnswering(MacaronPreTrainedModel):
         out = self.macaron(input_ids, attention_mask, **kwargs)
         start, end = self.head(out.last_hidden_state).unbind(-1)  # (B, L) each
         loss = None
-        if start_positions is not None:
+        if start_positions is not None and end_positions is not None:
             loss = cross_entropy(start, start_positions) + cross_entropy(end, end_positions)
             loss = loss / 2
-        return QuestionAnsweringModelOutput(loss=loss, start_logits=start, end_logits=end)
+        return QuestionAnsweringModelOutput(loss, start, end, out.hidden_states)
 
 
 def cross_entropy(logits, labels):
