@@ -425,7 +425,7 @@ def test_the_server_and_the_command_say_the_same(folder, capsys):
         status, answer = call(server.rest_port, "POST", "/v1/models/bart:predict", body)
         shown = json.loads(server.example().split("'")[1])["instances"][0]
     assert status == 200
-    assert shown["max_tokens"] == 20 and shown["top_p"] == 0.9
+    assert shown["max_tokens"] == 20 and shown["top_p"] == 1.0
     words = ["--temperature", "2", "--seed", "1", "--max-tokens", "10"]
     capsys.readouterr()
     assert generate(["complete", str(folder / "bart"), PAIRS[1][0], *words]) == 0
