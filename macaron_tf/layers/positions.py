@@ -158,5 +158,5 @@ class RelativePositionBias(Recording, keras.layers.Layer):
         # A product with one-hot rows: a gather's gradient would add T S rows into 32 singly.
         one_hot = ops.one_hot(buckets, self.num_buckets, dtype="float32")  # (T, S, buckets)
         # (T, S, buckets) x (buckets, H) -> (H, T, S) -> (1, H, T, S)
-        # `expand_dims`, since tf2onnx moves an axis that is indexed by None behind the transposition.
+        # Not `[None]`: tf2onnx would put that axis behind the transposition.
         return ops.expand_dims(ops.einsum("tsb,bh->hts", one_hot, self.table), 0)

@@ -36,6 +36,7 @@ def classifier(model: str):
 SYSTEMS = {
     "swish_rnn": lambda: classifier("swish_rnn_tiny"),
     "macaron": lambda: classifier("macaron_bert_tiny"),
+    "bert_rab": lambda: classifier("bert_rab_tiny"),  # with a bias of positions
     "gpt": lambda: labelled(PAIR, models.CausalClassifier, "gpt2_tiny", 2, vocabulary=BYTES),
 }
 
