@@ -193,5 +193,5 @@ def test_refusals(tmp_path):
     (tmp_path / RECORD).write_text('{"caches": [], "sizes": []}')
     refuses("is damaged", LiteDecoder, tmp_path, network.config)
     model = Pretrained(network, vocabulary=VOCABULARY, name="made")
-    refuses("in Python `with_lite` decodes", model.export, tmp_path / "out", lite="fp32")
+    refuses("in Python, `with_lite` decodes", model.export, tmp_path / "out", lite="fp32")
     assert not [*(tmp_path / "out").glob("*")]

@@ -109,11 +109,14 @@ def test_a_runs_exports_have_its_accuracy(tmp_path, exported_here):
     options = serving.command.parse_args([*words, str(run)])
     [(setting, rows)] = serving.of_run(options, tmp_path)
     assert setting.endswith("lines of validation, batch 2")
-    assert [row["name"] for row in rows] == ["SavedModel", "SavedModel, bfloat16"]
+    names = ["SavedModel", "SavedModel, bfloat16", "LiteRT", "LiteRT, int8"]
+    assert [row["name"] for row in rows] == names
     best = json.loads((run / "result.json").read_text())["metrics"]["accuracy"]
     assert rows[0]["accuracy"] == pytest.approx(best)
-    assert rows[1]["accuracy"] == pytest.approx(best, abs=0.05)
-    assert rows[1]["more"].keys() >= {"accuracy", "same class"}
+    assert rows[2]["accuracy"] == pytest.approx(best)
+    for rounded in (rows[1], rows[3]):
+        assert rounded["accuracy"] == pytest.approx(best, abs=0.05)
+        assert rounded["more"].keys() >= {"accuracy", "same class"}
 
 
 @pytest.mark.slow
@@ -132,7 +135,7 @@ def test_hugging_faces_classifier_answers_as_ours(tmp_path):
     answers = serving.classifiers(options, tmp_path)
     engines = ["ONNX Runtime", "OpenVINO", "ONNX Runtime, int8", "OpenVINO, int8"]
     assert list(answers)[:6] == [serving.REFERENCE, *engines, serving.SAVED_MODEL]
-    assert len(answers) == 10
+    assert len(answers) == 12
     requests = serving.requests_of(16, options)[:2]
     serving.check_agreement(answers, requests)
     assert np.ptp(answers[serving.REFERENCE](requests[0])[:, 0]) > 0.02
