@@ -10,7 +10,14 @@ from typing import Any
 import numpy as np
 
 from macaron_tf.interop.arrays import json_bytes
-from macaron_tf.interop.tokenizer_files import FIELDS, merged_files, tokenizer_files, unigram_files
+from macaron_tf.interop.tokenizer_files import (
+    ANY_LENGTH,
+    FIELDS,
+    added_token,
+    merged_files,
+    tokenizer_files,
+    unigram_files,
+)
 from macaron_tf.special_ids import BOS, PAD
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.byte_pairs import WORD_END, CharacterPairVocabulary
@@ -75,9 +82,8 @@ def sequence_tokenizer(
     if not len(sentinels):
         return files
     names = {f"<extra_id_{n}>": int(number) for n, number in enumerate(sentinels)}
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     added = json.loads(files["tokenizer.json"])["added_tokens"]
-    added += [{"id": n, "content": name, **flags, "special": True} for name, n in names.items()]
+    added += [added_token(n, name, special=True) for name, n in names.items()]
     added.sort(key=lambda token: token["id"])
     return _changed(files, {"added_tokens": added}, {"additional_special_tokens": [*names]})
 
@@ -148,8 +154,7 @@ def _gpt(
         "vocab": numbers,
         "merges": [merge.split(" ") for merge in vocabulary.merges],
     }
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    unknown = {"id": numbers["<unk>"], "content": "<unk>", **flags, "special": True}
+    unknown = added_token(numbers["<unk>"], "<unk>", special=True)
     normalizer = {
         "type": "BertNormalizer",
         "clean_text": True,
@@ -171,7 +176,7 @@ def _gpt(
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "unk_token": "<unk>",
-        "model_max_length": max_length or 10**9,
+        "model_max_length": max_length or ANY_LENGTH,
         "model_input_names": ["input_ids", "attention_mask"],
     }
     merges = "".join(f"{merge}\n" for merge in vocabulary.merges)

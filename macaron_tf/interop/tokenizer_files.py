@@ -15,7 +15,7 @@ from macaron_tf.text import PieceVocabulary, WordPieceVocabulary
 from macaron_tf.text.byte_pairs import BytePairVocabulary, MosesPairVocabulary
 from macaron_tf.text.sentencepiece import WORD_START, SentencePieceVocabulary
 
-_ANY_LENGTH = 10**9
+ANY_LENGTH = 10**9
 FIELDS = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
 
 
@@ -315,7 +315,7 @@ def _moses(
         "additional_special_tokens": [n for n in numbers if re.fullmatch(r"<special\d+>", n)],
         "lang2id": languages,
         "id2lang": {number: name for name, number in languages.items()},
-        "model_max_length": max_length or _ANY_LENGTH,
+        "model_max_length": max_length or ANY_LENGTH,
     }
     return {
         "vocab.json": json_bytes(numbers),
@@ -343,9 +343,9 @@ def assembled(
         special: names of special pieces by field.
         numbers: ids of special pieces by name.
     """
-    added = [_added(number, name, special=True) for name, number in numbers.items()]
+    added = [added_token(number, name, special=True) for name, number in numbers.items()]
     own = {name: int(ids[number]) for name, number in vocabulary.added.items()}
-    added += [_added(number, name, special=False) for name, number in own.items()]
+    added += [added_token(number, name, special=False) for name, number in own.items()]
     inputs = ["input_ids", *(["token_type_ids"] if segments else []), "attention_mask"]
     whole = {
         "version": "1.0",
@@ -358,13 +358,14 @@ def assembled(
     config = {
         **options,
         **special,
-        "model_max_length": max_length or _ANY_LENGTH,
+        "model_max_length": max_length or ANY_LENGTH,
         "model_input_names": inputs,
     }
     return {"tokenizer.json": json_bytes(whole), "tokenizer_config.json": json_bytes(config)}
 
 
-def _added(number: int, name: str, special: bool) -> dict[str, Any]:
+def added_token(number: int, name: str, special: bool) -> dict[str, Any]:
+    """A piece of `added_tokens`, which is matched as a whole."""
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": not special}
     return {"id": number, "content": name, **flags, "special": special}
 

@@ -39,7 +39,7 @@ from macaron_tf.text.sentencepiece import SentencePieceVocabulary
 
 TASKS = (EncoderClassifier, EncoderChooser, EncoderTagger, EncoderSpanReader)
 ENCODERS = (Encoder, PretrainingEncoder, GeneratorDiscriminator, SiameseEncoder, *TASKS)
-# The families to try, in order: first one whose tokenizer is of the vocabulary's kind.
+# The families to try, in order: first the one whose tokenizer is of the vocabulary's kind.
 _ORDERS = {
     WordPieceVocabulary: ("bert", "electra", "albert", "roberta", "xlm", "macaron"),
     BytePairVocabulary: ("roberta", "bert", "electra", "albert", "xlm", "macaron"),

@@ -62,7 +62,7 @@ def encode_pairs(
 
 
 def _room(most: int, first: tf.RaggedTensor, *second: tf.RaggedTensor) -> list[tf.Tensor]:
-    """How many ids of each text a row of `most` ids keeps, `(B,)` int64 each.
+    """The number of ids that a row of `most` ids keeps of each text, `(B,)` int64 each.
 
     A text has half of the row, the first one the odd id, and what the other leaves of its half.
     """
