@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from macaron_tf.engines.graph import TaskGraph, under_policy
 from macaron_tf.engines.lite import NETWORK, RECORD, LiteModel, LiteNetwork, signature_of
-from macaron_tf.engines.networks import symbolic_rows
+from macaron_tf.engines.networks import one_pass, symbolic_rows
 from macaron_tf.engines.session import STEPS, SessionModel
 from macaron_tf.errors import UserError, needed
 from macaron_tf.kernels import implementation_scope
@@ -40,11 +40,8 @@ def write_lite(task: TaskKind, folder: pathlib.Path, kind: str) -> dict[str, Any
     Raises:
         UserError: the network does not convert.
     """
-    if not isinstance(task, OnePass):
-        raise UserError(
-            f"LiteRT: a {task.name} runs its network once for each token, not once for a text: "
-            "export it without --lite; in Python, `with_lite` decodes in LiteRT"
-        )
+    mend = "export it without --lite; in Python, `with_lite` decodes in LiteRT"
+    one_pass(task, "LiteRT", mend)
     with needed("LiteRT"):
         import ai_edge_litert  # noqa: F401
     network, lengths = task.network, _lengths(task.longest)

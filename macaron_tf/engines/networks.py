@@ -33,11 +33,7 @@ class TaskNetwork(keras.Model):
 
     def __init__(self, task: TaskKind, flag: str):
         super().__init__(name="network")
-        if not isinstance(task, OnePass):
-            raise UserError(
-                f"{flag}: a {task.name} runs its network once for each token, not once for a text: "
-                "leave the flag out"
-            )
+        one_pass(task, flag, "leave the flag out")
         self.network, self._task, self.built = task.network, task, True
 
     def call(self, rows):
@@ -52,6 +48,15 @@ class TaskNetwork(keras.Model):
                 for name, ids in symbolic_rows(self._task).items()
             }
         ]
+
+
+def one_pass(task: TaskKind, where: str, mend: str) -> None:
+    """Raises a UserError, which begins with `where`, for a task that decodes token by token."""
+    if not isinstance(task, OnePass):
+        raise UserError(
+            f"{where}: a {task.name} runs its network once for each token, not once for a text: "
+            f"{mend}"
+        )
 
 
 def symbolic_rows(task: OnePass) -> dict[str, tf.Tensor]:
