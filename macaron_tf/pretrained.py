@@ -210,7 +210,7 @@ class Pretrained:
         kept = {name: options.pop(name) for name in self.task.takes if name in options}
         graph = self._graph(**kept)
         one_at_a_time = self.lite and isinstance(graph.task, Decoding)
-        with self._lite_decoder.turn if one_at_a_time else contextlib.nullcontext():
+        with self._lite_decoder.alone() if one_at_a_time else contextlib.nullcontext():
             answers = graph.answer(columns, **options)
         return answers[0] if one else answers
 

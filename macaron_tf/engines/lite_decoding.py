@@ -10,13 +10,15 @@ new token only, and these are written in place. A cache is copied only when it g
 search reorders it, or when another search takes the interpreter.
 """
 
-import collections
+import concurrent.futures
+import contextlib
 import dataclasses
 import json
 import os
 import pathlib
 import tempfile
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -33,13 +35,13 @@ from macaron_tf.models.stack import Stack
 from macaron_tf.special_ids import PAD
 
 DECODER, RECORD = "decode.tflite", "decode.json"
-# Lengths of the parts in which prompts are read, and of sources, in ascending order. A part or a
-# source is padded to the next length.
+# Lengths of the parts in which prompts are read, in ascending order; a part is padded to the next.
 _CHUNKS = (16, 64, 256)
-_SOURCES = (16, 32, 64, 128, 256)
-_ROOM = 64  # positions by which a cache grows
-_KEPT = 4  # waiting searches whose caches are kept
-_DECODE = "decode"  # sorts first among the names: `Interpreter.invoke` runs the file's first
+# Positions by which a cache grows, which copies it once. A step reads the whole room: 128 rows of
+# width 512 in int8 take 24 ms of CPU in a room of 16, and 34 in one of 64.
+_ROOM = 16
+# "decode" sorts first among the names: `Interpreter.invoke` runs the file's first.
+_DECODE, _ENCODE = "decode", "encode"
 
 
 def write_decoder(network: LanguageModel | EncoderDecoder, folder: pathlib.Path, kind: str) -> None:
@@ -84,9 +86,9 @@ class _Parts:
 
     Attributes:
         caches: the shape of each state tensor of one text, with -1 for the length of the cache.
-        sizes: lengths of prompts' parts, or of sources, that have a function. Empty for a language
-            model with a recurrence: padding would change its state, so prompts are read token by
-            token.
+        sizes: lengths of prompts' parts that have a function. Empty for an encoder-decoder, and for
+            a language model with a recurrence: padding would change its state, so prompts are read
+            token by token.
     """
 
     def __init__(self, network: LanguageModel | EncoderDecoder):
@@ -99,13 +101,10 @@ class _Parts:
             for a, b in zip(*map(tf.nest.flatten, (small, large)), strict=True)
         ]
         longest = network.config.longest
-        limits = _SOURCES if self._translates else _CHUNKS
-        if not self._translates and any(-1 not in shape for shape in self.caches):
-            limits = ()
-        fitting = [size for size in limits if longest is None or size <= longest]
-        if self._translates and (longest or _SOURCES[-1] + 1) > max(fitting, default=0):
-            fitting.append(longest or _SOURCES[-1] + 1)  # 256 pieces and EOS
-        self.sizes = fitting
+        chunks = _CHUNKS
+        if self._translates or any(-1 not in shape for shape in self.caches):
+            chunks = ()
+        self.sizes = [size for size in chunks if longest is None or size <= longest]
 
     def functions(self) -> Iterator[tuple[str, tf.types.experimental.ConcreteFunction]]:
         """Yields each function's name, and the traced function."""
@@ -125,8 +124,7 @@ class _Parts:
         }
         mask = {"memory_mask": tf.TensorSpec((None, None), tf.bool)}
         yield _DECODE, _traced(self._decode, {**token, **shapes, **mask})
-        for size in self.sizes:
-            yield f"encode_{size}", _traced(self._encode, {"source": _int32(1, size)})
+        yield _ENCODE, _traced(self._encode, {"source": _int32(None, None)})
 
     def _some_memory(self) -> Any:
         """Keys and values of a source of two tokens, for their structure and shapes."""
@@ -193,7 +191,7 @@ class _Search:
             while the caches are in the interpreter.
         memory: keys and values of B sources, `(B, H, S, d)` each.
         real: the sources' mask, `(B, S)`: False at padding.
-        sentences: the number of the source of each text in the interpreter, `(R,)`.
+        sentences: the numbers of the sources in the interpreter; each is of R / len texts.
     """
 
     filled: int = 0
@@ -207,17 +205,17 @@ class LiteDecoder:
     """An opened file of `write_decoder`, which decodes in place of the network.
 
     `generate`, `beam_search`, `TextGenerator` and `LineTranslator` accept it as a network. Their
-    graphs then call functions of this process, and cannot be saved. Searches may alternate, also
-    between threads; the caches of the 4 most recent searches that wait are kept.
+    graphs then call functions of this process, and cannot be saved.
+
+    Streams, whose searches begin outside a graph, may alternate with each other and with a graph,
+    also between threads. A stream's caches are freed with its context. Graphs search one after the
+    other, within `alone`.
 
     Args:
         folder: holds `DECODER` and `RECORD`.
         config: the network's configuration.
         threads: threads of a matrix product; by default the CPUs of this process, at most 4, or 1
             for a file of less than 4 MiB, whose products are too short to share.
-
-    Attributes:
-        turn: a lock for callers that run one search at a time, from its beginning to its end.
 
     Raises:
         UserError: a file is missing or damaged.
@@ -249,24 +247,34 @@ class LiteDecoder:
         self._caches = _numbered(self._inputs, "cache_")
         self._memory = _numbered(self._inputs, "memory_0")
         self._new = _numbered(self._outputs, "new_")
-        self.can_prefill = bool(self._sizes) and not self._memory
-        self.turn = threading.Lock()
-        self._lock = threading.Lock()
-        self._searches: collections.OrderedDict[int, _Search] = collections.OrderedDict()
-        self._number, self._current = 0, 0  # 0 is no search
+        self.can_prefill = bool(self._sizes)
+        self._turn, self._lock = threading.Lock(), threading.Lock()
+        self._copying = concurrent.futures.ThreadPoolExecutor(threads)
+        self._searches: dict[int, _Search] = {}
+        # Numbers of searches: the last one, the one in the interpreter, the graph's. 0 is none.
+        self._number = self._current = self._graphs = 0
         self._rows = self._room = 0  # of the interpreter's tensors
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Runs graphs while other threads' graphs wait; at the end their caches are freed."""
+        with self._turn:
+            try:
+                yield
+            finally:
+                self._searches.pop(self._graphs, None)
 
     # The methods that searches call, in a graph.
 
     def init_decode(self, source: Any, beams: int, max_length: int | None = None):
         """Like `LanguageModel.init_decode` of B rows, or `EncoderDecoder`'s of sources `(B, S)`."""
         del max_length  # caches grow
-        if self._memory:
-            count = tf.shape(source)[0]
-            number = tf.numpy_function(self._begin, [source], tf.int32)
-        else:
-            count, number = source, tf.numpy_function(self._begin, [0], tf.int32)
+        count = tf.shape(source)[0] if self._memory else source
+        streams = tf.executing_eagerly()
+        number = tf.numpy_function(self._begin, [source, streams], tf.int32)
         context = {"search": tf.ensure_shape(number, ()), "rows": {"sentences": tf.range(count)}}
+        if streams:
+            weakref.finalize(context["search"], self._searches.pop, int(number), None)
         return context, {"texts": tf.zeros((count, beams), tf.int32)}
 
     def decode_step(self, tokens: tf.Tensor, index: tf.Tensor, context: dict, cache: dict):
@@ -289,31 +297,33 @@ class LiteDecoder:
 
     # The same methods on arrays, which the graph calls in this process.
 
-    def _begin(self, source: np.ndarray) -> np.ndarray:
-        """Begins a search, and returns its number."""
+    def _begin(self, source: np.ndarray, streams: np.ndarray) -> np.ndarray:
+        """Begins a search, and returns its number. The graph's search before has ended."""
         with self._lock:
             search = _Search()
-            if source.ndim == 2:
-                search.memory, search.real = self._encoded(source), source != PAD
+            if self._memory:
+                encode = self._interpreter.get_signature_runner(_ENCODE)
+                search.memory = _numbered(encode(source=source), "memory_")
+                search.real = source != PAD
             self._number += 1
+            if not streams:
+                self._searches.pop(self._graphs, None)
+                self._graphs = self._number
             self._searches[self._number] = search
-            while len(self._searches) > _KEPT + 1:
-                self._searches.popitem(last=False)
             return np.int32(self._number)
 
     def _step(self, number, sentences, texts, tokens, index) -> tuple[np.ndarray, np.ndarray]:
-        beams = texts.shape[1]
         with self._lock:
-            search = self._arranged(int(number), texts.ravel(), int(index) + 1)
+            search = self._arranged(int(number), texts, int(index) + 1)
             if search.memory:
-                self._remember(search, np.repeat(sentences, beams))
+                self._remember(search, sentences)
             logits = self._token(search, tokens.reshape(-1, 1), int(index))
         return logits, np.arange(texts.size, dtype=np.int32).reshape(texts.shape)
 
     def _prefill(self, number, texts, tokens, index) -> np.ndarray:
         index, (count, length) = int(index), tokens.shape
         with self._lock:
-            search = self._arranged(int(number), texts.ravel(), index + length)
+            search = self._arranged(int(number), texts, index + length)
             end, longest = index + length, self.config.longest
             while index < end:
                 size = next((n for n in self._sizes if n >= end - index), self._sizes[-1])
@@ -362,24 +372,8 @@ class LiteDecoder:
                 places = slice(index, index + length)
                 interpreter.tensor(cache)()[row, ..., places, :] = part[0, ..., :length, :]
 
-    def _encoded(self, source: np.ndarray) -> list[np.ndarray]:
-        """Keys and values of sources `(B, S)`: `(B, H, S, d)` each."""
-        length = source.shape[1]
-        size = next((n for n in self._sizes if n >= length), None)
-        if size is None:
-            raise ValueError(f"a source of {length} ids is longer than {self._sizes[-1]}")
-        runner = self._interpreter.get_signature_runner(f"encode_{size}")
-        padded = np.full((1, size), PAD, np.int32)
-        found = []
-        for ids in source:
-            padded[0, :length] = ids
-            found.append(
-                [part[0, :, :length] for part in _numbered(runner(source=padded), "memory_")]
-            )
-        return [np.stack(parts) for parts in zip(*found, strict=True)]
-
     def _remember(self, search: _Search, sentences: np.ndarray) -> None:
-        """Copies each text's source into the interpreter, unless it is there already."""
+        """Copies the texts' sources into the interpreter, unless they are there already."""
         if search.sentences is not None and np.array_equal(search.sentences, sentences):
             return
         for index, part in zip(self._memory, search.memory, strict=True):
@@ -388,30 +382,36 @@ class LiteDecoder:
         search.sentences = sentences
 
     def _arranged(self, number: int, texts: np.ndarray, room: int) -> _Search:
-        """Puts a search's caches into the interpreter: text r continues the text `texts[r]`."""
-        search = self._searches.get(number)
-        if search is None:
-            raise RuntimeError(f"more than {_KEPT} texts or batches are decoded at once")
-        self._searches.move_to_end(number)
+        """Puts a search's caches into the interpreter.
+
+        Args:
+            texts: `(B, K)`, the number of the text in the caches that each text continues.
+        """
+        search, sentences, texts = self._searches[number], len(texts), texts.ravel()
         if self._current != number:
             self._set_aside()
-        width = search.real.shape[1] if search.memory else 0
         here = self._current == number
         if here and len(texts) == self._rows and room <= self._room:
             moved = np.flatnonzero(texts != np.arange(len(texts)))
             if len(moved):
-                for cache in self._caches:
-                    view = self._filled(cache, search.filled)
-                    view[moved] = view[texts[moved]]
+                origins, filled = texts[moved], search.filled
+                # Views end with the threads' calls: see `_token`.
+                move = lambda cache: self._move(cache, filled, origins, moved)  # noqa: E731
+                [*self._copying.map(move, self._caches)]
             return search
         caches = self._taken(search) if here else search.caches
-        self._resize(len(texts), -(-room // _ROOM) * _ROOM, width)
+        width = search.real.shape[1] if search.memory else 0
+        self._resize(len(texts), -(-room // _ROOM) * _ROOM, sentences, width)
         for number_, cache in enumerate(self._caches):
             self._interpreter.tensor(cache)()[...] = 0
             if caches:
                 self._filled(cache, search.filled)[...] = caches[number_][texts]
         search.caches, search.sentences, self._current = [], None, number
         return search
+
+    def _move(self, cache: int, filled: int, origins: np.ndarray, texts: np.ndarray) -> None:
+        view = self._filled(cache, filled)
+        view[texts] = view[origins]
 
     def _set_aside(self) -> None:
         """Copies the caches of the current search out of the interpreter."""
@@ -428,7 +428,7 @@ class LiteDecoder:
         shape = self._shapes[self._caches.index(cache)]
         return view[..., :filled, :] if -1 in shape else view
 
-    def _resize(self, rows: int, room: int, width: int) -> None:
+    def _resize(self, rows: int, room: int, sentences: int, width: int) -> None:
         sizes: dict[int, Sequence[int]] = {self._inputs["tokens"]: (rows, 1)}
         if "held" in self._inputs:
             sizes[self._inputs["held"]] = (room,)
@@ -436,9 +436,9 @@ class LiteDecoder:
             sizes[cache] = (rows, *(room if size == -1 else size for size in shape))
         for index in self._memory:
             heads, head_dim = self._heads[index]
-            sizes[index] = (rows, heads, width, head_dim)
+            sizes[index] = (sentences, heads, width, head_dim)
         if self._memory:
-            sizes[self._inputs["memory_mask"]] = (rows, width)
+            sizes[self._inputs["memory_mask"]] = (sentences, width)
         for index, size in sizes.items():
             self._interpreter.resize_tensor_input(index, size)
         self._interpreter.allocate_tensors()

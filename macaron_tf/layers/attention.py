@@ -209,7 +209,6 @@ class MultiHeadAttention(Mixer):
     def _across(self, x, key_value, mask, context: Context):
         """Attention to the memory; K hypotheses of a sentence attend its one memory as queries."""
         rows = (-1, ops.shape(x)[1]) if len(x.shape) == 3 else (ops.shape(key_value[0])[0], -1)
-        rows = rows if context.held is None else (-1, 1)  # each hypothesis has a memory of its own
         # (B, T, H d), or of hypotheses (B K, H d) -> (B, T, H, d) -> (B, H, T, d)
         query = ops.reshape(self.query(x), (*rows, self.num_heads, self._head_dim))
         query = ops.transpose(query, (0, 2, 1, 3))

@@ -129,12 +129,14 @@ def test_int8_scores_are_close(gpt):
         (5, BeamSearchConfig(beam_size=3, n_best=2, max_length_offset=8)),
         (5, BeamSearchConfig(beam_size=1, max_length_offset=2)),
         (3, SamplingConfig(num_samples=2, max_length_offset=2)),
+        (1, BeamSearchConfig(max_length=8)),
     ],
-    ids=["one", "batch", "greedy", "samples"],
+    ids=["one", "batch", "greedy", "samples", "long"],
 )
 def test_translations_are_the_graphs(pair, count, config):
     network, decoders = pair
-    found, expected = (translated(m, count, 20, config) for m in (decoders["fp32"], network))
+    length = 300 if config.max_length == 8 else 20
+    found, expected = (translated(m, count, length, config) for m in (decoders["fp32"], network))
     assert_equal(found, expected)
 
 
@@ -174,15 +176,23 @@ def test_models_answer_and_stream_as_without():
     assert lite.score("a b") == model.score("a b")
 
 
-def test_waiting_searches_are_limited(gpt):
-    _, decoders = gpt
+def test_many_streams_take_turns_and_are_freed(gpt):
+    network, decoders = gpt
     decoder = decoders["fp32"]
-    begun = [decoder.init_decode(1, 1) for _ in range(6)]
-    token = tf.constant([[5]])
-    for context, cache in begun[1:]:
-        decoder.decode_step(token, tf.constant(0), context, cache)
-    with pytest.raises(RuntimeError, match="more than 4 texts"):
-        decoder.decode_step(token, tf.constant(0), *begun[0])
+    begun = [(*decoder.init_decode(1, 1), *network.init_decode(1, 1, 8)) for _ in range(7)]
+    for index in range(2):
+        for number, (context, cache, own, state) in enumerate(begun):
+            given = tf.constant([[5 + number]]), tf.constant(index)
+            found, cache = decoder.decode_step(*given, context, cache)
+            expected, state = network.decode_step(*given, own, state)
+            np.testing.assert_allclose(found, expected, atol=1e-4)
+            begun[number] = (context, cache, own, state)
+    assert len(decoder._searches) >= 7
+    del begun, context, cache
+    with decoder.alone():
+        continued(decoder, [3], 2)
+        assert len(decoder._searches) == 1
+    assert not decoder._searches
 
 
 def test_refusals(tmp_path):
