@@ -174,6 +174,7 @@ def recipe_text(name: str) -> str:
 def layers(config) -> str:
     """The pictures and equations of a configuration's layers, from their schemes or sizes."""
     from macaron_tf.layers import Mix
+    from macaron_tf.layers.scheme import steps_of
     from macaron_tf.models import EncoderDecoderConfig
     from macaron_tf.models.elmo import ElmoConfig
     from macaron_tf.models.tcn import TemporalConfig
@@ -195,14 +196,18 @@ def layers(config) -> str:
     if not isinstance(config, EncoderDecoderConfig):
         return layer(config, scheme, "causal " * config.causal)
     decoder = []  # attends the encoder's output after each look at its own tokens
-    for mix in scheme:
-        decoder += [mix, Mix("memory", mix.step_size)] if mix.operator == "tokens" else [mix]
+    for step in steps_of(scheme):
+        for mix in step:
+            memory = Mix("memory", mix.step_size, beside=len(step) > 1)
+            decoder += [mix, memory] if mix.operator == "tokens" else [mix]
     first = "**Encoder**\n\n" + layer(config, scheme, "")
     return first + "\n**Decoder**\n\n" + layer(config, decoder, "causal ")
 
 
 def layer(config, scheme, causal: str) -> str:
-    """A picture of the operators, the first one at the bottom, and a line of code for each."""
+    """A picture of the operators, the first one at the bottom, and a line of code for each step."""
+    from macaron_tf.layers.scheme import steps_of
+
     attention = "relative attention" if config.relative else "attention"
     gated = ("gated MLP", "#d9c5e8")
     named = {
@@ -213,14 +218,18 @@ def layer(config, scheme, causal: str) -> str:
         ),
     }
     lines, boxes = [], []
-    for mix in scheme:
-        name, colour = named[mix.operator]
-        factor = "" if mix.step_size == 1 else f"{mix.step_size:g} * "
-        sublayer = f"{factor}{re.sub('[ -]', '_', name)}"
-        pre, post = f"x + {sublayer}(norm(x))", f"norm(x + {sublayer}(x))"
-        lines.append(f"x = {pre if config.norm == 'pre' else post}")
-        step = "" if mix.step_size == 1 else f"{fractions.Fraction(mix.step_size)} "
-        boxes.append((f"{step}{name}", colour, 16 + 28 * abs(mix.step_size)))
+    given = "norm(x)" if config.norm == "pre" else "x"
+    for step in steps_of(scheme):
+        terms, names = ["x"], []
+        for mix in step:
+            name, colour = named[mix.operator]
+            factor = "" if mix.step_size == 1 else f"{mix.step_size:g} * "
+            terms.append(f"{factor}{re.sub('[ -]', '_', name)}({given})")
+            share = "" if mix.step_size == 1 else f"{fractions.Fraction(mix.step_size)} "
+            names.append(f"{share}{name}")
+        total = " + ".join(terms)
+        lines.append(f"x = {total if config.norm == 'pre' else f'norm({total})'}")
+        boxes.append((" | ".join(names), colour, 16 + 28 * max(abs(mix.step_size) for mix in step)))
     return drawn(boxes, lines)
 
 

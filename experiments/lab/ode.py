@@ -26,20 +26,24 @@ from macaron_tf.io.paths import as_path, clear_errors, make_folders
 from macaron_tf.layers.block import Block
 from macaron_tf.layers.blocks import TransformerBlock
 from macaron_tf.layers.residual import Residual
-from macaron_tf.layers.scheme import SOLVERS
+from macaron_tf.layers.scheme import SOLVERS, Mix, spelled, steps_of
 from macaron_tf.models.encoder import Encoder
 
 _JUMP = 1 / (2 - 2 ** (1 / 3))  # Yoshida 1990: three steps of an even method, the middle one back
-_STRANG = (("channels", 0.5), ("tokens", 1.0), ("channels", 0.5))
+_STRANG = (Mix("channels", 0.5), Mix("tokens"), Mix("channels", 0.5))
 # Operators and their shares of the step.
 SPLITTINGS = {
-    "Lie-Trotter": (("tokens", 1.0), ("channels", 1.0)),
+    "Lie-Trotter": (Mix("tokens"), Mix("channels")),
     "Strang-Marchuk, channels outside": _STRANG,
-    "Strang-Marchuk, tokens outside": (("tokens", 0.5), ("channels", 1.0), ("tokens", 0.5)),
+    "Strang-Marchuk, tokens outside": (Mix("tokens", 0.5), Mix("channels"), Mix("tokens", 0.5)),
     "Yoshida, order 4": tuple(
-        (name, jump * share) for jump in (_JUMP, 1 - 2 * _JUMP, _JUMP) for name, share in _STRANG
+        Mix(mix.operator, jump * mix.step_size)
+        for jump in (_JUMP, 1 - 2 * _JUMP, _JUMP)
+        for mix in _STRANG
     ),
+    "additive, parallel branches": (Mix("tokens"), Mix("channels", beside=True)),
 }
+_NONE = 1e-30  # a step that leaves x as it is
 EXACT = "exact"
 SUB_STEPS = (EXACT, *SOLVERS)
 STEPS = (1.0, 0.2, 0.1, 0.05, 0.025)  # the first one is a network's
@@ -106,25 +110,19 @@ def _operators(options: argparse.Namespace) -> Iterator[tuple[str, str, Block, n
             x = np.asarray(block(x.astype("float32")), "float64")
 
 
-def stepped(
-    block: Block, x: np.ndarray, steps: tuple[tuple[str, float], ...], solver: str
-) -> Block:
-    """A block in float64 of the first token and channel mixers of another one, by a new scheme.
-
-    Args:
-        steps: operators and the sizes of their steps, in order.
-    """
+def stepped(block: Block, x: np.ndarray, scheme: tuple[Mix, ...], solver: str) -> Block:
+    """A block in float64 of the first token and channel mixers of another one, by a new scheme."""
     first = {operator: residual for operator, residual in reversed(block.sublayers)}
     width = next(mix.width for mix in block.scheme if mix.operator == "channels")
-    seen, terms = set(), []
-    for operator, step in steps:
-        own = f" width {width}" if operator == "channels" else ""
-        terms.append(
-            f"{operator} step {step!r}{'' if operator in seen else own} by {solver}"
-            f"{' again' if operator in seen else ''}"
-        )
-        seen.add(operator)
-    config = dataclasses.replace(block.config, scheme=", ".join(terms))
+    if any(mix.beside for mix in scheme):  # their norms stay apart: those of weights used again
+        scheme = (*(Mix(operator, _NONE) for operator in first), *scheme)
+    seen, mixes = set(), []
+    for mix in scheme:
+        again = mix.operator in seen
+        own = 1.0 if again or mix.operator == "tokens" else width
+        mixes.append(dataclasses.replace(mix, width=own, solver=solver, again=again))
+        seen.add(mix.operator)
+    config = dataclasses.replace(block.config, scheme=spelled(mixes))
     made = type(block)(config, causal=block.causal, dtype="float64")
     made.build(x.shape)
     for operator, residual in made.sublayers:
@@ -167,13 +165,17 @@ def local_errors(
     operators = _operators_of(block, x)
     errors = []
     for step, solution in zip(STEPS, exact, strict=True):
-        parts = tuple((name, share * step) for name, share in SPLITTINGS[splitting])
+        mixes = tuple(
+            dataclasses.replace(mix, step_size=mix.step_size * step)
+            for mix in SPLITTINGS[splitting]
+        )
         if sub_step == EXACT:
             found = x
-            for name, time in parts:
-                found = flow(operators[name], found, time)
+            for branches in steps_of(mixes):
+                ends = [flow(operators[mix.operator], found, mix.step_size) for mix in branches]
+                found = found + sum(end - found for end in ends)
         else:
-            found = np.asarray(stepped(block, x, parts, sub_step)(x))
+            found = np.asarray(stepped(block, x, mixes, sub_step)(x))
         errors.append(float(np.linalg.norm(found - solution)))
     return errors
 

@@ -85,25 +85,30 @@ def _auto_map() -> dict[str, str]:
 def _layers(config: EncoderConfig) -> list[list[dict[str, Any]]]:
     """The sub-layers of each layer: name of the weights, mixer, step and sizes."""
     stack = Stack(config, config.num_layers, sharing=config.sharing)
-    names: dict[int, str] = {}  # by `id` of a mixer, which sub-layers may share
+    names: dict[int, str] = {}  # by `id` of a mixer or norm, which sub-layers may share
     layers: list[list[dict[str, Any]]] = []
     attending = 0
     for number, block in enumerate(stack.blocks):
-        steps = []
-        for operator, residual in block.sublayers:
-            mixer = residual.sublayer
-            step = {
-                "name": names.setdefault(id(mixer), f"block_{number}.{residual.name}"),
-                "mixer": mixer.name,
-                "step_size": residual.step_size,
-                "solver": residual.solver,
-                **_SIZES[type(mixer)](mixer, config),
-            }
-            if operator == "tokens" and block.takes_bias and stack.biases:
-                step["bias"] = stack.biases[attending % len(stack.biases)].name
-            steps.append(step)
+        layers.append([])
+        for branches in block.steps:
+            for operator, residual in branches:
+                mixer, first = residual.sublayer, branches[0][1]
+                name = names.setdefault(id(mixer), f"block_{number}.{residual.name}")
+                ends = residual if config.norm == "pre" else first
+                norm = names.setdefault(id(ends.layer_norm), name)
+                step = {
+                    "name": name,
+                    "mixer": mixer.name,
+                    "step_size": residual.step_size,
+                    "solver": residual.solver,
+                    **({"norm": norm} if norm != name else {}),
+                    **({"joined": True} if residual is not branches[-1][1] else {}),
+                    **_SIZES[type(mixer)](mixer, config),
+                }
+                if operator == "tokens" and block.takes_bias and stack.biases:
+                    step["bias"] = stack.biases[attending % len(stack.biases)].name
+                layers[-1].append(step)
         attending += block.takes_bias
-        layers.append(steps)
     return layers
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterator, Sequence
 
 import keras
@@ -13,7 +14,7 @@ from macaron_tf.layers.feed_forward import FeedForward
 from macaron_tf.layers.mixer import Context, Mixer
 from macaron_tf.layers.relative_attention import RelativeAttention
 from macaron_tf.layers.residual import Residual
-from macaron_tf.layers.scheme import OPERATORS, Mix
+from macaron_tf.layers.scheme import OPERATORS, Mix, spelled, steps_of
 from macaron_tf.settings import SettingError, hints_of
 
 
@@ -68,31 +69,36 @@ class Block(Mixer):
         fields = take_fields(BlockConfig, kwargs)
         config = dataclasses.replace(config, **fields) if config else BlockConfig(**fields)
         super().__init__(autocast=False, **kwargs)  # as `Residual`
-        self.config, self._names = config, []
+        self.config = config
+        self._steps: list[list[tuple[str, str]]] = []  # operators and names, branches together
         self.scheme = config.splitting(self.scheme)
         kind = type(self).__name__
         if not self.scheme:
             raise SettingError(f"block {kind} has no scheme: give it one, such as (Mix('tokens'),)")
-        for operator, name, mixer, mix in self._mixers():
+        for operator, name, mixer, mix, beside in self._mixers():
             if not isinstance(mixer, Mixer):
                 raise SettingError(
                     f"block {kind} mixes {operator} by a {type(mixer).__name__}, which is no "
                     "macaron_tf.layers.mixer.Mixer: make it a subclass"
                 )
-            first = next((one for _, one in self.sublayers if one.sublayer is mixer), None)
+            owner = next((one for _, one in self.sublayers if one.sublayer is mixer), None)
+            if beside and owner is None:
+                _, owner = self.steps[-1][0]
             residual = Residual(
                 mixer,
                 step_size=mix.step_size,
                 solver=mix.solver,
-                layer_norm=first and first.layer_norm,
+                layer_norm=owner and owner.layer_norm,
                 **config.options("dropout", "norm", "epsilon", "affine", "norm_type"),
                 name=name,
             )
             # Tracked by Keras under its own name: weight paths read `block/feed_forward_0/...`.
             setattr(self, name, residual)
-            self._names.append((operator, name))
+            if not beside:
+                self._steps.append([])
+            self._steps[-1].append((operator, name))
         if not any(mixer.keeps_state for mixer in self.mixers("tokens", "channels")):
-            text = ", ".join(map(str, self.scheme)) if config.scheme is None else config.scheme
+            text = spelled(self.scheme) if config.scheme is None else config.scheme
             raise config.error(
                 f"scheme={text!r}: no position would see another one: add tokens, or let channels "
                 "be a recurrence, as block swish_rnn does"
@@ -145,15 +151,18 @@ class Block(Mixer):
             "output_initializer": output.clone(),
         }
 
-    def _mixers(self) -> Iterator[tuple[str, str, Mixer, Mix]]:
-        """Operator, name, layer and step of every sub-layer in turn."""
+    def _mixers(self) -> Iterator[tuple[str, str, Mixer, Mix, bool]]:
+        """Operator, name, layer and step of every sub-layer, and whether it is one more branch."""
         placed = any(mix.operator == "memory" for mix in self.scheme)
         last: dict[str, Mixer] = {}  # of each operator, for `again`
-        for number, mix in enumerate(self.scheme):
+        beside = False
+        every = ((step, mix) for step in steps_of(self.scheme) for mix in step)
+        for number, (step, mix) in enumerate(every):
+            beside, branches = beside and mix.beside, len(step) > 1
             if mix.operator == "tokens":
                 mixer = last["tokens"] if mix.again else self.token_mixer()
-                yield "tokens", f"{mixer.name}_{number}", mixer, mix
-                last["tokens"] = mixer
+                yield "tokens", f"{mixer.name}_{number}", mixer, mix, beside
+                last["tokens"], beside = mixer, branches
             elif mix.operator == "channels":
                 width = round(self.config.feed_forward_dim * mix.width)
                 changes = {"activation": mix.activation} if mix.activation else {}
@@ -163,18 +172,23 @@ class Block(Mixer):
                         f"leave out 'with {mix.activation}'"
                     )
                 mixer = last["channels"] if mix.again else self.channel_mixer(width, **changes)
-                yield "channels", f"feed_forward_{number}", mixer, mix
-                last["channels"] = mixer
+                yield "channels", f"feed_forward_{number}", mixer, mix, beside
+                last["channels"], beside = mixer, branches
             if self.cross_attention and mix.operator == ("memory" if placed else "tokens"):
                 options = {"cross": True, "use_bias": self.config.use_bias}
                 mixer = last["memory"] if mix.again else self._attention(**options)
-                yield "memory", f"cross_attention_{number}", mixer, mix
-                last["memory"] = mixer
+                yield "memory", f"cross_attention_{number}", mixer, mix, beside
+                last["memory"], beside = mixer, branches
+
+    @property
+    def steps(self) -> list[list[tuple[str, Residual]]]:
+        """The sub-layers, see `sublayers`, by steps: the branches of one step together."""
+        return [[(operator, getattr(self, name)) for operator, name in s] for s in self._steps]
 
     @property
     def sublayers(self) -> list[tuple[str, Residual]]:
         """The operator and the residual layer of each sub-layer, in order."""
-        return [(operator, getattr(self, name)) for operator, name in self._names]
+        return [one for step in self.steps for one in step]
 
     def mixers(self, *operators: str) -> list[Mixer]:
         """The mixers of these operators, or of all without one, in order."""
@@ -223,12 +237,18 @@ class Block(Mixer):
                 kept.append(after)
             return y
 
-        for operator, residual in self.sublayers:
-            if operator == "memory":
-                evaluate = functools.partial(attend, residual.sublayer, next(memory_keys, None))
-            else:
-                evaluate = functools.partial(go_on, residual.sublayer)
-            x = residual.solve(x, evaluate, context.training)
+        for step in self.steps:
+            before, (_, first) = x, step[0]
+            given = first.start(before, context.training)
+            for operator, residual in step:
+                if operator == "memory":
+                    mix = functools.partial(attend, residual.sublayer, next(memory_keys, None))
+                else:
+                    mix = functools.partial(go_on, residual.sublayer)
+                own = residual.layer_norm is first.layer_norm
+                y = given if own else residual.start(before, context.training)
+                x = residual.move(x, before, y, mix, context.training)
+            x = first.end(x, context.training)
         return x, kept
 
     def _evaluated(self) -> Iterator[Mixer]:
@@ -262,7 +282,7 @@ class Block(Mixer):
             check_choice("operators", operator, OPERATORS)
         if self.built:
             raise ValueError(f"{self.name} is built already: share before build")
-        for operator, name in self._names:
+        for operator, name in itertools.chain(*self._steps):
             if operator in operators:
                 own, shared = getattr(self, name), getattr(other, name, None)
                 if shared is None or _options(own) != _options(shared):
@@ -277,7 +297,7 @@ class Block(Mixer):
         A decoder's block so starts from an encoder's, its attention to the memory anew. Both are
         built, their options equal but for `causal` and `cross_attention`.
         """
-        for operator, name in self._names:
+        for operator, name in itertools.chain(*self._steps):
             if operator != "memory" or other.cross_attention:
                 getattr(self, name).set_weights(getattr(other, name).get_weights())
 

@@ -17,13 +17,16 @@ class Residual(Recording, keras.layers.Layer):
     the code released with Macaron Net. Other solvers evaluate f, the sub-layer with pre-norm and
     dropout, at several points; post-norm normalizes the step's end only.
 
+    Branches beside each other are moved from one x, and the first one's norm ends the step:
+    `LayerNorm(x + h_1 f_1(x) + h_2 f_2(x))` with post-norm.
+
     Args:
         sublayer: the layer that mixes tokens or channels, `(B, L, D) -> (B, L, D)`.
         step_size: the ODE solver's step; 1 for a Transformer, 1/2 for Macaron's feed-forwards.
         dropout: probability of dropping an element of the sub-layer's output, 0 to 1.
         epsilon, affine, norm_type: of the norm, see `normalization`.
         solver: a name of `macaron_tf.layers.scheme.SOLVERS`.
-        layer_norm: a norm to share with another step through the sub-layer.
+        layer_norm: a norm to share with another step through the sub-layer, or with a branch.
 
     Call arguments: `x (B, L, D)`, and by keyword the sub-layer's, such as `memory` and
     `attention_mask`. Returns `(B, L, D)`.
@@ -71,12 +74,30 @@ class Residual(Recording, keras.layers.Layer):
 
     def solve(self, x, sublayer, training=None):
         """x `(B, L, D)`, moved one step; `sublayer` is called once an evaluation, in order."""
-        point, slopes = x, []
-        for row in SOLVERS[self.solver]:
-            y = self.layer_norm(point, training=training) if self.norm == "pre" else point
+        return self.end(self.move(x, x, self.start(x, training), sublayer, training), training)
+
+    def start(self, x, training=None):
+        """The sub-layer's input at x."""
+        return self.layer_norm(x, training=training) if self.norm == "pre" else x
+
+    def end(self, x, training=None):
+        """The output of a step that moved to x."""
+        return x if self.norm == "pre" else self.layer_norm(x, training=training)
+
+    def move(self, moved, x, y, sublayer, training=None):
+        """`moved`, which other branches may have changed, and this step from x.
+
+        Args:
+            y: the sub-layer's input at x, see `start`.
+            sublayer: is called once an evaluation, in order.
+        """
+        *inner, last = SOLVERS[self.solver]
+        slopes = []
+        for row in inner:
             slopes.append(self.drop(sublayer(y), training=training))
-            point = self._moved(x, slopes, row)
-        return point if self.norm == "pre" else self.layer_norm(point, training=training)
+            y = self.start(self._moved(x, slopes, row), training)
+        slopes.append(self.drop(sublayer(y), training=training))
+        return self._moved(moved, slopes, last)
 
     def _moved(self, x, slopes, weights):
         """x, moved along the weighed slopes."""

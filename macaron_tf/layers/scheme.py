@@ -13,6 +13,7 @@ In settings a scheme is text, its operators in order:
     channels/2 width 1, tokens, channels/2 again        Strang's splitting of two operators
     channels/2 by heun, tokens by heun, channels/2 by heun      sub-steps of second order
     channels/2 with relu, tokens, channels/2 with gelu      another activation in each half
+    tokens & channels                       parallel branches: GPT-J's and PaLM's
 
 `/N` is a step of 1/N and, of channels, 1/N of the width; `step S` and `width W` after it set
 one alone, to a fraction or a decimal. `again` applies the weights of the operator's last mention a
@@ -21,11 +22,17 @@ second time, as a splitting of two operators does; without it every mention has 
 sub-step by a solver of `SOLVERS`, Euler's by default. A decoder attends its memory right after
 tokens, by a step of their size, or exactly where `memory` stands, which a block without
 cross-attention passes over.
+
+`&` joins branches: each takes its step from the same x, and x moves by the sum of the steps, which
+is additive splitting. Branches share one norm, the first one's, but those with `again` before the
+sub-layer have the norm of their weights. Beside other branches, a decoder's attention to its
+memory is one more.
 """
 
 import functools
 import re
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from macaron_tf.errors import check_choice
@@ -56,6 +63,7 @@ class Mix:
             same weights, for `"midpoint"` and `"heun"`, four for `"rk4"`.
         again: apply the weights of the operator's last mention, whose width and activation count.
         activation: of the feed-forward's inner channels; None = the block's setting.
+        beside: start where the operator before starts, a branch of the same step.
     """
 
     operator: str
@@ -64,6 +72,7 @@ class Mix:
     solver: str = "euler"
     again: bool = False
     activation: str | None = None
+    beside: bool = False
 
     def __post_init__(self):
         check_choice("operator", self.operator, OPERATORS)
@@ -90,6 +99,9 @@ class Mix:
 
 
 _LIMIT = 100  # operators of a layer
+_SINGLE = (
+    "& joins single operators: write out what is repeated, such as 'tokens & tokens & channels'"
+)
 _GROUP = re.compile(r"(\d+)\s*x\s*\(([^()]*)\)")
 _NUMBER = r"(-?[\d./]{1,30}(?:e-?\d{1,2})?)"
 _TERM = re.compile(
@@ -103,8 +115,11 @@ def parse_scheme(text: str) -> tuple[Mix, ...]:
     """The operators that a scheme's text spells; a ValueError says in a clause where it fails."""
     while group := _GROUP.search(text):  # the innermost first
         repeated = [group[2]] * _count(group[1], group[2].count(",") + 1)
-        text = text[: group.start()] + ", ".join(repeated) + text[group.end() :]
-    scheme = tuple(mix for term in text.split(",") for mix in _mixes(term.strip()))
+        before, after = text[: group.start()], text[group.end() :]
+        if before.rstrip().endswith("&") or after.lstrip().startswith("&"):
+            raise ValueError(_SINGLE)
+        text = before + ", ".join(repeated) + after
+    scheme = tuple(mix for step in text.split(",") for mix in _branches(step.split("&")))
     if len(scheme) > _LIMIT:
         raise ValueError(f"a layer has at most {_LIMIT} operators, not {len(scheme)}")
     for number, mix in enumerate(scheme):
@@ -113,13 +128,40 @@ def parse_scheme(text: str) -> tuple[Mix, ...]:
     return scheme
 
 
+def steps_of(scheme: Iterable[Mix]) -> list[list[Mix]]:
+    """The operators by steps: those of one step stand beside each other."""
+    steps: list[list[Mix]] = []
+    for mix in scheme:
+        if steps and mix.beside:
+            steps[-1].append(mix)
+        else:
+            steps.append([mix])
+    return steps
+
+
+def spelled(scheme: Iterable[Mix], without: Collection[str] = ()) -> str:
+    """The text of a scheme, which `parse_scheme` reads, without some operators."""
+    steps = [[str(mix) for mix in s if mix.operator not in without] for s in steps_of(scheme)]
+    return ", ".join(" & ".join(step) for step in steps if step)
+
+
+def _branches(terms: list[str]) -> list[Mix]:
+    """The operators of one step, or of one term that is repeated."""
+    mixes = [_mixes(term.strip()) for term in terms]
+    if len(terms) == 1:
+        return mixes[0]
+    if any(len(repeated) > 1 for repeated in mixes):
+        raise ValueError(_SINGLE)
+    return [replace(mix, beside=number > 0) for number, (mix,) in enumerate(mixes)]
+
+
 def _mixes(term: str) -> list[Mix]:
     found = _TERM.fullmatch(term)
     if not found:
         raise ValueError(
-            f"{term!r} cannot be read: write operators with commas between them, such as "
-            "'channels/2, tokens', 'channels step 1/2 width 1, tokens by heun' or "
-            "'2 x (tokens, channels)'"
+            f"{term!r} cannot be read: write operators with commas between them, or & between "
+            "branches, such as 'channels/2, tokens', 'channels step 1/2 width 1, tokens by heun', "
+            "'tokens & channels' or '2 x (tokens, channels)'"
         )
     count, operator, parts, step, width, function, solver, again = found.groups()
     share = _number(f"1/{parts or 1}")

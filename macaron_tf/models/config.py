@@ -219,6 +219,12 @@ class EncoderConfig(StackConfig):
         super().check()
         if any(mix.operator == "memory" for mix in self.splitting()):
             raise self.error(f"scheme={self.scheme!r}: an encoder has no memory to attend")
+        branches = any(mix.beside for scheme in self.splittings for mix in scheme)
+        if branches and self.sharing in ("attention", "feed_forward"):
+            raise self.error(
+                f"sharing={self.sharing!r}: the branches of a step have one norm, which both "
+                "operators need: take 'all' or 'none'"
+            )
         if self.adaptive_cutoffs:
             # Whether the vocabulary reaches so far the layers check: it may not be known yet.
             if any(b <= a for a, b in itertools.pairwise(self.adaptive_cutoffs)):

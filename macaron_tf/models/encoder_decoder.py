@@ -10,6 +10,7 @@ from macaron_tf.layers.attention import combine_masks
 from macaron_tf.layers.dense import Dense
 from macaron_tf.layers.embeddings import EncoderEmbeddings, TiedEmbedding
 from macaron_tf.layers.mixer import Context
+from macaron_tf.layers.scheme import spelled
 from macaron_tf.models.base import Model, attention_mask, padding_mask
 from macaron_tf.models.config import (
     DROPOUTS,
@@ -259,7 +260,7 @@ class Backward:
 
 def source_encoder_config(config: EncoderDecoderConfig) -> EncoderConfig:
     """The configuration of an encoder-decoder's source encoder: its layers are the model's."""
-    scheme = ", ".join(str(mix) for mix in config.splitting() if mix.operator != "memory")
+    scheme = spelled(config.splitting(), without=("memory",))
     return EncoderConfig(
         vocab_size=config.source_vocab_size or config.vocab_size,
         num_layers=config.num_source_layers,

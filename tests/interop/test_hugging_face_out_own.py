@@ -46,6 +46,8 @@ SYSTEMS = {
         "scaled": False,
     },
     "halves": {"scheme": "2 x (tokens/2, channels/2 with relu)", "affine": False},
+    "branches": {"norm": "pre", "scheme": "tokens & channels/2, channels by heun & tokens again"},
+    "post-norm branches": {"scheme": "2 x (tokens & channels/2)", "sharing": "all"},
 }
 HEADS = {
     PretrainingEncoder: ("MaskedLM", {}),

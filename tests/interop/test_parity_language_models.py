@@ -18,6 +18,7 @@ from macaron_tf.interop.arrays import (
 )
 from macaron_tf.interop.vocabularies import read_gpt2_vocabulary
 from macaron_tf.models import (
+    Encoder,
     EncoderChooser,
     EncoderClassifier,
     EncoderConfig,
@@ -27,7 +28,7 @@ from macaron_tf.models import (
 )
 from macaron_tf.text.byte_pairs import byte_alphabet
 from tests.harness import built, numpy_of, refuses
-from tests.interop.toys import check_equal, copy_linear, save_random
+from tests.interop.toys import check_equal, copy_linear, noise, save_random
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -106,6 +107,45 @@ def test_logits_and_log_probabilities_agree(family, tmp_path):
     nll = torch.log_softmax(expected, -1).numpy()[..., read.ids[predicted]]
     found = torch.log_softmax(torch.tensor(logits), -1).numpy()[..., predicted]
     check_equal(found, nll)
+
+
+def test_parallel_branches_are_gpt_js():
+    """Without its rotation of queries and keys, which is none at position 0."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 37, "n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": LENGTH}
+    theirs = transformers.GPTJModel(transformers.GPTJConfig(**sizes, rotary_dim=8)).eval()
+    config = EncoderConfig(
+        *(37, 32, 128, 4, 2),
+        **{"causal": True, "norm": "pre", "scheme": "tokens & channels", "epsilon": 1e-5},
+        **{"activation": "gelu_tanh", "positions": "none", "num_segments": 0},
+        embedding_norm=False,
+    )
+    ours = Encoder(config)
+    ours.build()
+    with torch.no_grad():
+        for seed, weight in enumerate(theirs.parameters()):
+            weight.add_(torch.tensor(noise(seed, weight.shape)))
+
+    def numbers(*layers, axis=0):
+        return np.concatenate([layer.weight.detach().numpy().T for layer in layers], axis=-1)
+
+    for block, one in zip(ours.stack.blocks, theirs.h, strict=True):
+        [((_, tokens), (_, channels))] = block.steps
+        assert channels.layer_norm is tokens.layer_norm
+        tokens.layer_norm.set_weights([w.detach().numpy() for w in one.ln_1.parameters()])
+        attention, theirs_attention = tokens.sublayer, one.attn
+        qkv = [getattr(theirs_attention, f"{name}_proj") for name in "qkv"]
+        attention.query_key_value.set_weights([numbers(*qkv), np.zeros(96)])
+        attention.output_projection.set_weights([numbers(theirs_attention.out_proj), np.zeros(32)])
+        copy_linear(one.mlp.fc_in, channels.sublayer.inner)
+        copy_linear(one.mlp.fc_out, channels.sublayer.outer)
+    ours.stack.final_norm.set_weights([w.detach().numpy() for w in theirs.ln_f.parameters()])
+    ours.embeddings.tokens.set_weights([theirs.wte.weight.detach().numpy()])
+    rows = np.random.default_rng(0).integers(4, 37, (2, 9))
+    ids = torch.tensor(rows)
+    with torch.no_grad():
+        expected = theirs(ids, position_ids=torch.zeros_like(ids)).last_hidden_state
+    check_equal(ours({"token_ids": rows}), expected.numpy())
 
 
 def test_cached_steps_agree_with_a_model_of_theirs(tmp_path):

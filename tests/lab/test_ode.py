@@ -21,8 +21,8 @@ def network(folder, norm, **options):
 def test_strang_splitting_needs_sub_steps_of_second_order(
     tmp_path, disk_or_bucket, monkeypatch, trained
 ):
-    tokens_first, splitting, *_ = ode.SPLITTINGS
-    kept = {name: ode.SPLITTINGS[name] for name in (tokens_first, splitting)}
+    tokens_first, splitting, *_, branches = ode.SPLITTINGS
+    kept = {name: ode.SPLITTINGS[name] for name in (tokens_first, splitting, branches)}
     monkeypatch.setattr(ode, "SPLITTINGS", kept)
     monkeypatch.setattr(ode, "SUB_STEPS", (ode.EXACT, "euler", "heun"))
     monkeypatch.setattr(ode, "STEPS", (0.05, 0.025))
@@ -34,6 +34,7 @@ def test_strang_splitting_needs_sub_steps_of_second_order(
     for sub_step, order in ((ode.EXACT, 3), ("euler", 2), ("heun", 3)):
         assert found[splitting, sub_step] == pytest.approx(order, abs=0.1)
         assert found[tokens_first, sub_step] == pytest.approx(2, abs=0.1)
+        assert found[branches, sub_step] == pytest.approx(2, abs=0.1)
     assert "| splitting | exact | euler | heun |" in (out / "orders.md").read_text()
     assert (out / "orders.png").stat().length > 1000
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 from keras import ops
 
 from macaron_tf.layers import MacaronBlock, Mix, TransformerBlock, block_class
-from macaron_tf.layers.scheme import parse_scheme
+from macaron_tf.layers.scheme import parse_scheme, spelled
 from macaron_tf.settings import SettingError
 from tests.harness import check_layer, normal, randomized
 
@@ -44,11 +44,19 @@ DECODER = {**OPTIONS, "causal": True, "cross_attention": True}
             "tokens, tokens step 1/2 by midpoint again",
             (Mix("tokens"), Mix("tokens", 0.5, solver="midpoint", again=True)),
         ),
+        ("tokens & channels", (Mix("tokens"), Mix("channels", beside=True))),
+        (
+            "2 x (tokens&channels/2 by heun), channels again & memory",
+            (
+                *[Mix("tokens"), Mix("channels", 0.5, 0.5, "heun", beside=True)] * 2,
+                *[Mix("channels", again=True), Mix("memory", beside=True)],
+            ),
+        ),
     ],
 )
 def test_a_text_is_a_scheme(text, scheme):
     assert parse_scheme(text) == scheme
-    assert parse_scheme(", ".join(map(str, scheme))) == scheme
+    assert parse_scheme(spelled(scheme)) == scheme
 
 
 @pytest.mark.parametrize(
@@ -74,6 +82,12 @@ def test_a_text_is_a_scheme(text, scheme):
         ("tokens with relu, channels", "tokens take no activation: leave out 'with relu'"),
         ("tokens, channels, channels with relu again", "applied again take no activation"),
         ("tokens, channels with reluu", "activation function identifier: reluu"),
+        ("tokens &, channels", "'' cannot be read"),
+        ("tokens & channels step 0", "channels with a step of 0 do nothing"),
+        ("tokens & 2 x channels", "& joins single operators: write out what is repeated"),
+        ("2 x (tokens, channels) & channels", "& joins single operators"),
+        ("tokens & 2 x (channels)", "& joins single operators"),
+        ("tokens & (channels, tokens)", r"'\(channels' cannot be read"),
         ("tokens, channels/64", "a width of 0.015625 leaves no channel of feed_forward_dim=16"),
     ],
 )
@@ -121,16 +135,23 @@ def test_a_transformer_with_macarons_scheme_is_a_macaron_to_the_bit(options, nor
         ("channels/2, tokens, memory, channels/2", "c/2 t m c/2"),
         ("tokens, channels/2, memory step 1/2, channels/2", "t c/2 m/2 c/2"),
         ("memory, 2 x (tokens)", "m t t"),
+        ("channels/2, tokens & channels/2", "c/2 t&m&c/2"),
+        ("tokens & channels, memory", "t&c m"),
+        ("channels, memory & tokens, memory/2 & tokens/2 & channels", "c m&t m/2&t/2&c"),
     ],
 )
 def test_memory_follows_tokens_or_stands_where_it_is_named(scheme, expected):
-    def spelled(block):
+    def shown(block):
         steps = {1.0: "", 0.5: "/2"}
-        return " ".join(f"{kind[0]}{steps[r.step_size]}" for kind, r in block.sublayers)
+        names = [[f"{kind[0]}{steps[r.step_size]}" for kind, r in step] for step in block.steps]
+        return " ".join("&".join(step) for step in names)
 
-    assert spelled(TransformerBlock(**DECODER, scheme=scheme)) == expected
-    without = [one for one in expected.split() if not one.startswith("m")]
-    assert spelled(TransformerBlock(**OPTIONS, scheme=scheme)) == " ".join(without)
+    block = TransformerBlock(**DECODER, scheme=scheme)
+    assert shown(block) == expected
+    assert all(len({id(one.layer_norm) for _, one in step}) == 1 for step in block.steps)
+    plain = [[one for one in step.split("&") if one[0] != "m"] for step in expected.split()]
+    without = " ".join("&".join(step) for step in plain if step)
+    assert shown(TransformerBlock(**OPTIONS, scheme=scheme)) == without
     check_layer(
         TransformerBlock(**DECODER, scheme=scheme), normal(2, 5, 8), normal(2, 4, 8, seed=1)
     )
@@ -168,15 +189,25 @@ EULER, MIDPOINT = (lambda f, x, h: x + h * f(x)), (lambda f, x, h: x + h * f(x +
     [
         (
             "tokens/2, channels step -1/4 width 1/2, tokens step 3",
-            [(0, EULER, 0.5), (1, EULER, -0.25), (2, EULER, 3.0)],
+            [[(0, EULER, 0.5)], [(1, EULER, -0.25)], [(2, EULER, 3.0)]],
         ),
         (
             "channels/2 width 1 by heun, tokens by midpoint, channels/2 by rk4 again",
-            [(0, heun, 0.5), (1, MIDPOINT, 1.0), (0, runge_kutta, 0.5)],
+            [[(0, heun, 0.5)], [(1, MIDPOINT, 1.0)], [(0, runge_kutta, 0.5)]],
         ),
         (
             "2 x (tokens by heun, channels step 1/4), tokens again",
-            [(0, heun, 1.0), (1, EULER, 0.25), (2, heun, 1.0), (3, EULER, 0.25), (2, EULER, 1.0)],
+            [
+                *([(0, heun, 1.0)], [(1, EULER, 0.25)], [(2, heun, 1.0)], [(3, EULER, 0.25)]),
+                [(2, EULER, 1.0)],
+            ],
+        ),
+        (
+            "tokens & channels/2 by heun, channels again & tokens step -1/4 & channels/2",
+            [
+                [(0, EULER, 1.0), (1, heun, 0.5)],
+                [(1, EULER, 1.0), (3, EULER, -0.25), (4, EULER, 0.5)],
+            ],
         ),
     ],
 )
@@ -186,10 +217,14 @@ def test_a_scheme_is_its_solvers_steps(scheme, steps, norm):
     block = randomized(TransformerBlock(**OPTIONS, norm=norm, scheme=scheme), x.shape)
 
     def written_out(h):
-        for weights, solver, step_size in steps:
-            residual = block.sublayers[weights][1]
-            before, after = (residual.layer_norm, ops.copy)[:: 1 if norm == "pre" else -1]
-            h = after(solver(lambda y: residual.sublayer(before(y)), h, step_size))  # noqa: B023
+        for branches in steps:
+            moved = 0.0
+            for weights, solver, step_size in branches:
+                residual = block.sublayers[weights][1]
+                before = residual.layer_norm if norm == "pre" else ops.copy
+                moved += solver(lambda y: residual.sublayer(before(y)), h, step_size) - h  # noqa: B023
+            ends = block.sublayers[branches[0][0]][1].layer_norm if norm == "post" else ops.copy
+            h = ends(h + moved)
         return h
 
     def slopes(call):
@@ -202,7 +237,7 @@ def test_a_scheme_is_its_solvers_steps(scheme, steps, norm):
     for found in (slopes(block), tf.function(lambda: slopes(block), jit_compile=True)()):
         for one, other in zip(found, expected, strict=True):
             np.testing.assert_allclose(one, other, atol=2e-5)
-    distinct = {number for number, *_ in steps}
+    distinct = {number for branches in steps for number, *_ in branches}
     kernels = [w for w in block.weights if "kernel" in w.path]
     assert len(kernels) == 2 * len(distinct)  # each sub-layer has two matrices
 

@@ -19,8 +19,9 @@ def language_model(**options):
 
 
 def encoder_decoder(**options):
-    """Gradients flow to the memory and to the relative bias."""
-    config = EncoderDecoderConfig(*SHAPE, 2, 2, relative_bias="shared", **DROPOUTS, **options)
+    """Gradients flow to the memory and to the relative bias; branches share a norm."""
+    options |= {"relative_bias": "shared", "scheme": "channels/2, tokens & channels/2"}
+    config = EncoderDecoderConfig(*SHAPE, 2, 2, **DROPOUTS, **options)
     inputs = {"source": IDS, "target": IDS}
     return EncoderDecoder(config), lambda net: net.hidden_states(inputs, training=True)
 

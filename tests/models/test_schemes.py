@@ -44,7 +44,7 @@ SYSTEMS = [
 SCHEMES = [
     MACARON,
     "2 x (tokens/2, channels/2)",
-    "tokens/2 by heun, channels step 2 width 1/4 by midpoint, tokens/2 by heun again",
+    "tokens/2 by heun, channels step 2 width 1/4 by midpoint & tokens/2 by heun again & channels/2",
 ]
 
 
@@ -134,5 +134,10 @@ def test_memory_has_its_place_in_decoders_only():
     assert kinds == [plain, [*plain, "memory"], plain]
     steps = [mix.step_size for mix in model.source_encoder.stack.blocks[0].scheme]
     assert steps == [0.5, 1.0, 0.5]
+    model = translator(scheme="memory & tokens & channels", num_source_layers=1)
+    steps = model.source_encoder.stack.blocks[0].steps
+    assert [[kind for kind, _ in step] for step in steps] == [["tokens", "channels"]]
+    with pytest.raises(SettingError, match="sharing='attention': the branches of a step have one"):
+        encoder(scheme="tokens & channels", sharing="attention")
     with pytest.raises(SettingError, match="scheme='tokens, memory': an encoder has no memory"):
         encoder(scheme="tokens, memory")

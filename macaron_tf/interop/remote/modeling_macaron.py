@@ -77,7 +77,8 @@ class MacaronConfig(PretrainedConfig):
 
     A layer is a list of sub-layers. Each has a `name` for its weights (layers that share weights
     have the same), `mixer`, `step_size`, `solver` and the sizes of its mixer. Attention with a
-    relative bias also has `bias`, the name of the bias.
+    relative bias also has `bias`, the name of the bias. `joined`: the next one starts where this
+    one does, and both steps are added; `norm`: the sub-layer whose norm it has.
     """
 
     model_type = "macaron"
@@ -287,19 +288,18 @@ class SubLayer(nn.Module):
     def __init__(self, config, step):
         super().__init__()
         self.pre, self.kind = config.norm == "pre", step["mixer"]
-        self.norm = block_norm(config)
+        self.norm = None if "norm" in step else block_norm(config)
         self.dropout = nn.Dropout(config.dropout)
         self.add_module(self.kind, MIXERS[self.kind](config, step))
 
-    def forward(self, x, step_size, solver, mask, bias):
-        """x, moved by a step of the solver."""
+    def forward(self, moved, x, norm, step_size, solver, mask, bias):
+        """`moved`, and a step of the solver from x."""
         mixer, point, slopes = self.get_submodule(self.kind), x, []
         for row in SOLVERS[solver]:
-            y = self.norm(point) if self.pre else point
-            slopes.append(self.dropout(mixer(y, mask, bias)))
-            steps = zip(slopes, row, strict=True)
-            point = x + sum(step_size * weight * slope for slope, weight in steps)
-        return point if self.pre else self.norm(point)
+            slopes.append(self.dropout(mixer(norm(point) if self.pre else point, mask, bias)))
+            step = sum(step_size * w * slope for w, slope in zip(row, slopes, strict=True))
+            point = x + step
+        return moved + step
 
 
 class RelativeBias(nn.Module):
@@ -334,18 +334,24 @@ class Stack(nn.Module):
                 self._modules[block].add_module(name, SubLayer(config, step))
             if step.get("bias") and step["bias"] not in self._modules:
                 self.add_module(step["bias"], RelativeBias(config))
-        self.final_norm = block_norm(config) if config.norm == "pre" else None
+        self.pre = config.norm == "pre"
+        self.final_norm = block_norm(config) if self.pre else None
 
     def forward(self, x, mask):
         """x after the embeddings and after each layer, (B, L, D) each."""
         states, biases = [x], {}
         for layer in self.layers:
+            start = x
             for step in layer:
                 name = step.get("bias")
                 if name and name not in biases:
                     biases[name] = self.get_submodule(name)(x.shape[1], x.device)
                 sublayer = self.get_submodule(step["name"])
-                x = sublayer(x, step["step_size"], step["solver"], mask, biases.get(name))
+                norm = self.get_submodule(step.get("norm", step["name"])).norm
+                how = (norm, step["step_size"], step["solver"])
+                x = sublayer(x, start, *how, mask, biases.get(name))
+                if not step.get("joined"):
+                    start = x = x if self.pre else norm(x)
             states.append(x)
         if self.final_norm:
             states[-1] = self.final_norm(x)
