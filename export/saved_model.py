@@ -40,22 +40,27 @@ OPENVINO = switch(
     "also write the network for OpenVINO; it computes in bfloat16 where the CPU can, unless it is "
     "opened with INFERENCE_PRECISION_HINT=f32",
 )
+CHECK = place(
+    "--check SOURCE",
+    "labelled examples, such as tsv:dev.tsv, as `finetune evaluate --source` takes them: the "
+    "network and each file are scored on them",
+)
 
 
 def run(options: argparse.Namespace) -> None:
     """Writes the model that a place holds as a new version; see the module's text."""
     # Imported late: `--help` answers without TensorFlow.
-    from macaron_tf.engines.certificate import certificate_table
+    from macaron_tf.engines.certificate import certificate_text
 
     place, model = options.run, loaded(options)
     if options.pooling:
         model = dataclasses.replace(model, pooling=options.pooling)
     search = search_options(options, place, model)
     formats = [name for name in ("onnx", "openvino") if vars(options)[name]]
-    given = options.bfloat16, options.lite, formats
+    given = options.bfloat16, options.lite, formats, options.check
     path = model.export(options.out, options.version, *given, **search)
     record = json.loads((path / "assets.extra" / "export.json").read_text())
-    print(certificate_table(record["certificate"]), end="")
+    print(certificate_text(record), end="")
     print(as_typed(f"exported {path}; serve it with: python -m export.serve {options.out}"))
 
 
@@ -102,6 +107,7 @@ main = single_program(
     LITE,
     ONNX,
     OPENVINO,
+    CHECK,
 )
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from etils import epath
 
 from macaron_tf.data.batches import ExampleBatches
 from macaron_tf.data.tasks.examples import Examples
+from macaron_tf.engines.accuracy import Accuracy
 from macaron_tf.engines.certificate import Certificate
 from macaron_tf.engines.graph import TaskGraph, columns_of
 from macaron_tf.engines.lite_decoding import LiteDecoder, converted_decoder
@@ -240,6 +241,7 @@ class Pretrained:
         bfloat16: bool = False,
         lite: str | None = None,
         formats: Sequence[str] = (),
+        check: str | None = None,
         **options: Any,
     ) -> epath.Path:
         """Writes a SavedModel that answers as `predict` does, with its vocabulary.
@@ -255,6 +257,8 @@ class Pretrained:
                 answers small requests; see `with_lite`.
             formats: `"onnx"` and `"openvino"`: the network alone, from ids to its outputs in
                 float32, is written too, in a folder of that name in the version's.
+            check: a source of labelled examples, such as `"tsv:dev.tsv"`, on which the network and
+                each file are scored; see `Accuracy`.
             options: of the task, such as `n_best`.
 
         Returns:
@@ -265,7 +269,8 @@ class Pretrained:
         task = self.task.with_options(**options) if options else self.task
         graph = TaskGraph(task)
         record = {"run": self.name, **self.weights_record, **task.facts()}
-        certificate = Certificate(task)  # before the policy changes
+        accuracy = Accuracy(task, check) if check else None
+        certificate = Certificate(task, accuracy)  # before the policy changes
         narrow = graph.in_bfloat16(self.checkpoint or self.name)
         with narrow if bfloat16 else contextlib.nullcontext():
             return write_version(

@@ -10,7 +10,7 @@ from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow_serving.apis import prediction_log_pb2
 
 from export.server.errors import invalid
-from macaron_tf.engines.lite import NETWORK, LiteModel
+from macaron_tf.engines.lite import NETWORK, LiteModel, LiteNetwork
 from macaron_tf.engines.session import SessionModel
 from macaron_tf.engines.warm_up import WARMUP_REQUESTS, typical
 from macaron_tf.errors import UserError
@@ -103,7 +103,7 @@ class Servable:
         if not (folder / NETWORK).is_file():
             return None
         try:
-            return LiteModel(folder, self._model)
+            return LiteModel(LiteNetwork(folder), self._model)
         except UserError as error:
             _LOG.warning("small requests go through the graph: %s", error)
             return None

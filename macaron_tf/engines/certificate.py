@@ -4,19 +4,22 @@ import contextlib
 import pathlib
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from macaron_tf.engines.accuracy import Accuracy
 from macaron_tf.engines.graph import TaskGraph, under_policy
-from macaron_tf.engines.lite import NETWORK, LiteNetwork
+from macaron_tf.engines.lite import NETWORK, LiteModel, LiteNetwork
 from macaron_tf.engines.networks import OpenedNetwork
 from macaron_tf.engines.onnx import OnnxNetwork
 from macaron_tf.engines.openvino import OpenVinoNetwork
+from macaron_tf.engines.session import SessionModel
 from macaron_tf.engines.warm_up import typical
 from macaron_tf.errors import UserError
+from macaron_tf.io.serving import failed_check
 from macaron_tf.tasks.base import OnePass, TaskKind
 
 # Largest differences allowed, relative to the largest output. bfloat16 rounds by up to 4e-3 and
@@ -39,9 +42,11 @@ TEXTS = (
     "a" * 2_000,
 )
 LINE = "A man in a blue shirt is riding a bike down the street, and a dog runs [MASK] him."
+ROWS = (1, 2, 4, 8, 16, 32, 64)  # of requests that LiteRT and the graph are timed with
 _PATIENCE = 0.25  # seconds spent timing each number; at least one run
 _REFUSED = "the model refuses every test text"
 _ABSENT = -1e8  # outputs below this belong to padding
+_SERVED = "serving_default"
 
 
 class Certificate:
@@ -49,10 +54,16 @@ class Certificate:
 
     Make it before an export changes the network's dtype policy. The answers are computed eagerly,
     not by the graphs that are written, and in float32 unless the network is quantized.
+
+    Args:
+        accuracy: scores each file on labelled examples; None = no file is scored.
+
+    Raises:
+        UserError: the network does not compute.
     """
 
-    def __init__(self, task: TaskKind):
-        self.task = task
+    def __init__(self, task: TaskKind, accuracy: Accuracy | None = None):
+        self.task, self._accuracy, self._expected = task, accuracy, {}
         columns = [TEXTS[i:] + TEXTS[:i] for i in range(len(task.texts))]
         # `check` times the first text that the task accepts, `LINE` if it can.
         self._asked = [(LINE,) * len(columns), *zip(*columns, strict=True)]
@@ -62,32 +73,50 @@ class Certificate:
         self._quantized = any(layer.quantization_mode for layer in task.network._flatten_layers())
         with contextlib.nullcontext() if self._quantized else self._exact():
             for texts in self._asked:
-                with contextlib.suppress(tf.errors.InvalidArgumentError):
+                try:
                     rows, kept = task.prepare(*(tf.constant([text]) for text in texts))
+                except tf.errors.InvalidArgumentError:  # the task refuses the text
+                    continue
+                with _unless_refused():
                     computed = task.compute(rows)
                     answers = task.conclude(computed, kept)
                     self._known.append((texts, _arrays(rows), computed.numpy(), _arrays(answers)))
+            if accuracy:
+                self._expected = accuracy.of_network()
 
     def _exact(self) -> contextlib.AbstractContextManager[None]:
         return under_policy(self.task.network, "float32", "the network")
 
     def check(
-        self, graph: TaskGraph, folder: pathlib.Path, lite: str | None, formats: Sequence[str]
-    ) -> list[dict[str, Any]]:
-        """Opens, compares and times each file in a version's folder.
+        self,
+        graph: TaskGraph,
+        folder: pathlib.Path,
+        lite: LiteNetwork | None,
+        formats: Sequence[str],
+    ) -> dict[str, Any]:
+        """Opens, compares, times and scores each file in a version's folder.
+
+        LiteRT is also timed beside the SavedModel, and `lite.most_rows` set to the most rows that
+        it answers faster.
 
         Returns:
-            A dictionary for each file: `target`, `bytes`, and either `difference`, `ms_1` and
-            `ms_32` (milliseconds per line in a batch of 1 and of 32), or `not_checked`, the reason.
+            Facts for the record of an export. `certificate`: a dictionary for each file, of
+            `target`, `bytes`, and either `difference`, `ms_1` and `ms_32` (milliseconds per line in
+            a batch of 1 and of 32), and `metrics` where it is scored, or `not_checked`, the reason.
+            `lite`, where there is one: `measured`, see `break_even`. `check`, where files are
+            scored: `source`, `examples` and the network's own `metrics`.
 
         Raises:
             UserError: a file does not open, or differs by more than its bound in `BOUNDS`.
         """
-        found = [self._saved_model(graph, folder)]
-        if lite:
-            place = folder / "assets.extra"
-            files = [place / NETWORK]
-            found.append(self._opened(f"LiteRT {lite}", lite, lambda: LiteNetwork(place), files))
+        facts: dict[str, Any] = {}
+        with contextlib.closing(SessionModel(folder)) as model:
+            found = [self._saved_model(graph, folder, model)]
+            if lite:
+                files = [folder / "assets.extra" / NETWORK]
+                found.append(self._opened(f"LiteRT {lite.kind}", lite.kind, lambda: lite, files))
+                ask = lambda count: self._request(self._known[0][0], count)  # noqa: E731
+                facts["lite"] = {"measured": break_even(model, lite, ask) if self._known else []}
         if "onnx" in formats:
             files = [*(folder / "onnx").iterdir()]
             found.append(self._opened("ONNX", "fp32", lambda: OnnxNetwork(folder), files))
@@ -98,41 +127,46 @@ class Certificate:
                 settings = ({},) if kind == "default" else ()
                 open_it = lambda given=settings: OpenVinoNetwork(folder, *given)  # noqa: E731
                 found.append(self._opened(target, kind, open_it, files))
-        return found
+        if self._accuracy:
+            facts["check"] = {**self._accuracy.facts(), "metrics": self._expected}
+        return {"certificate": found, **facts}
 
-    def _saved_model(self, graph: TaskGraph, folder: pathlib.Path) -> dict[str, Any]:
-        name = "serving_default"
-        loaded = tf.saved_model.load(str(folder)).signatures[name]
-        inputs = self.task.functions()[name][1]
+    def _request(self, texts: Sequence[str], count: int) -> dict[str, np.ndarray]:
+        """The inputs of `serving_default` for `count` equal rows."""
+        strings = dict(zip(self.task.texts, texts, strict=True))
+        specs = {
+            key: tf.TensorSpec([count], dtype)
+            for key, dtype in self.task.functions()[_SERVED][1].items()
+        }
+        return {key: typical(key, spec, strings.get(key, "")) for key, spec in specs.items()}
 
-        def ask(function: Callable, texts: Sequence[str], count: int = 1) -> dict[str, np.ndarray]:
-            strings = dict(zip(self.task.texts, texts, strict=True))
-            specs = {key: tf.TensorSpec([count], dtype) for key, dtype in inputs.items()}
-            given = {
-                key: tf.constant(typical(key, spec, strings.get(key, "")))
-                for key, spec in specs.items()
-            }
-            return _arrays(function(**given))
-
+    def _saved_model(
+        self, graph: TaskGraph, folder: pathlib.Path, model: SessionModel
+    ) -> dict[str, Any]:
         kind = "bfloat16" if self.task.network.compute_dtype == "bfloat16" else "fp32"
-        pairs, taken = [], []
+        pairs, taken, metrics = [], [], {}
         if isinstance(self.task, OnePass):
             kind = "int8" if self._quantized else kind
             for texts, _, _, answers in self._known:
-                pairs += _numbers(ask(loaded, texts), answers)
+                pairs += _numbers(model.run(_SERVED, self._request(texts, 1)), answers)
                 taken.append(texts)
+            if self._accuracy:
+                metrics = {"metrics": self._accuracy.of_network()}
         else:  # the reference is the same graph before it was written
             for texts in self._asked:
-                with contextlib.suppress(tf.errors.InvalidArgumentError):
-                    answers = ask(graph.signatures[name], texts)
-                    pairs += _numbers(ask(loaded, texts), answers)
+                with _unless_refused():
+                    given = self._request(texts, 1)
+                    answers = graph.signatures[_SERVED](**_tensors(given))
+                    pairs += _numbers(model.run(_SERVED, given), _arrays(answers))
                     taken.append(texts)
         files = [folder / "saved_model.pb", *(folder / "variables").iterdir()]
         facts = {"target": "SavedModel, from text to answer", "bytes": _bytes(files)}
         if not taken:
             return {**facts, "not_checked": _REFUSED}
         judged = _judged("SavedModel", kind, pairs)
-        return {**facts, **judged, **_timed(lambda count: ask(loaded, taken[0], count))}
+        given = {count: self._request(taken[0], count) for count in (1, 32)}
+        timed = _timed(lambda count: model.run(_SERVED, given[count]))
+        return {**facts, **judged, **timed, **metrics}
 
     def _opened(
         self, target: str, kind: str, open_it: Callable[[], OpenedNetwork], files: Iterable
@@ -159,7 +193,25 @@ class Certificate:
             for count in (1, 32)
         }
         judged = _judged(target, kind, pairs)
-        return {**facts, **judged, **_timed(lambda count: opened.compute(given[count]))}
+        metrics = {"metrics": self._accuracy.of_engine(opened)} if self._accuracy else {}
+        return {**facts, **judged, **_timed(lambda count: opened.compute(given[count])), **metrics}
+
+
+@contextlib.contextmanager
+def _unless_refused() -> Iterator[None]:
+    """Leaves the `with` where a graph refuses a text; a network that fails raises a UserError."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        if failed_check(error.message) is None:
+            raise UserError(
+                f"the network does not compute: {error.message.splitlines()[0]:.200}; correct its "
+                "layers, or train it again"
+            ) from error
+
+
+def _tensors(arrays: Mapping[str, np.ndarray]) -> dict[str, tf.Tensor]:
+    return {name: tf.constant(array) for name, array in arrays.items()}
 
 
 def _arrays(tensors: Mapping[str, tf.Tensor]) -> dict[str, np.ndarray]:
@@ -217,19 +269,95 @@ def _timed(run: Callable[[int], Any]) -> dict[str, float]:
     return found
 
 
+def break_even(
+    model: SessionModel, lite: LiteNetwork, ask: Callable[[int], dict[str, np.ndarray]]
+) -> list[dict[str, float]]:
+    """Times requests of more and more rows in LiteRT and in the graph, until the graph is faster.
+
+    `lite.most_rows` becomes the most rows with which LiteRT was faster. The least of a few
+    interleaved times counts, since other programs only lengthen them.
+
+    Args:
+        ask: makes the inputs of a request of so many rows.
+
+    Returns:
+        A dictionary for each number of `ROWS` that was timed: `rows`, and `lite` and `graph`,
+        milliseconds a request; none if LiteRT does not take the request.
+    """
+    small, found = LiteModel(lite, model), []
+    default, lite.most_rows = lite.most_rows, ROWS[-1]
+    for rows in ROWS:
+        given = ask(rows)
+        if small.answer(given) is None:
+            lite.most_rows = default
+            return []
+        model.run(_SERVED, given)
+        times: list[tuple[float, float]] = []
+        while not times or (len(times) < 5 and np.sum(times) < 2 * _PATIENCE):
+            begin = time.perf_counter()
+            small.answer(given)
+            middle = time.perf_counter()
+            model.run(_SERVED, given)
+            times.append((middle - begin, time.perf_counter() - middle))
+        least = 1000 * np.min(times, axis=0)
+        found.append({"rows": rows, "lite": _rounded(least[0]), "graph": _rounded(least[1])})
+        if least[0] >= least[1]:
+            break
+    lite.most_rows = max((row["rows"] for row in found if row["lite"] < row["graph"]), default=0)
+    return found
+
+
 def _rounded(value: float) -> float:
     return float(f"{value:.3g}")
 
 
-def certificate_table(rows: Iterable[Mapping[str, Any]]) -> str:
-    """The facts of `Certificate.check` as a Markdown table, for files and for the terminal."""
-    lines = [("target", "largest difference", "ms a line at 1", "ms a line at 32", "MB")]
-    lines += [("---",) * 5]
+def certificate_text(record: Mapping[str, Any]) -> str:
+    """The facts of `Certificate.check` as Markdown, for files and for the terminal."""
+    found = [certificate_table(record["certificate"])]
+    lite, check = record.get("lite", {}), record.get("check")
+    if lite.get("measured"):
+        found.append(_switch(lite["measured"]))
+    if check:
+        found.append(
+            f"{check['examples']:,} examples of {check['source']}; the network before it was "
+            f"written: {_metrics(check['metrics'])}.\n"
+        )
+    return "\n".join(found)
+
+
+def certificate_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The files of a certificate as a table."""
+    scored = any("metrics" in row for row in rows)
+    names = ("target", "largest difference", "ms a line at 1", "ms a line at 32", "MB")
+    names += ("score",) * scored
+    lines = [names, ("---",) * len(names)]
     for row in rows:
         size = f"{row['bytes'] / 1e6:.3g}"
         if "not_checked" in row:
-            lines.append((row["target"], f"not checked: {row['not_checked']}", "", "", size))
+            cells = (row["target"], f"not checked: {row['not_checked']}", "", "", size)
         else:
             numbers = (f"{row[name]:g}" for name in ("difference", "ms_1", "ms_32"))
-            lines.append((row["target"], *numbers, size))
+            cells = (row["target"], *numbers, size)
+        lines.append((*cells, *(_metrics(row.get("metrics", {})),) * scored))
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def _metrics(metrics: Mapping[str, float]) -> str:
+    """Metrics in a line, without "score", their mean."""
+    return ", ".join(f"{name} {value:.4f}" for name, value in metrics.items() if name != "score")
+
+
+def _switch(measured: Sequence[Mapping[str, float]]) -> str:
+    """The sentence about the requests that LiteRT answers, from `break_even`'s numbers."""
+    last, shown = measured[-1], {}
+    for row in measured:
+        shown[row["rows"]] = f"{row['lite']:g} ms in LiteRT and {row['graph']:g} ms in the graph"
+    if last["lite"] < last["graph"]:
+        return f"LiteRT answers requests of up to {last['rows']} rows: {shown[last['rows']]}.\n"
+    if len(measured) == 1:
+        return f"The graph answers all requests: 1 row takes {shown[1]}.\n"
+    most = measured[-2]["rows"]
+    return (
+        f"LiteRT answers requests of up to {most} rows: {most} take {shown[most]}, and "
+        f"{last['rows']} take {shown[last['rows']]}.\n"
+    )

@@ -15,6 +15,7 @@ import numpy as np
 
 from macaron_tf.engines.session import STEPS, SessionModel
 from macaron_tf.errors import UserError, needed
+from macaron_tf.io.noise import silenced
 from macaron_tf.io.paths import read_json
 
 NETWORK, RECORD = "network.tflite", "network.json"
@@ -37,6 +38,12 @@ class LiteNetwork:
         folder: holds `NETWORK` and `RECORD`.
         threads: threads of a matrix product; by default the CPUs of this process, at most 4.
 
+    Attributes:
+        kind: see `write_lite`.
+        lengths: of the rows that it computes; shorter ones are padded.
+        most_rows: the most rows of a request that it takes.
+        inputs: shapes of one row's inputs by name, -1 for the length.
+
     Raises:
         UserError: a file is missing or damaged.
     """
@@ -48,17 +55,20 @@ class LiteNetwork:
         mend = "export the model again"
         folder = pathlib.Path(folder)
         record = read_json(
-            folder / RECORD, mend=mend, lengths=list, rows=int, inputs=dict, output=list
+            folder / RECORD, mend=mend, kind=str, lengths=list, rows=int, inputs=dict, output=list
         )
-        self.lengths, self._rows, self._output = (record[n] for n in ("lengths", "rows", "output"))
+        self.kind, self.lengths, self._output = (record[n] for n in ("kind", "lengths", "output"))
+        self.most_rows: int = record["rows"]
         self.inputs: Mapping[str, list[int]] = record["inputs"]
         threads = threads or min(len(os.sched_getaffinity(0)), _THREADS)
         try:
-            self._interpreter = Interpreter(str(folder / NETWORK), num_threads=threads)
-            self._runners = {
-                length: self._interpreter.get_signature_runner(signature_of(length))
-                for length in self.lengths
-            }
+            with silenced():
+                self._interpreter = Interpreter(str(folder / NETWORK), num_threads=threads)
+                self._interpreter.allocate_tensors()  # XNNPACK tells of itself
+                self._runners = {
+                    length: self._interpreter.get_signature_runner(signature_of(length))
+                    for length in self.lengths
+                }
         except (ValueError, RuntimeError) as error:
             raise UserError(f"{folder / NETWORK} is damaged ({error}): {mend}") from error
         self._lock = threading.Lock()
@@ -70,10 +80,11 @@ class LiteNetwork:
 
     def takes(self, rows: Mapping[str, np.ndarray]) -> bool:
         """Whether LiteRT should compute these rows: they are few, and none is too long."""
-        ids = rows["token_ids"]
-        if not 0 < len(ids) <= self._rows:
-            return False
-        return _row_lengths(ids, self.inputs["token_ids"]).max() <= self.lengths[-1]
+        return 0 < len(rows["token_ids"]) <= self.most_rows and self.fits(rows).all()
+
+    def fits(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Whether each row is short enough for `compute`, `(B,)`."""
+        return _row_lengths(rows["token_ids"], self.inputs["token_ids"]) <= self.lengths[-1]
 
     def compute(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:
         """The outputs of `OnePass.compute`, float32, for rows that `takes` accepts."""
@@ -98,15 +109,15 @@ class LiteModel:
     """A task whose network runs in LiteRT, between two graphs of TensorFlow.
 
     Args:
-        folder: see `LiteNetwork`.
+        network: the network's half.
         model: a SavedModel with the signatures `STEPS`.
         outputs: names of the outputs, in the order of an answer; None = sorted.
     """
 
     def __init__(
-        self, folder: str | os.PathLike, model: SessionModel, outputs: Sequence[str] | None = None
+        self, network: LiteNetwork, model: SessionModel, outputs: Sequence[str] | None = None
     ):
-        self.network, self._model = LiteNetwork(folder), model
+        self.network, self._model = network, model
         self._outputs = outputs or sorted(model.signature_defs[STEPS[1]].outputs)
 
     def answer(self, inputs: Arrays) -> dict[str, np.ndarray] | None:

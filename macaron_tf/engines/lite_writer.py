@@ -4,51 +4,48 @@ import json
 import pathlib
 import tempfile
 from collections.abc import Mapping
-from typing import Any
 
 import keras
 import tensorflow as tf
 
 from macaron_tf.engines.graph import TaskGraph, under_policy
 from macaron_tf.engines.lite import NETWORK, RECORD, LiteModel, LiteNetwork, signature_of
-from macaron_tf.engines.networks import one_pass, symbolic_rows
+from macaron_tf.engines.networks import TaskNetwork, one_pass
 from macaron_tf.engines.session import STEPS, SessionModel
 from macaron_tf.errors import UserError, needed
+from macaron_tf.io.noise import silenced
 from macaron_tf.kernels import implementation_scope
-from macaron_tf.tasks.base import OnePass, TaskKind
+from macaron_tf.tasks.base import OnePass
 
 # Lengths of rows: a row is padded to the next one, and on average an eighth of it is padding.
 LENGTHS = (8, 16, 24, 32, 48, 64, 96, 128)
-# The most rows of a request. Beyond them the graph is faster (fp32), or other requests would wait
-# too long (int8). Time in parts of the graph's: fp32 0.67 at 1 row and 1.07 at 8; int8 0.37 to 0.42
-# at 1 to 32 rows (BERT mini, one thread).
+# The most rows of a request where nothing was measured; see `break_even`. Beyond them the graph is
+# faster (fp32), or other requests would wait too long (int8). Time in parts of the graph's: fp32
+# 0.67 at 1 row and 1.07 at 8; int8 0.37 to 0.42 at 1 to 32 rows (BERT mini, one thread).
 ROWS = {"fp32": 4, "int8": 64}
 KINDS = tuple(ROWS)
 
 
-def write_lite(task: TaskKind, folder: pathlib.Path, kind: str) -> dict[str, Any]:
-    """Converts `task.compute`, and writes `NETWORK` and `RECORD` into a folder that exists.
+def write_lite(network: TaskNetwork, folder: pathlib.Path, kind: str) -> LiteNetwork:
+    """Converts a network, writes `NETWORK` and `RECORD` into a folder that exists, and opens them.
 
     Args:
         kind: `"fp32"`, or `"int8"`: matrices are stored in int8, and the activations that they
             multiply are quantized row by row.
 
-    Returns:
-        The record: `kind`, `lengths`, `rows` (the most in a request), and the shapes of one row's
-        `inputs` and `output`, with -1 for the length.
-
     Raises:
         UserError: the network does not convert.
     """
     mend = "export it without --lite; in Python, `with_lite` decodes in LiteRT"
-    one_pass(task, "LiteRT", mend)
+    one_pass(task := network.task, "LiteRT", mend)
     with needed("LiteRT"):
         import ai_edge_litert  # noqa: F401
-    network, lengths = task.network, _lengths(task.longest)
-    with under_policy(network, "float32", "LiteRT: the network"):
-        rows = symbolic_rows(task)
-        functions = {signature_of(length): _function(task, rows, length) for length in lengths}
-        contents = in_one_file(functions, network, kind)
+    lengths = _lengths(task.longest)
+    with under_policy(task.network, "float32", "LiteRT: the network"):
+        functions = {
+            signature_of(length): _function(task, network.rows, length) for length in lengths
+        }
+        contents = in_one_file(functions, task.network, kind)
     (folder / NETWORK).write_bytes(contents)
     short, long = (functions[signature_of(length)] for length in (lengths[0], lengths[-1]))
     record = {
@@ -64,7 +61,13 @@ def write_lite(task: TaskKind, folder: pathlib.Path, kind: str) -> dict[str, Any
         ),
     }
     (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n")
-    return record
+    return LiteNetwork(folder)
+
+
+def keep_most_rows(folder: pathlib.Path, rows: int) -> None:
+    """Changes the most rows of a request in the `RECORD` of a folder."""
+    record = json.loads((folder / RECORD).read_text())
+    (folder / RECORD).write_text(json.dumps({**record, "rows": rows}, indent=2) + "\n")
 
 
 def in_one_file(
@@ -85,7 +88,8 @@ def in_one_file(
         if kind == "int8":
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
         try:
-            return converter.convert()
+            with silenced():
+                return converter.convert()
         except Exception as error:  # ConverterError, or another class for another cause
             cause = str(error).strip().splitlines()
             raise UserError(
@@ -124,9 +128,9 @@ def _open_shape(short: tf.TensorShape, long: tf.TensorShape) -> list[int]:
 def converted(graph: TaskGraph, kind: str) -> LiteModel:
     """Converts a graph's task to LiteRT, through files that are then removed."""
     with tempfile.TemporaryDirectory() as folder:
-        write_lite(graph.task, pathlib.Path(folder), kind)
-        steps, module = graph.steps(LiteNetwork(folder).output), tf.Module()
+        network = write_lite(TaskNetwork(graph.task), pathlib.Path(folder), kind)
+        steps, module = graph.steps(network.output), tf.Module()
         module.resources = graph.task.vocabulary.trackables()
         tf.saved_model.save(module, folder, signatures=steps)
         outputs = [*steps[STEPS[1]].structured_outputs]
-        return LiteModel(folder, SessionModel(folder), outputs)  # keeps the removed network mapped
+        return LiteModel(network, SessionModel(folder), outputs)  # keeps the removed file mapped

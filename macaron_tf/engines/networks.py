@@ -1,5 +1,6 @@
 """A task's network for other runtimes: a Keras model to export, and the opened network."""
 
+import functools
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -24,28 +25,31 @@ class OpenedNetwork(Protocol):
 class TaskNetwork(keras.Model):
     """`OnePass.compute` as a Keras model: rows of ids, of any number and length, to `computed`.
 
-    Args:
-        flag: the command's flag, for error messages.
-
-    Raises:
-        UserError: the task is no `OnePass`.
+    One serves all formats of an export, since tracing the rows tokenizes in a graph, which takes
+    a second.
     """
 
-    def __init__(self, task: TaskKind, flag: str):
+    def __init__(self, task: TaskKind):
         super().__init__(name="network")
-        one_pass(task, flag, "leave the flag out")
-        self.network, self._task, self.built = task.network, task, True
+        self.network, self.task, self.built = task.network, task, True
 
     def call(self, rows):
         with implementation_scope("loop"):  # TensorFlow's own operations
-            return {OUTPUT: self._task.compute(rows)}
+            return {OUTPUT: self.task.compute(rows)}
+
+    @functools.cached_property
+    def rows(self) -> dict[str, tf.Tensor]:
+        """Symbolic inputs of `task.compute`; batch and length are open dimensions."""
+        specs = [tf.TensorSpec([None], dtype) for dtype in self.task.inputs.values()]
+        prepare = tf.function(lambda *texts: self.task.prepare(*texts)[0], autograph=False)
+        return prepare.get_concrete_function(*specs).structured_outputs
 
     def row_signature(self) -> list[dict[str, keras.InputSpec]]:
         """The `input_signature` of Keras's `export`."""
         return [
             {
                 name: keras.InputSpec(ids.dtype.name, ids.shape.as_list(), name=name)
-                for name, ids in symbolic_rows(self._task).items()
+                for name, ids in self.rows.items()
             }
         ]
 
@@ -57,10 +61,3 @@ def one_pass(task: TaskKind, where: str, mend: str) -> None:
             f"{where}: a {task.name} runs its network once for each token, not once for a text: "
             f"{mend}"
         )
-
-
-def symbolic_rows(task: OnePass) -> dict[str, tf.Tensor]:
-    """Symbolic inputs of `task.compute`; batch and length are open dimensions."""
-    specs = [tf.TensorSpec([None], dtype) for dtype in task.inputs.values()]
-    prepare = tf.function(lambda *texts: task.prepare(*texts)[0], autograph=False)
-    return prepare.get_concrete_function(*specs).structured_outputs

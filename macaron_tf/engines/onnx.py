@@ -7,23 +7,23 @@ from collections.abc import Mapping
 import numpy as np
 
 from macaron_tf.engines.graph import under_policy
-from macaron_tf.engines.networks import OUTPUT, TaskNetwork
+from macaron_tf.engines.networks import OUTPUT, TaskNetwork, one_pass
 from macaron_tf.errors import UserError, needed
 from macaron_tf.models.onnx_file import onnx_file
-from macaron_tf.tasks.base import TaskKind
 
 FILE = os.path.join("onnx", "model.onnx")  # in a version's folder
 
 
-def write_onnx(task: TaskKind, folder: pathlib.Path) -> None:
-    """Writes `FILE` into a version's folder: `task.compute` in float32, its output `computed`.
+def write_onnx(network: TaskNetwork, folder: pathlib.Path) -> None:
+    """Writes `FILE` into a version's folder: the network in float32, its output `computed`.
 
     Raises:
         UserError: the network is quantized or does not convert, or tf2onnx is not installed.
     """
-    network, path = TaskNetwork(task, "--onnx"), folder / FILE
+    one_pass(network.task, "--onnx", "leave the flag out")
+    path = folder / FILE
     path.parent.mkdir(parents=True)
-    with onnx_file(path), under_policy(task.network, "float32", "--onnx: the network"):
+    with onnx_file(path), under_policy(network.network, "float32", "--onnx: the network"):
         network.export(str(path), "onnx", verbose=False, input_signature=network.row_signature())
 
 

@@ -7,17 +7,16 @@ from collections.abc import Mapping
 import numpy as np
 
 from macaron_tf.engines.graph import under_policy
-from macaron_tf.engines.networks import OUTPUT, TaskNetwork
+from macaron_tf.engines.networks import OUTPUT, TaskNetwork, one_pass
 from macaron_tf.errors import UserError, needed
-from macaron_tf.tasks.base import TaskKind
 
 FILE = os.path.join("openvino", "openvino_model.xml")  # in a version; weights in .bin
 # Computes in float32. By default OpenVINO uses bfloat16 where the CPU can: outputs are 3e-3 away.
 EXACT = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
 
 
-def write_openvino(task: TaskKind, folder: pathlib.Path) -> None:
-    """Writes `FILE` into a version's folder: `task.compute` in float32, its output `computed`.
+def write_openvino(network: TaskNetwork, folder: pathlib.Path) -> None:
+    """Writes `FILE` into a version's folder: the network in float32, its output `computed`.
 
     Raises:
         UserError: the network is quantized or does not convert, or openvino is not installed.
@@ -25,9 +24,10 @@ def write_openvino(task: TaskKind, folder: pathlib.Path) -> None:
     with needed("--openvino"):
         import openvino  # noqa: F401
 
-    network, path = TaskNetwork(task, "--openvino"), folder / FILE
+    one_pass(network.task, "--openvino", "leave the flag out")
+    path = folder / FILE
     path.parent.mkdir(parents=True)
-    with under_policy(task.network, "float32", "--openvino: the network"):
+    with under_policy(network.network, "float32", "--openvino: the network"):
         network.export(
             str(path), "openvino", verbose=False, input_signature=network.row_signature()
         )

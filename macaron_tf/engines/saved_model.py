@@ -5,18 +5,21 @@ import fcntl
 import json
 import os
 import pathlib
+import random
 import shutil
 import tempfile
+import time
+import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 from etils import epath
 
-from macaron_tf.engines.certificate import Certificate, certificate_table
+from macaron_tf.engines.certificate import Certificate, certificate_text
 from macaron_tf.engines.graph import TaskGraph
-from macaron_tf.engines.lite import LiteNetwork
-from macaron_tf.engines.lite_writer import write_lite
+from macaron_tf.engines.lite_writer import keep_most_rows, write_lite
+from macaron_tf.engines.networks import TaskNetwork
 from macaron_tf.engines.onnx import write_onnx
 from macaron_tf.engines.openvino import write_openvino
 from macaron_tf.engines.warm_up import write_warm_up
@@ -27,6 +30,8 @@ from macaron_tf.io.serving import MAX_VERSION, MODEL_FILE, version_of
 
 # The functions that write further formats of the network beside the SavedModel.
 WRITERS = {"onnx": write_onnx, "openvino": write_openvino}
+
+_CLAIM = ".exporting-"  # begins the names of files that claim a version in a bucket
 
 _SECTION = """## Exported
 
@@ -98,24 +103,26 @@ def write_version(
     # TensorFlow reports a full disk as one of its own errors.
     with paths.clear_errors(f"{out} cannot be written", "choose another place"):
         paths.make_folders(out)
-        with Progress("exporting"), _aside(out) as folder:
-            version = _free(out, version)
-            aside = folder / str(version)
+        with Progress("exporting"), _aside(out) as folder, _claimed(out, version) as version:
+            aside, network = folder / str(version), TaskNetwork(task)
             for name in formats:
-                WRITERS[name](task, aside)
+                WRITERS[name](network, aside)
             extra = aside / "assets.extra"
             extra.mkdir(parents=True)
-            signatures, engines = dict(graph.signatures), {}
+            signatures, engines, opened = dict(graph.signatures), {}, None
             if lite:
-                written = write_lite(task, extra, lite)
-                engines["lite"] = {name: written[name] for name in ("kind", "lengths", "rows")}
-                signatures |= graph.steps(LiteNetwork(extra).output)
+                opened = write_lite(network, extra, lite)
+                signatures |= graph.steps(opened.output)
             tf.saved_model.save(restored, str(aside), signatures=signatures)
             task.vocabulary.save(extra)
             computed = {"compute_dtype": task.network.compute_dtype}
             if certificate:
-                engines["certificate"] = certificate.check(graph, aside, lite, formats)
-                card += f"\n{_SECTION}{certificate_table(engines['certificate'])}"
+                engines = certificate.check(graph, aside, opened, formats)
+                card += f"\n{_SECTION}{certificate_text(engines)}"
+            if opened:
+                keep_most_rows(extra, opened.most_rows)
+                facts = {"kind": lite, "lengths": opened.lengths, "rows": opened.most_rows}
+                engines["lite"] = {**facts, **engines.pop("lite", {})}
             if card:
                 (aside / "README.md").write_text(card)
             record = {**record, **computed, **engines, "vocabulary": task.vocabulary.hash}
@@ -128,12 +135,55 @@ def write_version(
     return out / str(version)
 
 
+@contextlib.contextmanager
+def _claimed(out: epath.Path, given: int | None) -> Iterator[int]:
+    """Yields the number of a new version: the given one, or one more than the greatest.
+
+    A bucket has no locks. Each export into one writes a file that bears its number, and chooses
+    anew where another export's file bears it too. The file of a killed export stays, and keeps its
+    number from others.
+
+    Raises:
+        UserError: the given number is taken, or none is left.
+    """
+    if not paths.is_remote(out):
+        yield _free(out, given)
+        return
+    while True:
+        version = _free(out, given)
+        mine = out / f"{_CLAIM}{version}-{uuid.uuid4().hex}"
+        mine.write_text("")
+        versions, claimed = _taken(out)
+        if version not in versions and claimed.count(version) == 1:
+            break
+        mine.unlink()
+        time.sleep(random.uniform(0, 1))  # two that saw each other would meet again
+    try:
+        yield version
+    finally:
+        mine.unlink()
+
+
+def _taken(out: epath.Path) -> tuple[list[int], list[int]]:
+    """The numbers of the versions in a folder, and of those that are being written there."""
+    names = [entry.name for entry in out.iterdir()]
+    claims = (name.removeprefix(_CLAIM) for name in names if name.startswith(_CLAIM))
+    claims = (claim.partition("-")[0] for claim in claims)
+    versions, claimed = ([*map(version_of, found)] for found in (names, claims))
+    return [n for n in versions if n is not None], [n for n in claimed if n is not None]
+
+
 def _free(out: epath.Path, given: int | None) -> int:
     """The number of a new version: the given one, or one more than the greatest."""
-    versions = {version_of(entry.name) for entry in out.iterdir()} - {None}
-    version = given if given is not None else max(versions, default=0) + 1
+    versions, claimed = _taken(out)
+    version = given if given is not None else max([*versions, *claimed], default=0) + 1
     if not 1 <= version <= MAX_VERSION:
         raise UserError(f"--version {version}: give a free number of 1 to {MAX_VERSION}")
     if version in versions:
         raise UserError(f"--version {version} exists in {out}: give another or leave it out")
+    if version in claimed:
+        raise UserError(
+            f"--version {version} is being written, or a killed export left {out}/{_CLAIM}"
+            f"{version}-...: give another, or remove that file"
+        )
     return version

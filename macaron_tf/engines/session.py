@@ -1,12 +1,15 @@
 """The signatures of a SavedModel, run by a session of TensorFlow 1."""
 
 import os
+import weakref
 from collections.abc import Callable, Mapping
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_text  # noqa: F401  (registers the ops of exported tokenizers)
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
+
+from macaron_tf.io.noise import silenced
 
 STEPS = ("prepare", "conclude")  # signatures before and after another engine's network
 
@@ -22,18 +25,19 @@ class SessionModel:
 
     Attributes:
         signature_defs: the signatures' definitions by name.
+        close: frees the model; no run may be under way.
     """
 
     def __init__(self, path: str | os.PathLike):
-        graph = tf.Graph()
-        with graph.as_default():
+        graph, self._calls = tf.Graph(), {}
+        with graph.as_default(), silenced():
             self._session = tf.compat.v1.Session(graph=graph)
             try:
                 meta = tf.compat.v1.saved_model.loader.load(
                     self._session, ["serve"], os.fspath(path)
                 )
                 self.signature_defs = dict(meta.signature_def)
-                self._calls = {
+                self._calls |= {
                     name: self._call(signature)
                     for name, signature in self.signature_defs.items()
                     if signature.method_name  # the loader's own "__saved_model_init_op" has none
@@ -42,6 +46,8 @@ class SessionModel:
                 self._session.close()
                 raise
         graph.finalize()
+        # At the process's end too: TensorFlow's own modules are gone when objects are.
+        self.close = weakref.finalize(self, _release, self._session, self._calls)
 
     def run(self, signature: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The outputs of a signature by name. Thread-safe; TensorFlow releases Python's lock."""
@@ -64,6 +70,7 @@ class SessionModel:
         options.run_options.inter_op_thread_pool = -1
         return self._session._make_callable_from_options(options)
 
-    def close(self) -> None:
-        """Frees the model; no run may be under way."""
-        self._session.close()
+
+def _release(session: tf.compat.v1.Session, calls: dict[str, Callable]) -> None:
+    calls.clear()
+    session.close()

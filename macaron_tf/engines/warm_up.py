@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from macaron_tf.io.serving import CONTROLS, EXAMPLE
+from macaron_tf.io.serving import CONTROLS, EXAMPLE, failed_check
 
 # The file in a version's folder from which TensorFlow Serving replays requests.
 WARMUP_REQUESTS = os.path.join("assets.extra", "tf_serving_warmup_requests")
@@ -47,8 +47,10 @@ def write_warm_up(
         inputs = {spec.name: typical(spec.name, spec, text) for spec in specs}
         try:
             function(*map(tf.constant, inputs.values()))
-        except tf.errors.OpError as error:
-            _LOG.warning("the model refuses the text %r: %s", text, error.message.splitlines()[0])
+        except tf.errors.InvalidArgumentError as error:
+            if (sentence := failed_check(error.message)) is None:
+                raise
+            _LOG.warning("the model refuses the text %r: %s", text, sentence)
             continue
         logs.append(log := prediction_log_pb2.PredictionLog())
         log.predict_log.request.model_spec.signature_name = name

@@ -107,10 +107,14 @@ class SetOutputs:
         ids = dict.fromkeys(self._names, keras.KerasTensor(rows, "int32"))
         ids["token_ids"] = keras.KerasTensor((*rows, *self._token_shape), "int32")
         shape = self.task.network.compute_output_spec(ids).shape
-        batches = data.evaluation_dataset().as_numpy_iterator()
-        filled = ({"language_ids": np.zeros_like(one["token_ids"]), **one} for one in batches)
-        inputs = ((batch["index"], tuple(map(batch.get, self._names))) for batch in filled)
+        inputs = ((numbers, tuple(batch.values())) for numbers, batch in self.batches(data))
         return self._outputs.fill(np.full(shape, _PADDING, np.float32), inputs)
+
+    def batches(self, data: ExampleBatches) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
+        """Batches: the rows' numbers `(B,)`, -1 for padding, and the network's inputs by name."""
+        for batch in data.evaluation_dataset().as_numpy_iterator():
+            filled = {"language_ids": np.zeros_like(batch["token_ids"]), **batch}
+            yield batch["index"], {name: filled[name] for name in self._names}
 
     def of(self, examples: Any, language: str | None = None) -> Any:
         """The task's outputs for examples, whose labels are not used.

@@ -2,13 +2,16 @@
 
 import dataclasses
 import json
+import types
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from export.saved_model import main
 from macaron_tf.engines import certificate, saved_model
-from macaron_tf.engines.certificate import TEXTS, certificate_table
+from macaron_tf.engines.certificate import TEXTS, break_even, certificate_table
+from macaron_tf.engines.lite import LiteNetwork
 from macaron_tf.errors import needed
 from macaron_tf.models import EncoderClassifier, LanguageModel, PretrainingEncoder, catalog
 from macaron_tf.pretrained import Pretrained
@@ -79,16 +82,64 @@ def test_a_file_that_differs_is_refused_and_nothing_is_left(
 
 
 def test_without_its_runtime_a_file_is_not_checked(classifier, tmp_path, monkeypatch):
-    pytest.importorskip("ai_edge_litert")
-
     def missing(folder):
-        with needed("LiteRT"):
-            raise ModuleNotFoundError(name="ai_edge_litert")
+        with needed("ONNX Runtime"):
+            raise ModuleNotFoundError(name="onnxruntime")
 
-    monkeypatch.setattr(certificate, "LiteNetwork", missing)
-    _, row = record_of(classifier.export(tmp_path, lite="fp32"))["certificate"]
-    assert row["not_checked"] == "LiteRT needs ai_edge_litert: pip install 'macaron_tf[lite]'"
-    assert f"| LiteRT fp32 | not checked: {row['not_checked']} |  |  |" in certificate_table([row])
+    monkeypatch.setattr(certificate, "OnnxNetwork", missing)
+    write = lambda _, folder: (folder / "onnx").mkdir(parents=True)  # noqa: E731
+    monkeypatch.setitem(saved_model.WRITERS, "onnx", write)
+    _, row = record_of(classifier.export(tmp_path, formats=["onnx"]))["certificate"]
+    assert row["not_checked"].startswith("ONNX Runtime needs onnxruntime: pip install")
+    assert f"| ONNX | not checked: {row['not_checked']} |  |  |" in certificate_table([row])
+
+
+def test_examples_that_do_not_fit_are_refused_before_anything_is_written(classifier, tmp_path):
+    table = tmp_path / "other.tsv"
+    table.write_text("text\tlabel\na b c\tperhaps\n")
+    given = {"path": tmp_path / "out", "check": f"tsv:{table}"}
+    refuses("other.tsv, line 2: 'perhaps'", classifier.export, **given)
+    refuses("has no score on labelled examples", MODELS["writes"]().export, **given)
+    assert not given["path"].exists()
+
+
+def timed(monkeypatch, *pairs) -> tuple[list[dict], LiteNetwork]:
+    """`break_even` for a LiteRT and a graph that take these milliseconds, a pair for each size."""
+    clock, costs, lite = [0.0], {}, types.SimpleNamespace(most_rows=4)
+    costs = dict(zip(certificate.ROWS, pairs, strict=False))
+
+    def spend(milliseconds: float) -> dict:
+        clock[0] += milliseconds / 1000
+        return {}
+
+    small = types.SimpleNamespace(answer=lambda rows: spend(costs[rows][0]))
+    model = types.SimpleNamespace(run=lambda _, rows: spend(costs[rows][1]))
+    monkeypatch.setattr(certificate, "LiteModel", lambda *_: small)
+    monkeypatch.setattr(certificate.time, "perf_counter", lambda: clock[0])
+    return break_even(model, lite, lambda rows: rows), lite
+
+
+@pytest.mark.parametrize(
+    ("pairs", "most", "said"),
+    [
+        ([(2, 1)], 0, "The graph answers all requests: 1 row takes 2 ms in LiteRT and 1 ms"),
+        ([(1, 4), (2, 4), (4, 3)], 2, "up to 2 rows: 2 take 2 ms in LiteRT and 4 ms in the graph"),
+        ([(1, 2)] * 7, 64, "up to 64 rows: 1 ms in LiteRT and 2 ms in the graph"),
+    ],
+)
+def test_litert_takes_as_many_rows_as_it_answers_faster(pairs, most, said, monkeypatch):
+    measured, lite = timed(monkeypatch, *pairs)
+    assert lite.most_rows == most and len(measured) == len(pairs)
+    record = {"certificate": [], "lite": {"measured": measured}}
+    assert said in certificate.certificate_text(record)
+
+
+def test_a_network_that_fails_is_no_text_that_is_refused(classifier, tmp_path, monkeypatch):
+    def fails(*_, **__):
+        return tf.gather(tf.zeros([2]), [5])
+
+    monkeypatch.setattr(type(classifier.task), "compute", fails)
+    refuses("the network does not compute: .*indices", classifier.export, tmp_path / "out")
 
 
 def test_the_command_shows_the_table(classifier, tmp_path, capsys):

@@ -11,6 +11,7 @@ import tensorflow as tf
 from export.server.servable import Servable
 from macaron_tf.engines.lite import NETWORK, RECORD, LiteNetwork
 from macaron_tf.engines.lite_writer import write_lite
+from macaron_tf.engines.networks import TaskNetwork
 from macaron_tf.models import (
     CausalClassifier,
     Elmo,
@@ -114,12 +115,16 @@ def classifier() -> Pretrained:
 
 @pytest.fixture(scope="module")
 def version(classifier, tmp_path_factory):
-    """A version with a network in int8."""
-    return classifier.export(tmp_path_factory.mktemp("served"), lite="int8")
+    """A version with a network in int8, scored on labels that are the network's but for one."""
+    folder = tmp_path_factory.mktemp("served")
+    rows = [f"{text}\t{classifier.predict(text)['label']}\n" for text in TEXTS[1:4]]
+    rows += ["a\t" + ("no" if rows[0].endswith("yes\n") else "yes") + "\n"]
+    (folder / "dev.tsv").write_text("text\tlabel\n" + "".join(rows))
+    return classifier.export(folder / "out", lite="int8", check=f"tsv:{folder}/dev.tsv")
 
 
 def test_int8_is_near_and_smaller(classifier, version, tmp_path):
-    write_lite(classifier.task, tmp_path, "fp32")
+    write_lite(TaskNetwork(classifier.task), tmp_path, "fp32")
     sizes = [len((place / NETWORK).read_bytes()) for place in (tmp_path, version / "assets.extra")]
     weights = 4 * classifier.network.count_params()
     assert weights < sizes[0] < 2 * weights  # all lengths share them
@@ -181,5 +186,22 @@ def test_damaged_files_and_other_networks_are_refused(version, tmp_path):
 
 def test_the_record_says_what_was_written(version):
     record = json.loads((version / "assets.extra" / "export.json").read_text())
-    assert record["lite"]["kind"] == "int8"
-    assert record["lite"]["lengths"] == [8, LENGTH]
+    lite = record["lite"]
+    assert lite["kind"] == "int8" and lite["lengths"] == [8, LENGTH]
+    faster = [row["rows"] for row in lite["measured"] if row["lite"] < row["graph"]]
+    assert lite["rows"] == max(faster) == LiteNetwork(version / "assets.extra").most_rows
+
+
+def test_each_file_is_scored_on_labelled_examples(version):
+    record = json.loads((version / "assets.extra" / "export.json").read_text())
+    found = [row["metrics"]["accuracy"] for row in (*record["certificate"], record["check"])]
+    assert found == [0.75] * 3 and record["check"]["examples"] == 4
+    card = (version / "README.md").read_text()
+    assert card.count("| accuracy 0.7500") == 2 and "4 examples of tsv:" in card
+
+
+def test_native_notes_are_no_part_of_the_screen(classifier, capfd):
+    with_lite = classifier.with_lite()
+    capfd.readouterr()
+    with_lite.predict("a")
+    assert capfd.readouterr().err == ""

@@ -1,0 +1,73 @@
+"""A task's own score on labelled examples, of its network and of the same network elsewhere."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from macaron_tf.data.batches import ExampleBatches
+from macaron_tf.data.sources.names import Source
+from macaron_tf.data.sources.tfds import Tfds
+from macaron_tf.engines.lite import LiteNetwork
+from macaron_tf.engines.networks import OpenedNetwork
+from macaron_tf.errors import UserError
+from macaron_tf.tasks.base import TaskKind
+from macaron_tf.tasks.labelled import LabelledTask
+from macaron_tf.tasks.sets import SetOutputs
+
+_TOGETHER = 32  # examples in a batch
+
+
+class Accuracy:
+    """Labelled examples, on which a task's network is scored in several engines.
+
+    Args:
+        source: of the examples, as `finetune evaluate --source` takes it. A set of TensorFlow
+            Datasets gives the task's development set; a file without {split} is read whole.
+
+    Raises:
+        UserError: the task has no score, or the examples do not fit it.
+    """
+
+    def __init__(self, task: TaskKind, source: str):
+        if not isinstance(task, LabelledTask):
+            raise UserError(
+                f"--check {source}: a {task.name} has no score on labelled examples: leave it out"
+            )
+        splits = task.task.validation_splits if Source.of(source).has_splits else ("train",)
+        self._task, self._source = task, source
+        self._examples = task.read(splits[0], Tfds(), source)
+        encoded = task.encoded(task.vocabulary, self._examples, task.limits)
+        self._encoded, self._data = encoded, ExampleBatches(encoded, _TOGETHER)
+        self._exact: np.ndarray | None = None  # the network's own outputs
+
+    def facts(self) -> dict[str, Any]:
+        """The source, and the number of its examples."""
+        return {"source": self._source, "examples": len(self._examples)}
+
+    def of_network(self) -> dict[str, float]:
+        """The metrics of the network as it is now."""
+        outputs = SetOutputs(self._task, _TOGETHER)
+        self._exact = outputs.logits(self._data)
+        return self._measured(self._exact)
+
+    def of_engine(self, opened: OpenedNetwork) -> dict[str, float]:
+        """The metrics of an opened network; rows too long for LiteRT count as the graph's."""
+        logits = self._exact.copy()
+        for numbers, rows in self._rows(opened):
+            found = opened.compute(rows)
+            logits[(numbers, *map(slice, found.shape[1:]))] = found
+        return self._measured(logits)
+
+    def _rows(self, opened: OpenedNetwork) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
+        """The examples' numbers `(B,)` and rows, those that the engine takes."""
+        for numbers, batch in SetOutputs(self._task, _TOGETHER).batches(self._data):
+            taken = numbers >= 0
+            if isinstance(opened, LiteNetwork):
+                taken &= opened.fits(batch)
+            if taken.any():
+                yield numbers[taken], {name: ids[taken] for name, ids in batch.items()}
+
+    def _measured(self, logits: np.ndarray) -> dict[str, float]:
+        task, examples = self._task, self._examples
+        return task.measure(task.outputs(logits, self._encoded, examples, task.limits), examples)
