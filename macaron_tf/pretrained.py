@@ -58,8 +58,9 @@ class Pretrained:
 
     Attributes:
         network: of a run, as it was trained; of another library's model, a network of this library
-            with the same outputs: for encoders a `PretrainingEncoder`, with its head
-            `sentence_pair` where the weights have that head and a pooler.
+            with the same outputs: of a task that class's, as in a run; of other encoders a
+            `PretrainingEncoder`, with its head `sentence_pair` where the weights have that head and
+            a pooler.
         model: the catalog's name of the model that it varies; "" = chosen by its configuration.
         objective: name of its pre-training objective; None = another training. For a
             `LanguageModel` None becomes "causal_language".
@@ -314,8 +315,8 @@ class Pretrained:
         classifier = EncoderClassifier(config, num_classes, head_dropout)
         classifier.build()
         classifier.encoder.set_weights(self.encoder.get_weights())
-        if self.pooler:
-            classifier.pooler.set_weights(self.pooler.get_weights())
+        if pooler := self.network.pooler or self.pooler:
+            classifier.pooler.set_weights(pooler.get_weights())
         return classifier
 
     def fine_tune(

@@ -1,9 +1,10 @@
 """Foreign weights: other libraries' models and vocabularies, read into ours.
 
 `arrays` reads settings and arrays, and brings these into our variables by a table of names. The
-tables, one for each family: `encoders` (BERT, RoBERTa, XLM-R, ALBERT, ELECTRA and XLM of Hugging
-Face, sentence-transformers), `language_models` (GPT, GPT-2, XLNet), `encoder_decoders` (T5, BART,
-MarianMT), `keras_models` (KerasHub, Model Garden).
+tables, one for each family: `encoders` (BERT and its relatives of Hugging Face,
+sentence-transformers), `language_models` (GPT, GPT-2, XLNet), `encoder_decoders` (T5, BART,
+MarianMT, Pegasus), `keras_models` (KerasHub, Model Garden). `task_heads` reads and writes the
+layers for a task over them.
 
 All raise a UserError that names the file, setting or weight where a file is missing or damaged, or
 where a part of theirs has no place in ours.

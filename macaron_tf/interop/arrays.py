@@ -371,6 +371,30 @@ def _value(path: str, arrays: Arrays, table: Table) -> np.ndarray:
     return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
 
 
+@dataclasses.dataclass(frozen=True)
+class TaskHead:
+    """A family's model for a task, the body with layers over it.
+
+    Attributes:
+        ending: of its class's name.
+        pipeline: the task as the hub calls it.
+        table: the layers over the body.
+        pooled: whether the body has its pooler.
+        activation: of the layer before the last, where there is one.
+        activation_field: the setting of theirs that names the activation, which is `activation`
+            where it is missing; "" = they have no other.
+        settings: further settings of theirs, with which the head computes what ours does.
+    """
+
+    ending: str
+    pipeline: str
+    table: Table
+    pooled: bool = False
+    activation: str = "tanh"
+    activation_field: str = ""
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Family:
     """The models of one `model_type` of Hugging Face, or of another library.
@@ -391,6 +415,9 @@ class Family:
         body: how the names of weights begin that must be read.
         repeated: ends of names that do not count.
         starts: of language models, whether a text begins behind a token of its own.
+        classes: how the names of its classes begin.
+        tasks: its models for tasks that ours learn too, by our class.
+        head_dropout: their setting for the dropout in a task's head.
     """
 
     name: str
@@ -407,6 +434,9 @@ class Family:
     body: tuple[str, ...] = ()
     repeated: tuple[str, ...] = ()
     starts: bool = True
+    classes: str = ""
+    tasks: Mapping[type, TaskHead] = dataclasses.field(default_factory=dict)
+    head_dropout: str = "classifier_dropout"
 
     def read_settings(self, config: ForeignConfig) -> dict[str, Any]:
         """Our settings; a UserError where theirs have no place in our model."""
@@ -438,12 +468,12 @@ class Family:
         return tuple(unread)
 
 
-def built(model: type[keras.Model], settings: Mapping, *arguments) -> keras.Model:
+def built(model: type[keras.Model], settings: Mapping, *arguments, **options) -> keras.Model:
     """Our model of another one's `settings`; a UserError where these are out of our range."""
     try:
         config = (EncoderDecoderConfig if model is EncoderDecoder else EncoderConfig)(**settings)
     except ValueError as error:
         raise UserError(f"the model's settings do not fit ours: {error}.") from None
-    network = model(config, *arguments)
+    network = model(config, *arguments, **options)
     network.build()
     return network

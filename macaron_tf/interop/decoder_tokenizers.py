@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from macaron_tf.errors import UserError
 from macaron_tf.interop.arrays import json_bytes
 from macaron_tf.interop.tokenizer_files import (
     ANY_LENGTH,
@@ -39,8 +40,16 @@ def language_tokenizer(
     Args:
         ids: `(V',)` int, their id for each of ours, -1 for none.
         starts: whether a text begins with [CLS].
-        ends: whether a text ends with [SEP], as for a classifier.
+        ends: whether a text ends with [MASK], as for a classifier.
+
+    Raises:
+        UserError: a classifier's texts have special pieces that GPT's tokenizer has not.
     """
+    if isinstance(vocabulary, CharacterPairVocabulary) and ends:
+        raise UserError(
+            "a classifier reads [CLS] before a text and [MASK] behind it, for which GPT's own "
+            "tokenizer has no pieces: save it in this library's own format, or export a SavedModel"
+        )
     if isinstance(vocabulary, CharacterPairVocabulary):
         return _gpt(vocabulary, ids, max_length)
     if (ids < 0).any():  # a GPT-2 that was read: rows without special pieces
@@ -49,10 +58,12 @@ def language_tokenizer(
         nothing = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False}
         special = dict.fromkeys(fields, _END)
         files = merged_files(vocabulary, names, special, ids, max_length, processor=nothing)
-        return _changed(files, {}, {"cls_token": None, "sep_token": None})
+        return changed(files, {}, {"cls_token": None, "sep_token": None})
     files = tokenizer_files(vocabulary, ids, max_length=max_length, segments=False)
-    after = ["sep_token"] if ends else []
-    return _rows(files, before=["cls_token"] if starts else [], after=after)
+    before = ["cls_token"] if starts or ends else []
+    if ends:
+        return _rows(files, before, after=["mask_token"], between=["sep_token"])
+    return _rows(files, before, after=[])
 
 
 def sequence_tokenizer(
@@ -85,17 +96,27 @@ def sequence_tokenizer(
     added = json.loads(files["tokenizer.json"])["added_tokens"]
     added += [added_token(n, name, special=True) for name, n in names.items()]
     added.sort(key=lambda token: token["id"])
-    return _changed(files, {"added_tokens": added}, {"additional_special_tokens": [*names]})
+    return changed(files, {"added_tokens": added}, {"additional_special_tokens": [*names]})
 
 
 def padded_with_start(files: dict[str, bytes]) -> dict[str, bytes]:
     """The files with the piece that begins an answer as padding."""
     start = json.loads(files["tokenizer_config.json"])["bos_token"]
-    return _changed(files, {}, {"pad_token": start})
+    return changed(files, {}, {"pad_token": start})
 
 
-def _rows(files: dict[str, bytes], before: Sequence[str], after: Sequence[str]) -> dict[str, bytes]:
-    """An encoder's files with other special pieces before and after each text, given by field."""
+def _rows(
+    files: dict[str, bytes],
+    before: Sequence[str],
+    after: Sequence[str],
+    between: Sequence[str] | None = None,
+) -> dict[str, bytes]:
+    """An encoder's files with other special pieces before and after each text, given by field.
+
+    Args:
+        between: those between two texts; None = those after the first and before the second.
+    """
+    between = (*after, *before) if between is None else between
     config, whole = (
         json.loads(files[name]) for name in ("tokenizer_config.json", "tokenizer.json")
     )
@@ -105,22 +126,22 @@ def _rows(files: dict[str, bytes], before: Sequence[str], after: Sequence[str]) 
     def piece(field: str) -> dict[str, Any]:
         return {"SpecialToken": {"id": config[field], "type_id": 0}}
 
-    def text(name: str) -> list[dict[str, Any]]:
-        own = {"Sequence": {"id": name, "type_id": 0}}
-        return [*map(piece, before), own, *map(piece, after)]
+    def text(name: str) -> dict[str, Any]:
+        return {"Sequence": {"id": name, "type_id": 0}}
 
-    used = {config[field] for field in (*before, *after)}
+    start, end = [*map(piece, before)], [*map(piece, after)]
+    used = {config[field] for field in (*before, *between, *after)}
     special = {name: {"id": name, "ids": [numbers[name]], "tokens": [name]} for name in used}
     processor = {
         "type": "TemplateProcessing",
-        "single": text("A"),
-        "pair": [*text("A"), *text("B")],
+        "single": [*start, text("A"), *end],
+        "pair": [*start, text("A"), *map(piece, between), text("B"), *end],
         "special_tokens": special,
     }
-    return _changed(files, {"post_processor": processor}, ends)
+    return changed(files, {"post_processor": processor}, ends)
 
 
-def _changed(
+def changed(
     files: dict[str, bytes], whole: dict[str, Any], config: dict[str, Any]
 ) -> dict[str, bytes]:
     """The files with fields changed; None removes a field.

@@ -1,4 +1,4 @@
-"""BERT, RoBERTa, XLM-R, ALBERT, ELECTRA and XLM of Hugging Face, and sentence-transformers.
+"""BERT and its relatives in Hugging Face: see `FAMILIES`; and sentence-transformers.
 
 Each family is a table of names. KerasHub's and Model Garden's BERT have theirs in `keras_models`
 and come through `import_encoder` too.
@@ -20,6 +20,7 @@ from macaron_tf.interop.arrays import (
     ForeignConfig,
     Raw,
     Table,
+    TaskHead,
     assign_weights,
     built,
     check_files,
@@ -29,6 +30,7 @@ from macaron_tf.interop.arrays import (
     transformer_layer,
 )
 from macaron_tf.interop.own_layers import OWN_TABLE, own_code, own_fields, own_settings
+from macaron_tf.interop.task_heads import ReadHead, find_head
 from macaron_tf.interop.vocabularies import read_vocabulary, read_xlm_vocabulary
 from macaron_tf.layers.heads import Pooler
 from macaron_tf.layers.language_heads import ReplacedTokenHead
@@ -44,34 +46,13 @@ from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import PieceVocabulary
 
 
-@dataclasses.dataclass(frozen=True)
-class TaskHead:
-    """A family's model for a task, the body with layers over it.
-
-    Attributes:
-        ending: of its class's name.
-        pipeline: the task as the hub calls it.
-        table: the layers over the body.
-        pooled: whether the body has its pooler.
-        settings: of theirs, with which the head computes what ours does.
-    """
-
-    ending: str
-    pipeline: str
-    table: Table
-    pooled: bool = False
-    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EncoderFamily(Family):
     """A family of encoders; None or empty for parts that it has not.
 
     Attributes:
-        classes: how the names of its classes begin.
         heads: the layers over the body that score tokens and pairs of texts; a model may lack any
             of them, and of `table` the pooler.
-        tasks: its models for tasks that ours learn too, by our class.
         code: the Python files, by name, that a folder holds for `trust_remote_code=True`.
         masked_class: ending of the class that scores masked tokens.
         positions, segments: arrays of Hugging Face, both read before the table is.
@@ -83,9 +64,7 @@ class EncoderFamily(Family):
         positions_from_padding: whether the first position is the one after the padding's id.
     """
 
-    classes: str = ""
     heads: Table = dataclasses.field(default_factory=dict)
-    tasks: Mapping[type, TaskHead] = dataclasses.field(default_factory=dict)
     code: Callable[[], dict[str, bytes]] = dict
     masked_class: str = "ForMaskedLM"
     positions: str = ""
@@ -103,6 +82,7 @@ def import_encoder(
     settings: Mapping[str, Any],
     vocabulary: PieceVocabulary | None,
     ids: np.ndarray | None = None,
+    found: ReadHead | None = None,
 ) -> Pretrained:
     """Makes our encoder of another library's.
 
@@ -111,6 +91,7 @@ def import_encoder(
             rows of the table beyond it are left out, since no text reaches them.
         vocabulary: theirs; None keeps all rows.
         ids: their id for each of ours, where they differ.
+        found: the head of the task that it was trained for.
     """
     tokens = arrays.array(*family.tokens)  # (V', E)
     size, pieces = -(-len(tokens) // 8) * 8, 0
@@ -119,6 +100,10 @@ def import_encoder(
         say_spare_rows(tokens, pieces)
     kept = np.arange(max(min(len(tokens), size), pieces)) if ids is None else ids
     table = {**family.table, **family.heads, "tokens/table": rows(kept, size)(tokens)}
+    if found:
+        network = built(found.kind, {"vocab_size": size, **settings}, **found.options)
+        assign_weights(network, arrays, {**table, **found.head.table})
+        return Pretrained(network, "bert_base", None, vocabulary, ids, **found.fields)
     bias = next(filter(arrays.has, family.bias), None)
     if bias:
         table["masked_language/bias"] = Raw(bias, transform=rows(kept, size, UNUSED_TOKEN_BIAS))
@@ -252,6 +237,57 @@ _ROBERTA = dataclasses.replace(
     padding=1,
     positions_from_padding=True,
 )
+_DISTILBERT = EncoderFamily(
+    name="DistilBERT",
+    classes="DistilBert",
+    prefix="distilbert.",
+    body=("embeddings.", "transformer."),
+    tokens=("embeddings.word_embeddings.weight",),
+    table={
+        "embeddings/norm": "embeddings.LayerNorm",
+        **transformer_layer(
+            "transformer.layer.{}.",
+            [f"attention.{part}_lin" for part in ("q", "k", "v", "out")],
+            "sa_layer_norm",
+            ["ffn.lin1", "ffn.lin2"],
+            "output_layer_norm",
+        ),
+    },
+    heads={
+        "masked_language/dense": "vocab_transform",
+        "masked_language/norm": "vocab_layer_norm",
+    },
+    tasks={
+        **{
+            kind: dataclasses.replace(
+                _BERT.tasks[kind],
+                table={"pooler/dense": "pre_classifier", **_LINEAR},
+                pooled=False,
+                activation="relu",
+            )
+            for kind in (EncoderClassifier, EncoderChooser)
+        },
+        EncoderTagger: _TAGGER,
+        EncoderSpanReader: _READER,
+    },
+    bias=("vocab_projector.bias",),
+    positions="embeddings.position_embeddings.weight",
+    head_dropout="seq_classif_dropout",
+    output="vocab_projector.weight",
+    settings={
+        "hidden_dim": ("dim", 768),
+        "feed_forward_dim": ("hidden_dim", 3072),
+        "num_heads": ("n_heads", 12),
+        "num_layers": ("n_layers", 6),
+        "max_length": ("max_position_embeddings", 512),
+        "dropout": ("dropout", 0.1),
+        "attention_dropout": ("attention_dropout", 0.1),
+        "initializer_range": ("initializer_range", 0.02),
+        "activation": ("activation", "gelu", ACTIVATIONS),
+    },
+    fixed={"num_segments": 0},
+    required={"tie_word_embeddings": True},
+)
 _ALBERT = dataclasses.replace(
     _BERT,
     name="ALBERT",
@@ -271,6 +307,7 @@ _ALBERT = dataclasses.replace(
     },
     heads={**head_table("predictions."), "sentence_pair/dense": "sop_classifier.classifier"},
     bias=("predictions.bias", "predictions.decoder.bias"),
+    head_dropout="classifier_dropout_prob",
     output="predictions.decoder.weight",
     settings={
         **SETTINGS,
@@ -301,13 +338,16 @@ _ELECTRA = dataclasses.replace(
         "replaced_token/dense": "discriminator_predictions.dense",
         "replaced_token/answer": "discriminator_predictions.dense_prediction",
     },
-    # Its classifier has a GELU where ours, as BERT's, has tanh.
     tasks={
+        EncoderClassifier: dataclasses.replace(
+            _ROBERTA.tasks[EncoderClassifier], activation="gelu"
+        ),
         EncoderChooser: TaskHead(
             "ForMultipleChoice",
             "multiple-choice",
             {"pooler/dense": "sequence_summary.summary", "head/dense": "classifier"},
-            settings={"summary_activation": "tanh"},
+            activation="gelu",
+            activation_field="summary_activation",
         ),
         EncoderTagger: _TAGGER,
         EncoderSpanReader: _READER,
@@ -398,6 +438,7 @@ _OWN = EncoderFamily(
 # By model_type.
 FAMILIES: Mapping[str, EncoderFamily] = {
     "bert": _BERT,
+    "distilbert": _DISTILBERT,
     "roberta": _ROBERTA,
     "xlm-roberta": dataclasses.replace(_ROBERTA, name="XLM-R", classes="XLMRoberta"),
     "albert": _ALBERT,
@@ -410,8 +451,9 @@ FAMILIES: Mapping[str, EncoderFamily] = {
 def read_encoder(directory: str | pathlib.Path, lower_case: bool | None = None) -> Pretrained:
     """Reads an encoder as `save_pretrained` writes it, with the heads that it has.
 
-    BERT, RoBERTa, XLM-R, ALBERT, ELECTRA (a generator or a discriminator) and XLM, which without
-    the tokenizer's files comes with `ids` and no vocabulary.
+    BERT, DistilBERT, RoBERTa, XLM-R, ALBERT, ELECTRA (a generator or a discriminator) and XLM,
+    which without the tokenizer's files comes with `ids` and no vocabulary. A classifier, tagger,
+    chooser or reader of spans is one here too, see `task_heads`.
 
     Args:
         directory: holds `config.json`, `model.safetensors` or `pytorch_model.bin` (which need the
@@ -420,7 +462,8 @@ def read_encoder(directory: str | pathlib.Path, lower_case: bool | None = None) 
         lower_case: whether text is lower-cased, for a WordPiece directory that does not say so.
     """
     directory = pathlib.Path(directory)
-    if (directory / "modules.json").is_file():  # early ones keep the model in 0_Transformer
+    pooled = (directory / "modules.json").is_file()
+    if pooled:  # early ones keep the model in 0_Transformer
         directory /= _modules(directory)[0]["path"]
     config = ForeignConfig.of_directory(directory, FAMILIES)
     family = FAMILIES[config.get("model_type")]
@@ -461,7 +504,8 @@ def read_encoder(directory: str | pathlib.Path, lower_case: bool | None = None) 
     # Kept beside the weights by some versions: the positions 0, 1, 2, ... and a row of zeros.
     repeated = (*family.bias, "position_ids", "token_type_ids")
     family = dataclasses.replace(family, table=table, repeated=repeated)
-    encoder = import_encoder(arrays, family, settings, vocabulary, ids)
+    found = None if pooled else find_head(family, config, arrays, settings)
+    encoder = import_encoder(arrays, family, settings, vocabulary, ids, found)
     spoken = languages if settings.get("num_languages") else ()
     return dataclasses.replace(encoder, unread=family.check_rest(arrays), languages=spoken)
 

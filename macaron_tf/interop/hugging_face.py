@@ -8,6 +8,7 @@ from etils import epath
 
 from macaron_tf.errors import UserError, needed
 from macaron_tf.interop.arrays import json_bytes
+from macaron_tf.interop.language_models import XLNET
 from macaron_tf.interop.write_encoder_decoders import sequence_folder
 from macaron_tf.interop.write_encoders import ENCODERS, encoder_folder
 from macaron_tf.interop.write_language_models import (
@@ -40,6 +41,8 @@ def hugging_face_folder(model: Pretrained) -> HuggingFaceFolder:
         UserError: a part or a setting has no place in any of Hugging Face's models.
     """
     model.require_floats()
+    if type(model.network) in XLNET.tasks and model.config.positions == XLNET.fixed["positions"]:
+        return two_stream_folder(model)
     for networks, config, make in _FOLDERS:
         if isinstance(model.network, networks) and isinstance(model.config, config):
             return make(model)

@@ -19,17 +19,27 @@ from macaron_tf.interop.arrays import (
     ForeignConfig,
     Raw,
     Table,
+    TaskHead,
     assign_weights,
     built,
     rows,
     say_spare_rows,
     transformer_layer,
 )
+from macaron_tf.interop.task_heads import ReadHead, find_head
 from macaron_tf.interop.vocabularies import read_language_vocabulary, read_vocabulary
 from macaron_tf.layers.heads import Pooler
 from macaron_tf.models.language_model import LanguageModel
 from macaron_tf.models.segment_memory import TwoStreamModel
+from macaron_tf.models.tasks import (
+    CausalClassifier,
+    EncoderChooser,
+    EncoderClassifier,
+    EncoderSpanReader,
+    EncoderTagger,
+)
 from macaron_tf.pretrained import Pretrained
+from macaron_tf.special_ids import PAD
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.byte_pairs import CLS, SEP, SPECIAL
 
@@ -46,8 +56,10 @@ _LAYERS = transformer_layer(
 # GPT's "gelu" is the tanh form.
 _GPT_ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
 _CAUSAL = {"causal": True, "num_segments": 0, "embedding_norm": False, "output_bias": True}
+_SCORE = Raw("score.weight", transform=np.transpose, inverse=np.transpose)
 _GPT2 = Family(
     name="GPT-2",
+    classes="GPT2",
     tokens=("wte.weight",),
     table={"embeddings/positions": "wpe", "stack/final_norm": "ln_f", **_LAYERS},
     settings={
@@ -77,12 +89,19 @@ _GPT2 = Family(
     body=("h.",),
     # Kept beside the weights by some versions: the causal mask, and the score of hidden positions.
     repeated=(".attn.bias", ".attn.masked_bias"),
+    # A layer without a bias.
+    tasks={
+        CausalClassifier: TaskHead(
+            "ForSequenceClassification", "text-classification", {"head/dense/kernel": _SCORE}
+        )
+    },
 )
 # By model_type.
 LANGUAGE_FAMILIES: Mapping[str, Family] = {
     "openai-gpt": dataclasses.replace(
         _GPT2,
         name="GPT",
+        classes="OpenAIGPT",
         tokens=("tokens_embed.weight",),
         table={"embeddings/positions": "positions_embed", **_LAYERS},
         settings={**_GPT2.settings, "activation": ("afn", "gelu", _GPT_ACTIVATIONS)},
@@ -95,7 +114,7 @@ LANGUAGE_FAMILIES: Mapping[str, Family] = {
 
 
 def read_language_model(directory: str | pathlib.Path) -> Pretrained:
-    """Reads a GPT or GPT-2 as `save_pretrained` writes it.
+    """Reads a GPT or GPT-2 as `save_pretrained` writes it, or a classifier over one.
 
     The first five of our ids are the special ones. GPT-2's end of a text is our [SEP], and our
     [CLS], before a text, is embedded as it is too; GPT has neither. Ids that are not theirs are
@@ -114,7 +133,9 @@ def read_language_model(directory: str | pathlib.Path) -> Pretrained:
     if family.starts or any((directory / n).is_file() for n in ("vocab.json", "tokenizer.json")):
         vocabulary, ids, starts = read_language_vocabulary(directory, family.starts)
         family = dataclasses.replace(family, starts=starts)
-    return import_language_model(arrays, family, settings, vocabulary, ids)
+    # One that was written here has pieces of its own around a text.
+    found = find_head(family, config, arrays, settings, special=bool(ids[PAD] >= 0))
+    return import_language_model(arrays, family, settings, vocabulary, ids, found)
 
 
 def import_language_model(
@@ -123,12 +144,14 @@ def import_language_model(
     settings: Mapping[str, Any],
     vocabulary: PieceVocabulary | None,
     ids: np.ndarray,
+    found: ReadHead | None = None,
 ) -> Pretrained:
     """Makes our language model of another library's; see `read_language_model`.
 
     Args:
         settings: fields of the `EncoderConfig` but for `vocab_size`.
         ids: their id for each of ours, -1 for none.
+        found: the head of the task that it was trained for.
     """
     tokens = arrays.array(*family.tokens)  # (V', D)
     say_spare_rows(tokens, len(np.unique(ids[ids >= 0])))
@@ -143,11 +166,17 @@ def import_language_model(
         "tokens/table": rows(ids, size)(tokens),
         "language_head/bias": bias,
     }
-    network = built(LanguageModel, {**settings, "vocab_size": size})
+    kind, options, fields = LanguageModel, {}, {}
+    if found:
+        kind, options, fields = found.kind, found.options, found.fields
+        bias = {"head/dense/bias": np.zeros(found.options["num_classes"], "float32")}
+        table |= {**found.head.table, **bias}
+    network = built(kind, {**settings, "vocab_size": size}, **options)
     assign_weights(network, arrays, table)
+    objective = None if found else "causal_language"
     unread = family.check_rest(arrays)
     return Pretrained(
-        network, "gpt2_base", "causal_language", vocabulary, ids, unread, starts=family.starts
+        network, "gpt2_base", objective, vocabulary, ids, unread, starts=family.starts, **fields
     )
 
 
@@ -199,8 +228,11 @@ def xlnet_attention(heads: int) -> Table:
     }
 
 
+_XLNET_POOLED = {"pooler/dense": _XLNET_SUMMARY, "head/dense": "logits_proj"}
+_XLNET_SUMMARIZED = {"table": _XLNET_POOLED, "activation_field": "summary_activation"}
 XLNET = Family(
     name="XLNet",
+    classes="XLNet",
     tokens=("word_embedding.weight",),
     table={
         "query_vector": Raw("mask_emb", transform=np.ravel),
@@ -242,11 +274,24 @@ XLNET = Family(
     prefix="transformer.",
     output="lm_loss.weight",
     body=("layer.",),
+    tasks={
+        EncoderClassifier: TaskHead(
+            "ForSequenceClassification", "text-classification", **_XLNET_SUMMARIZED
+        ),
+        EncoderChooser: TaskHead("ForMultipleChoice", "multiple-choice", **_XLNET_SUMMARIZED),
+        EncoderTagger: TaskHead(
+            "ForTokenClassification", "token-classification", {"head/dense": "classifier"}
+        ),
+        EncoderSpanReader: TaskHead(
+            "ForQuestionAnsweringSimple", "question-answering", {"head/dense": "qa_outputs"}
+        ),
+    },
+    head_dropout="summary_last_dropout",
 )
 
 
 def read_xlnet(directory: str | pathlib.Path) -> Pretrained:
-    """Reads an XLNet as `save_pretrained` writes it, with its head over tokens if there is one.
+    """Reads an XLNet as `save_pretrained` writes it, with its head over tokens or a task's.
 
     Its vocabulary's rows end with [CLS], and its pooler, a classifier's, reads that [CLS].
 
@@ -275,13 +320,21 @@ def read_xlnet(directory: str | pathlib.Path) -> Pretrained:
                 "its special ones at other ids: it is another model's vocabulary."
             )
     size = -(-len(tokens) // 8) * 8
-    memory_length = config.get("mem_len") or 384  # positions; some files leave it out
-    network = built(TwoStreamModel, {**settings, "vocab_size": size}, memory_length)
     table = {
         **XLNET.table,
         "tokens/table": rows(ids, size)(tokens),
         "language_head/bias": Raw("lm_loss.bias", transform=rows(ids, size, UNUSED_TOKEN_BIAS)),
     }
+    settings["vocab_size"] = size
+    if found := find_head(XLNET, config, arrays, settings):
+        if config.get("summary_type") != "first":
+            config.require({"summary_type": "last"})
+        network = built(found.kind, settings, **found.options)
+        assign_weights(network, arrays, {**table, **found.head.table})
+        unread = XLNET.check_rest(arrays)
+        return Pretrained(network, "xlnet_base", None, vocabulary, ids, unread, **found.fields)
+    memory_length = config.get("mem_len") or 384  # positions; some files leave it out
+    network = built(TwoStreamModel, settings, memory_length)
     has_head = arrays.has("lm_loss.bias")
     assign_weights(network, arrays, table, drawn=() if has_head else ("language_head",))
     pooler = None

@@ -99,8 +99,6 @@ def _plain(config: EncoderDecoderConfig) -> EncoderDecoderConfig:
     changes: dict[str, Any] = {"tied": True, "logits_bias": False}
     if config.positions == "sinusoidal":
         changes["position_layout"] = "concatenated"
-    if config.longest is None:
-        changes["max_length"] = EncoderDecoderConfig.max_length
     return dataclasses.replace(config, **changes)
 
 

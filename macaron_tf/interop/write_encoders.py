@@ -9,14 +9,13 @@ from typing import Any
 import keras
 import numpy as np
 
-from macaron_tf.interop.arrays import UNUSED_TOKEN_BIAS, Raw, Table, json_bytes
-from macaron_tf.interop.encoders import FAMILIES, EncoderFamily, TaskHead
+from macaron_tf.interop.arrays import UNUSED_TOKEN_BIAS, Raw, Table, TaskHead, json_bytes
+from macaron_tf.interop.encoders import FAMILIES, EncoderFamily
+from macaron_tf.interop.task_heads import head_fields, head_state, pooler_activation
 from macaron_tf.interop.tokenizer_files import tokenizer_files
 from macaron_tf.interop.writing import (
     HuggingFaceFolder,
     fitting,
-    label_fields,
-    label_names,
     layer_state,
     their_rows,
     written_settings,
@@ -41,7 +40,9 @@ TASKS = (EncoderClassifier, EncoderChooser, EncoderTagger, EncoderSpanReader)
 ENCODERS = (Encoder, PretrainingEncoder, GeneratorDiscriminator, SiameseEncoder, *TASKS)
 # The families to try, in order: first the one whose tokenizer is of the vocabulary's kind.
 _ORDERS = {
-    WordPieceVocabulary: ("bert", "electra", "albert", "roberta", "xlm", "macaron"),
+    WordPieceVocabulary: (
+        *("distilbert", "bert", "electra", "albert", "roberta", "xlm", "macaron"),
+    ),
     BytePairVocabulary: ("roberta", "bert", "electra", "albert", "xlm", "macaron"),
     SentencePieceVocabulary: ("xlm-roberta", "albert", "bert", "electra", "xlm", "macaron"),
     MosesPairVocabulary: ("xlm", "bert", "electra", "albert", "macaron"),
@@ -83,7 +84,10 @@ class _Encoder:
         if isinstance(network, GeneratorDiscriminator):
             self.replaced = network.replaced_token
         kind = next(kind for kind in _ORDERS if isinstance(vocabulary, kind))
-        families = {FAMILIES[name].name: name for name in _ORDERS[kind]}
+        names = [*_ORDERS[kind]]
+        if self._pooler and type(network) not in TASKS and "distilbert" in names:
+            names.remove("distilbert")  # it has no pooler
+        families = {FAMILIES[name].name: name for name in names}
         found = fitting([FAMILIES[name] for name in families.values()], self.config, self._lacks)
         self.family, self.model_type = found, families[found.name]
         self.head = self._head_of(found)
@@ -94,9 +98,13 @@ class _Encoder:
 
     def _lacks(self, family: EncoderFamily) -> str:
         """Names a part, not a setting, that a family has no place for; "" = there is none."""
-        if isinstance(self.network, TASKS) and type(self.network) not in family.tasks:
-            # Their head for this task has another activation, or a single matrix.
-            return f"the head of {type(self.network).__name__}, tanh(x W) and a matrix,"
+        kind = type(self.network)
+        if kind in TASKS and kind not in family.tasks:  # theirs is a single matrix
+            return f"the head of {kind.__name__}, an activation between two matrices,"
+        if kind in (EncoderClassifier, EncoderChooser):
+            head, activation = family.tasks[kind], pooler_activation(self.network)
+            if not head.activation_field and head.activation != activation:
+                return f"pooler_activation={activation!r}"
         if self.replaced and "replaced_token/dense" not in family.heads:
             return "a head over replaced tokens"
         if not self.masked:
@@ -177,7 +185,6 @@ class _Encoder:
             "vocab_size": int(self.ids.max()) + 1,
             "pad_token_id": pad,
             "dtype": "float32",
-            **self.head.settings,
         }
         if self.model.vocabulary:
             special = self.model.vocabulary
@@ -187,21 +194,9 @@ class _Encoder:
             fields |= {"pad_index": pad}
             if numbers := {name: n for n, name in enumerate(self.model.languages)}:
                 fields |= {"lang2id": numbers, "id2lang": {n: name for name, n in numbers.items()}}
-        return {**fields, **self._labels()}
-
-    def _labels(self) -> dict[str, Any]:
-        """The names of a head's classes."""
-        if not isinstance(self.network, EncoderClassifier | EncoderTagger):
-            return {}
-        fields = {"classifier_dropout": self.network.head.dropout}
-        if isinstance(self.network, EncoderTagger):
-            return {**fields, **label_names(self.model, self.network.head)}
-        return {**fields, **label_fields(self.model, self.network.head)}
-
-    @property
-    def _task(self) -> Mapping[str, Any]:
-        """The fields of the task that the model was fine-tuned for; {} = unknown."""
-        return self.model.labelled.get("task", {})
+        if isinstance(self.network, TASKS):
+            fields |= head_fields(self.model, family, type(self.network))
+        return fields
 
     def _state(self) -> dict[str, np.ndarray]:
         family, network, head = self.family, self.network, self.head
@@ -211,10 +206,7 @@ class _Encoder:
             state[prefix + family.segments] = np.zeros((1, self.config.embedding_width), "float32")
         outside: list[keras.layers.Layer] = []
         if isinstance(network, TASKS):
-            chooser = isinstance(network, EncoderChooser)
-            outside.append(network.classifier.head if chooser else network.head)
-            if "pooler/dense" in head.table:
-                outside.append(network.pooler)
+            state |= head_state(self.model, head.table)
         if head.pooled:
             pooler = self._pooler or _new_pooler(self.config)
             state |= layer_state(pooler, family.table, prefix)
@@ -225,13 +217,7 @@ class _Encoder:
             if head.pooled:
                 outside.append(network.sentence_pair)
         for layer in outside:
-            state |= layer_state(layer, {**self._table(), **family.heads, **head.table})
-        if isinstance(network, EncoderClassifier) and network.head.num_classes == 1:
-            # Our head computes (score - mean) / deviation, theirs the score.
-            name, task = head.table["head/dense"], self._task
-            state[f"{name}.weight"] = state[f"{name}.weight"] * task.get("deviation", 1.0)
-            bias = state[f"{name}.bias"] * task.get("deviation", 1.0) + task.get("mean", 0.0)
-            state[f"{name}.bias"] = bias.astype("float32")
+            state |= layer_state(layer, {**self._table(), **family.heads})
         return state
 
     def _table(self) -> Table:

@@ -8,13 +8,13 @@ import numpy as np
 
 from macaron_tf.errors import UserError
 from macaron_tf.interop.arrays import UNUSED_TOKEN_BIAS, Family, Raw, json_bytes
-from macaron_tf.interop.decoder_tokenizers import language_tokenizer
+from macaron_tf.interop.decoder_tokenizers import changed, language_tokenizer
 from macaron_tf.interop.language_models import LANGUAGE_FAMILIES, XLNET, xlnet_attention
+from macaron_tf.interop.task_heads import head_fields, head_state, unstandardized
 from macaron_tf.interop.tokenizer_files import tokenizer_files
 from macaron_tf.interop.writing import (
     HuggingFaceFolder,
     fitting,
-    label_fields,
     layer_state,
     their_rows,
     written_settings,
@@ -23,14 +23,11 @@ from macaron_tf.models.language_model import LanguageModel
 from macaron_tf.models.tasks import CausalClassifier
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.special_ids import BOS, EOS, PAD
+from macaron_tf.text.byte_pairs import SPECIAL
 
 LANGUAGE_MODELS = (LanguageModel, CausalClassifier)
-# By family: the prefix of class names, the model_type, and the norm before the scores.
-_KINDS = {
-    "GPT-2": ("GPT2", "gpt2", "ln_f"),
-    "GPT": ("OpenAIGPT", "openai-gpt", "h.{}.ln_2"),
-}
-_END = "ForSequenceClassification"
+# By family: the model_type, and the norm before the scores.
+_KINDS = {"GPT-2": ("gpt2", "ln_f"), "GPT": ("openai-gpt", "h.{}.ln_2")}
 
 
 def language_folder(model: Pretrained) -> HuggingFaceFolder:
@@ -49,7 +46,7 @@ def language_folder(model: Pretrained) -> HuggingFaceFolder:
     # A bias of scores is no misfit here: it may be zeros, as in a GPT-2 that was read.
     plain = dataclasses.replace(config, output_bias=True)
     family = fitting([*LANGUAGE_FAMILIES.values()], plain)
-    kind, model_type, _ = _KINDS[family.name]
+    model_type, _ = _KINDS[family.name]
     ids = _their_ids(model)
     roles = {"pad": PAD, "bos": BOS, "eos": EOS}
     if not model.starts:
@@ -67,12 +64,14 @@ def language_folder(model: Pretrained) -> HuggingFaceFolder:
     files, notes = {}, []
     if isinstance(network, CausalClassifier):
         _fold_head(model, state, family)
-        fields |= {"architectures": [kind + _END], **label_fields(model, network.head)}
-        pipeline = "text-classification"
-        notes.append("a row is [CLS], the text and [SEP], which the tokenizer adds")
+        head = family.tasks[CausalClassifier]
+        fields["architectures"] = [family.classes + head.ending]
+        fields |= head_fields(model, family, CausalClassifier)
+        pipeline = head.pipeline
+        notes.append("a row is [CLS], the text and [MASK], which the tokenizer adds")
     else:
         _check_bias(model, ids, family)
-        fields["architectures"] = [f"{kind}LMHeadModel"]
+        fields["architectures"] = [f"{family.classes}LMHeadModel"]
         pipeline = "text-generation"
         files["generation_config.json"] = json_bytes({**numbers, **_barred(model, ids)})
     tokenizer = {}
@@ -97,10 +96,10 @@ def language_folder(model: Pretrained) -> HuggingFaceFolder:
 
 
 def two_stream_folder(model: Pretrained) -> HuggingFaceFolder:
-    """The files of an XLNet, with its head over tokens if that was trained.
+    """The files of an XLNet, with its head over tokens if that was trained, or a task's.
 
     Args:
-        model: its network is a `TwoStreamModel`.
+        model: its network is a `TwoStreamModel`, or of a class in `XLNET.tasks`.
 
     Raises:
         UserError: a setting has no place in XLNet.
@@ -110,13 +109,15 @@ def two_stream_folder(model: Pretrained) -> HuggingFaceFolder:
     ids = model.ids
     if ids is None:
         ids = np.arange(vocabulary.pieces if vocabulary else config.vocab_size)
-    has_head = model.has_masked_language or bool(model.recipe)
+    task = XLNET.tasks.get(type(network))
+    has_head = not task and (model.has_masked_language or bool(model.recipe))
+    ending = task.ending if task else "LMHeadModel" if has_head else "Model"
     fields = {
         **written_settings(XLNET, config),
         "model_type": "xlnet",
-        "architectures": ["XLNetLMHeadModel" if has_head else "XLNetModel"],
+        "architectures": [XLNET.classes + ending],
         "vocab_size": int(ids.max()) + 1,
-        "mem_len": network.memory_length,
+        "mem_len": None if task else network.memory_length,
         "pad_token_id": int(ids[PAD]),
         "bos_token_id": int(ids[BOS]),
         "eos_token_id": int(ids[EOS]),
@@ -128,9 +129,14 @@ def two_stream_folder(model: Pretrained) -> HuggingFaceFolder:
         "tokens/table": Raw(XLNET.tokens[0], inverse=their_rows(ids)),
         "language_head/bias": Raw("lm_loss.bias", inverse=their_rows(ids, UNUSED_TOKEN_BIAS)),
     }
-    prefix = XLNET.prefix if has_head else ""
+    prefix = XLNET.prefix if task or has_head else ""
     state = layer_state(network.encoder, table, prefix)
-    vector = keras.ops.convert_to_numpy(network.query_vector).astype("float32")
+    vector = np.zeros(config.hidden_dim, "float32")
+    if task:
+        fields |= head_fields(model, XLNET, type(network))
+        state |= head_state(model, task.table)
+    else:
+        vector = keras.ops.convert_to_numpy(network.query_vector).astype("float32")
     state[f"{prefix}mask_emb"] = vector[None, None]  # (D,) -> (1, 1, D)
     if has_head:
         state |= layer_state(network.language_head, table)
@@ -138,17 +144,25 @@ def two_stream_folder(model: Pretrained) -> HuggingFaceFolder:
     if model.pooler:
         notes.append("the pooler is left out: XLNet has one in its classifiers alone")
     if vocabulary:
-        tokenizer = tokenizer_files(vocabulary, ids)
+        # Their summary is the last column's: rows are filled up in front.
+        tokenizer = changed(tokenizer_files(vocabulary, ids), {}, {"padding_side": "left"})
     else:
         notes.append("there is no tokenizer: the model has no vocabulary")
-    return HuggingFaceFolder(config=fields, state=state, tokenizer=tokenizer, notes=tuple(notes))
+    return HuggingFaceFolder(
+        config=fields,
+        state=state,
+        tokenizer=tokenizer,
+        pipeline=task.pipeline if task else "",
+        notes=tuple(notes),
+    )
 
 
 def _their_ids(model: Pretrained) -> np.ndarray:
     """Their id for each of ours.
 
     GPT-2 has one piece for the beginning and the end of a text. Where [CLS] and [SEP] have learnt
-    different vectors here, [CLS] gets a new id after all others.
+    different vectors here, [CLS] gets a new id after all others. So do the special pieces of a
+    classifier that theirs has not, since its rows end with [MASK].
     """
     if model.ids is None:
         vocabulary = model.vocabulary
@@ -157,6 +171,9 @@ def _their_ids(model: Pretrained) -> np.ndarray:
     rows = keras.ops.convert_to_numpy(model.encoder.embeddings.tokens.table)
     if ids[BOS] == ids[EOS] >= 0 and not np.array_equal(rows[BOS], rows[EOS]):
         ids[BOS] = ids.max() + 1
+    if isinstance(model.network, CausalClassifier):
+        absent = np.flatnonzero(ids[:SPECIAL] < 0)
+        ids[absent] = ids.max() + 1 + np.arange(len(absent))
     return ids
 
 
@@ -190,11 +207,8 @@ def _fold_head(model: Pretrained, state: dict[str, np.ndarray], family: Family) 
             f"symmetric=True has no place in Hugging Face's {family.name}: its classifier reads "
             "two texts in one order"
         )
-    kernel, bias = (value.astype("float64") for value in network.head.dense.get_weights())
-    task = model.labelled.get("task", {}) if network.head.num_classes == 1 else {}
-    deviation, mean = task.get("deviation", 1.0), task.get("mean", 0.0)
-    kernel, bias = kernel * deviation, bias * deviation + mean  # (D, C), (C,)
-    norm = _KINDS[family.name][2].format(model.config.num_layers - 1)
+    kernel, bias = (value.astype("float64") for value in unstandardized(model))
+    norm = _KINDS[family.name][1].format(model.config.num_layers - 1)
     name = f"{family.prefix}{norm}.bias"
     offset = state[name] + np.linalg.pinv(kernel.T) @ bias
     if not np.allclose(offset @ kernel, state[name] @ kernel + bias, atol=1e-6):

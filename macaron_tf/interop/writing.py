@@ -9,9 +9,7 @@ import numpy as np
 
 from macaron_tf.errors import UserError
 from macaron_tf.interop.arrays import Family, ForeignConfig, Raw, Table, Transform, entry_of
-from macaron_tf.layers.heads import ClassificationHead
 from macaron_tf.models.config import FREE, StackConfig, differing_fields
-from macaron_tf.pretrained import Pretrained
 from macaron_tf.settings import hints_of
 
 # Fields on which no output depends.
@@ -84,21 +82,6 @@ def layer_state(
     return state
 
 
-def label_names(model: Pretrained, head: ClassificationHead) -> dict[str, Any]:
-    """The fields with the names of a head's classes."""
-    names = model.labels or tuple(model.labelled.get("task", {}).get("labels", ()))
-    if len(names) != head.num_classes:
-        names = [f"LABEL_{number}" for number in range(head.num_classes)]
-    numbers = {name: number for number, name in enumerate(names)}
-    return {"id2label": dict(enumerate(names)), "label2id": numbers}
-
-
-def label_fields(model: Pretrained, head: ClassificationHead) -> dict[str, Any]:
-    """The fields of a head that classifies texts, or with one output gives them a number."""
-    kind = "single_label_classification" if head.num_classes > 1 else "regression"
-    return {"problem_type": kind, **label_names(model, head)}
-
-
 def their_rows(ids: np.ndarray, missing: float = 0.0) -> Transform:
     """The inverse of `rows`: row n of ours goes to `ids[n]`, or nowhere if that is -1.
 
@@ -148,6 +131,8 @@ def _plain(config: StackConfig) -> StackConfig:
     usual = {"head_dim": config.hidden_dim // config.num_heads, "embedding_dim": config.hidden_dim}
     there = [name for name in usual if name in hints_of(type(config))]
     changes = {name: None for name in there if getattr(config, name) == usual[name]}
+    if config.longest is None:
+        changes["max_length"] = type(config).max_length
     if len({*config.blocks}) == 1:
         changes["block"] = config.blocks[0]
     if "swish_rnn" not in config.blocks:

@@ -5,6 +5,7 @@ from keras import ops
 
 from macaron_tf.errors import check_choice
 from macaron_tf.layers.dense import Dense
+from macaron_tf.layers.dense import activation as activation_named
 from macaron_tf.layers.norms import Dropout, normalization
 from macaron_tf.layers.recording import Recording
 
@@ -103,15 +104,24 @@ class Head(Recording, keras.layers.Layer):
 
 
 class Pooler(Head):
-    """BERT's pooler: `tanh(x[0] W + b)`, x[0] at the [CLS] position.
+    """BERT's pooler: `activation(x[0] W + b)`, x[0] at the [CLS] position.
+
+    Args:
+        activation: see `macaron_tf.layers.activation`; ELECTRA's classifier has "gelu",
+            DistilBERT's "relu".
 
     Call arguments: `x (B, L, D)`; returns `(B, D)`.
 
     References: Devlin et al. 2018 (BERT), its released code.
     """
 
+    def __init__(self, initializer_range: float = 0.02, activation="tanh", **kwargs):
+        super().__init__(initializer_range, **kwargs)
+        self.activation = activation_named(activation)
+
     def build(self, x_shape):
-        self.dense = self.built_dense((x_shape[0], x_shape[-1]), x_shape[-1], activation="tanh")
+        shape, width = (x_shape[0], x_shape[-1]), x_shape[-1]
+        self.dense = self.built_dense(shape, width, activation=self.activation)
 
     def call(self, x):
         return self.dense(x[:, 0])  # (B, D)

@@ -84,6 +84,7 @@ class EncoderClassifier(ReadingModel):
             values over all words.
         num_classes: C; 1 for regression.
         head_dropout: on the pooled vector.
+        pooler_activation: see `Pooler`.
 
     Call arguments: a dict of `token_ids (B, L)` and optionally `segment_ids (B, L)`. Returns
     logits `(B, C)`.
@@ -96,6 +97,7 @@ class EncoderClassifier(ReadingModel):
         config: ReaderConfig,
         num_classes: int,
         head_dropout: float = 0.1,
+        pooler_activation: str = "tanh",
         **kwargs,
     ):
         if config.causal and config.summary == "first":
@@ -105,7 +107,7 @@ class EncoderClassifier(ReadingModel):
             )
         super().__init__(config, **kwargs)
         self.pool = Pooling(_POOLINGS[config.summary], name="pool")
-        self.pooler = Pooler(self.head_range, name="pooler")
+        self.pooler = Pooler(self.head_range, pooler_activation, name="pooler")
         self.head = self.classification_head(num_classes, head_dropout)
 
     def call(self, inputs, training=None):
@@ -118,7 +120,8 @@ class EncoderChooser(TaskModel):
     """A score of each choice that may go with a context, from an encoder.
 
     Args:
-        config, head_dropout: see `EncoderClassifier`; the linear layer has one output.
+        config, head_dropout, pooler_activation: see `EncoderClassifier`; the linear layer has one
+            output.
 
     Call arguments: a dict of `token_ids (B, R, L)`, the context with each of R choices, rows of
     `encode_choices`, and optionally `segment_ids (B, R, L)`. Returns logits `(B, R)`, whose softmax
@@ -128,10 +131,14 @@ class EncoderChooser(TaskModel):
     """
 
     def __init__(
-        self, config: EncoderConfig | EncoderDecoderConfig, head_dropout: float = 0.1, **kwargs
+        self,
+        config: EncoderConfig | EncoderDecoderConfig,
+        head_dropout: float = 0.1,
+        pooler_activation: str = "tanh",
+        **kwargs,
     ):
         super().__init__(config, **kwargs)
-        self.classifier = EncoderClassifier(config, 1, head_dropout)
+        self.classifier = EncoderClassifier(config, 1, head_dropout, pooler_activation)
 
     @property
     def encoder(self):

@@ -65,7 +65,7 @@ class Classification(LabelledTask):
 
     def prepare(self, first: tf.Tensor, second: tf.Tensor | None = None) -> tuple[dict, None]:
         limits = self.limits
-        how = limits.max_length, limits.causal, limits.language
+        how = limits.max_length, limits.causal, limits.language, limits.special
         rows = encode_pairs(self.vocabulary, first, second, *how)  # (B, L) each
         if limits.language_id:
             rows["language_ids"] = tf.ones_like(rows["token_ids"]) * limits.language_id
@@ -88,8 +88,8 @@ class Classification(LabelledTask):
         if self.task.regression and examples.labels is not None:
             scores = (examples.labels - self.task.mean) / self.task.deviation  # (N,)
             examples = dataclasses.replace(examples, labels=scores.astype(np.float32))
-        language = limits.language, limits.language_id
-        return encode_examples(vocabulary, examples, limits.max_length, limits.causal, *language)
+        how = limits.causal, limits.language, limits.language_id, limits.special
+        return encode_examples(vocabulary, examples, limits.max_length, *how)
 
     def make_network(self, config, head_dropout, policy) -> EncoderClassifier | CausalClassifier:
         if config.causal:

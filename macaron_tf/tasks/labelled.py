@@ -53,6 +53,7 @@ class Limits(Settings):
         language: language of the texts of a classification; None = the model's first.
         languages: the model's languages, in the order of its embeddings.
         embeds_languages: whether the model has embeddings of languages.
+        special: whether its rows have special ids, see `encode_pairs`.
     """
 
     max_length: Count
@@ -61,6 +62,7 @@ class Limits(Settings):
     language: str | None = None
     languages: tuple[str, ...] = ()
     embeds_languages: bool = False
+    special: bool = True
 
     def check(self) -> None:
         if self.language and self.language not in self.languages:

@@ -206,7 +206,7 @@ def test_nothing_says_whether_text_is_lower_cased(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"config": {"model_type": "mpnet"}}, "model_type 'mpnet': only 'bert', 'roberta'"),
+        ({"config": {"model_type": "mpnet"}}, "'mpnet': only 'bert', 'distilbert', 'roberta'"),
         ({"config": {"position_embedding_type": "relative_key"}}, "type='relative_key'"),
         ({"config": {"is_decoder": True}}, "is_decoder=True"),
         ({"config": {"pad_token_id": 1}}, "pad_token_id=1"),

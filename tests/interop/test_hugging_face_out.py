@@ -127,7 +127,10 @@ def test_a_sentence_encoder_is_read_back(tmp_path, capsys):
     ("options", "reason"),
     [
         ({"num_languages": 2}, "num_languages=2 has no place in Hugging Face's BERT"),
-        ({"positions": "transformer_xl"}, "positions='transformer_xl' has no place"),
+        (
+            {"positions": "transformer_xl"},
+            "embedding_norm=True has no place in Hugging Face's XLNet",
+        ),
         ({"summary": "last"}, "summary='last' has no place"),
         ({"block": "macaron", "activation": "elu"}, "activation='elu' has no place"),
     ],

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import macaron_tf
+from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.decoding import BeamSearchConfig, translate_ids
 from macaron_tf.decoding.text_generator import SequenceGenerator, TextGenerator
 from macaron_tf.models import (
@@ -210,6 +211,10 @@ def test_pytorch_s_classifier_gives_the_same_scores(norm, classes, tmp_path):
     saved(made, tmp_path / "out")
     theirs, tokenizer = opened("AutoModelForSequenceClassification", tmp_path / "out")
     rows = tokenizer(HARD, return_tensors="pt", padding=True)
+    asked = encode_pairs(byte_pairs(), HARD, None, 64, causal=True)["token_ids"]
+    np.testing.assert_array_equal(rows["input_ids"], asked)
+    pair = encode_pairs(byte_pairs(), HARD[:1], HARD[1:2], 64, causal=True)["token_ids"]
+    assert tokenizer(*HARD[:2])["input_ids"] == pair[0].numpy().tolist()
     with torch.no_grad():
         found = theirs(**rows).logits.numpy()
     ours = numpy_of(network({"token_ids": rows["input_ids"].numpy()}))

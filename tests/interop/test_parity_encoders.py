@@ -12,10 +12,9 @@ import pytest
 
 from macaron_tf.decoding.scoring import padded
 from macaron_tf.interop import read_encoder, read_sentence_transformer
-from macaron_tf.models import EncoderChooser
 from macaron_tf.text.byte_pairs import byte_alphabet
 from tests.harness import check_saved, numpy_of, refuses
-from tests.interop.toys import check_equal, copy_linear, save_random, write_modules
+from tests.interop.toys import check_equal, save_random, write_modules
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -29,6 +28,10 @@ SHAPES = {
     "num_hidden_layers": 3,
     "num_attention_heads": 4,
 }
+OTHER_SHAPES = {
+    "XLM": {"emb_dim": 32, "n_heads": 4, "n_layers": 3},
+    "DistilBert": {"dim": 32, "hidden_dim": 64, "n_layers": 3, "n_heads": 4},
+}
 # Name of their classes, further settings, vocabulary, padding's id.
 FAMILIES = {
     "bert": ("Bert", {"type_vocab_size": 3}, "words", 0),
@@ -39,6 +42,7 @@ FAMILIES = {
     "albert": ("Albert", {"embedding_size": 16, "type_vocab_size": 2}, "albert", 0),
     "electra": ("Electra", {"embedding_size": 16, "hidden_act": "relu"}, "words", 0),
     "electra of one width": ("Electra", {"embedding_size": 32}, "words", 0),
+    "distilbert": ("DistilBert", {}, "words", 0),
     "xlm": ("XLM", {"n_langs": 3}, None, 2),
     "xlm with its tokenizer": ("XLM", {"n_langs": 2, "lang2id": {"fr": 1, "en": 0}}, "moses", 2),
     "xlm of one language": ("XLM", {"n_langs": 1, "gelu_activation": False}, None, 2),
@@ -78,7 +82,7 @@ def write_vocabulary(kind, directory) -> int:
 def make(family, kind, directory, **options):
     """Their model with random weights, saved; `kind` is a class's name without the family's."""
     name, settings, vocabulary, _ = FAMILIES[family]
-    shapes = {"emb_dim": 32, "n_heads": 4, "n_layers": 3} if name == "XLM" else SHAPES
+    shapes = OTHER_SHAPES.get(name, SHAPES)
     config = getattr(transformers, f"{name}Config")(
         vocab_size=write_vocabulary(vocabulary, directory),
         max_position_embeddings=LENGTH + 2,
@@ -197,26 +201,61 @@ def test_other_files_are_read_too(layout, tmp_path):
     np.testing.assert_array_equal(table[len(WORDS) :], 0)
 
 
-def test_another_head_is_named_and_left_behind(tmp_path):
-    theirs = make("bert", "ForSequenceClassification", tmp_path, num_labels=4)
-    read, inputs = read_encoder(tmp_path), batch(theirs, "bert")
-    assert read.unread == ("classifier.bias", "classifier.weight")
-    network = read.classifier(4)
-    copy_linear(theirs.classifier, network.head.dense)
-    check_equal(network(ours_of(read, inputs), training=False), call(theirs, inputs).logits)
+HEADS = {
+    "SequenceClassification": {"id2label": {0: "x", 1: "y", 2: "z"}},
+    "TokenClassification": {"num_labels": 3},
+    "QuestionAnswering": {},
+    "MultipleChoice": {},
+}
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "albert"])
-def test_choices_are_scored_alike(family, tmp_path):
-    theirs = make(family, "ForMultipleChoice", tmp_path)
+@pytest.mark.parametrize("family", ["bert", "roberta", "albert", "electra", "distilbert"])
+@pytest.mark.parametrize("head", HEADS)
+def test_a_head_of_a_task_is_read_and_written(family, head, tmp_path):
+    theirs = make(family, f"For{head}", tmp_path, **HEADS[head])
+    read, inputs = read_encoder(tmp_path), batch(theirs, family)
+    if head == "MultipleChoice":
+        inputs = {name: rows.reshape(2, 2, 13) for name, rows in inputs.items()}
+    expected = call(theirs, inputs)
+    assert read.unread == ()
+    assert read.labels == {"S": ("x", "y", "z"), "T": ("LABEL_0", "LABEL_1", "LABEL_2")}.get(
+        head[0], ()
+    )
+    ours = ours_of(read, inputs)
+    if head == "QuestionAnswering":
+        # Ours hides the positions where no answer can stand.
+        ours["segment_ids"] = np.where(ours["token_ids"] == 0, 0, 1).astype("int32")
+        if "token_type_ids" in inputs:
+            expected = call(theirs, {**inputs, "token_type_ids": ours["segment_ids"]})
+        found = numpy_of(read.network(ours, training=False))
+        expected = np.stack([expected.start_logits, expected.end_logits], axis=1)
+        found, expected = found[found > -1e8], expected[found > -1e8]
+    else:
+        found, expected = numpy_of(read.network(ours, training=False)), expected.logits.numpy()
+    if head == "TokenClassification":
+        real = inputs["attention_mask"].astype(bool)
+        found, expected = found[real], expected[real]
+    check_equal(found, expected)
+    read.save_pretrained(tmp_path / "out", format="hugging-face")
+    again, info = type(theirs).from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert not any(info.values())
+    for name, weight in theirs.state_dict().items():
+        if "embeddings." not in name:  # RoBERTa's one segment is added to its positions
+            np.testing.assert_array_equal(again.state_dict()[name], weight, name)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"problem_type": "multi_label_classification"}, "has problem_type='multi_label"),
+        ({"problem_type": "regression"}, "has problem_type='regression' of 3 outputs"),
+    ],
+)
+def test_a_head_without_a_task_here_is_left_out(options, reason, tmp_path, capsys):
+    make("bert", "ForSequenceClassification", tmp_path, num_labels=3, **options)
     read = read_encoder(tmp_path)
-    inputs = {name: rows.reshape(2, 2, 13) for name, rows in batch(theirs, family).items()}
-    network = EncoderChooser(read.config)
-    network.build()
-    network.encoder.set_weights(read.encoder.get_weights())
-    network.pooler.set_weights(read.pooler.get_weights())
-    copy_linear(theirs.classifier, network.classifier.head.dense)
-    check_equal(network(ours_of(read, inputs), training=False), call(theirs, inputs).logits)
+    assert read.unread == ("classifier.bias", "classifier.weight") and read.pooler
+    assert reason in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("lower_case", [True, False])

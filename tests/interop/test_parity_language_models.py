@@ -8,6 +8,7 @@ import json
 import numpy as np
 import pytest
 
+import macaron_tf
 from macaron_tf.interop import read_language_model, read_xlnet
 from macaron_tf.interop.arrays import (
     Raw,
@@ -17,15 +18,7 @@ from macaron_tf.interop.arrays import (
     transformer_layer,
 )
 from macaron_tf.interop.vocabularies import read_gpt2_vocabulary
-from macaron_tf.models import (
-    Encoder,
-    EncoderChooser,
-    EncoderClassifier,
-    EncoderConfig,
-    EncoderSpanReader,
-    EncoderTagger,
-    LanguageModel,
-)
+from macaron_tf.models import Encoder, EncoderConfig, LanguageModel
 from macaron_tf.text.byte_pairs import byte_alphabet
 from tests.harness import built, numpy_of, refuses
 from tests.interop.toys import check_equal, copy_linear, noise, save_random
@@ -263,6 +256,23 @@ def test_the_published_vocabulary_of_gpt2_is_read(shared_data, tmp_path):
     assert list(found) == [15496, 995, 11, 340, 338, 13130, 0]
 
 
+@pytest.mark.parametrize("family", GPTS[1:])
+def test_a_classifier_answers_texts_as_theirs(family, tmp_path):
+    """Its rows have no special ids, and its head no bias."""
+    size = {"vocab_size": write_gpt_vocabulary(tmp_path)} if family.startswith("gpt of") else {}
+    head = {"num_labels": 3, "pad_token_id": 0}
+    theirs = make(family, tmp_path, "ForSequenceClassification", **size, **head)
+    model = macaron_tf.load(f"hugging-face:{tmp_path}")
+    texts = ["hello well", "we", "hell he well hello"]
+    ids = [model.ids[None, row] for row in model.vocabulary.encode_lines(texts)]
+    with torch.no_grad():
+        expected = [theirs(torch.tensor(row)).logits.softmax(-1)[0] for row in ids]
+    found = model.predict(texts)
+    assert found[0]["classes"] == ["LABEL_0", "LABEL_1", "LABEL_2"]
+    check_equal([answer["probabilities"] for answer in found], np.stack(expected))
+    assert all(len({*answer["probabilities"]}) == 3 for answer in found)
+
+
 def test_heads_that_ours_has_not_are_named(tmp_path):
     make("gpt2", tmp_path, "DoubleHeadsModel")
     head = "multiple_choice_head.summary"
@@ -348,41 +358,29 @@ def test_classes_tags_and_choices_of_an_xlnet_agree(head, tmp_path):
     read, rows = read_xlnet(tmp_path), task_rows(2 if head.startswith("Token") else 0)
     real = rows["token_ids"] != 0
     more = {"attention_mask": torch.tensor(real.astype("float32"))}
-    made = {
-        "SequenceClassification": lambda: EncoderClassifier(read.config, 3),
-        "TokenClassification": lambda: EncoderTagger(read.config, 3),
-        "MultipleChoice": lambda: EncoderChooser(read.config),
-    }
-    ours = made[head]()
-    ours.build()
-    ours.encoder.set_weights(read.network.encoder.get_weights())
-    last = getattr(ours, "classifier", ours)
-    if read.pooler:
-        last.pooler.set_weights(read.pooler.get_weights())
-    copy_linear(
-        theirs.classifier if head.startswith("Token") else theirs.logits_proj, last.head.dense
-    )
     given, read_rows = rows, rows
     if head == "MultipleChoice":
         given = {name: ids[None] for name, ids in rows.items()}
         more = {"attention_mask": more["attention_mask"][None]}
         read_rows = given
     expected = hidden_states(theirs, read, read_rows, **more).logits.numpy()
-    found = numpy_of(ours(given, training=False))
+    found = numpy_of(read.network(given, training=False))
     check_equal(*((found[real], expected[real]) if head.startswith("Token") else (found, expected)))
+    read.save_pretrained(tmp_path / "out", format="hugging-face")
+    again, info = type(theirs).from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert not any(info.values())
+    for name, weight in theirs.state_dict().items():
+        if not name.endswith("mask_emb"):  # read in pre-training alone
+            np.testing.assert_array_equal(again.state_dict()[name], weight, name)
 
 
 def test_the_answers_of_an_xlnet_agree(tmp_path):
     theirs = make("xlnet", tmp_path, "ForQuestionAnsweringSimple")
     read, rows = read_xlnet(tmp_path), task_rows()
-    ours = EncoderSpanReader(read.config)
-    ours.build()
-    ours.encoder.set_weights(read.network.encoder.get_weights())
-    copy_linear(theirs.qa_outputs, ours.head.dense)
     real = torch.tensor((rows["token_ids"] != 0).astype("float32"))
     answers = hidden_states(theirs, read, rows, attention_mask=real)
     expected = torch.stack([answers.start_logits, answers.end_logits], dim=1).numpy()
-    found = numpy_of(ours(rows, training=False))
+    found = numpy_of(read.network(rows, training=False))
     for row, (context, length) in enumerate(((5, L), (3, L - 2))):
         check_equal(found[row, :, 0], expected[row, :, length - 1])
         check_equal(found[row, :, 1:context], expected[row, :, : context - 1])

@@ -26,6 +26,7 @@ def encode_pairs(
     max_length: int,
     causal: bool = False,
     language: str | None = None,
+    special: bool = True,
 ) -> dict[str, tf.Tensor]:
     """Texts to `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, with `pair_separators` between.
 
@@ -44,6 +45,8 @@ def encode_pairs(
     Args:
         first, second: (B,) string tensors; the second is None for tasks on one text.
         language: of the texts, for the vocabulary's rules.
+        special: whether special ids stand around and between the texts; a GPT-2 that another
+            library made a classifier reads none.
 
     Returns:
         {"token_ids": (B, L) int32, filled up with 0 (PAD); "segment_ids": (B, L) int32, 1 in
@@ -52,13 +55,22 @@ def encode_pairs(
     columns = [first] if second is None else [first, second]
     # (B, None) each
     texts = [vocabulary.encode(tf.convert_to_tensor(column), language) for column in columns]
-    specials = 2 if second is None else 2 + vocabulary.pair_separators
+    specials = (2 if second is None else 2 + vocabulary.pair_separators) if special else 0
     check_length(max_length, specials + len(texts), f"{len(texts)} text(s)")
+    room = _room(max_length - specials, *texts)
+    if not special:
+        cut = [
+            tf.gather(text, tf.ragged.range(most), batch_dims=1)
+            for text, most in zip(texts, room, strict=True)
+        ]
+        kinds = [tf.ones_like(text) * segment for segment, text in enumerate(cut)]
+        rows = {"token_ids": tf.concat(cut, axis=1), "segment_ids": tf.concat(kinds, axis=1)}
+        return {name: ids.to_tensor(0) for name, ids in rows.items()}
     (a, *b), sep = texts, vocabulary.sep_id
     parts = [(a, 0), (sep, 0)]
     for text in b:
         parts += [(sep, 0)] * (vocabulary.pair_separators - 1) + [(text, 1), (sep, 1)]
-    return rows_of(vocabulary, parts, causal, _room(max_length - specials, *texts))
+    return rows_of(vocabulary, parts, causal, room)
 
 
 def _room(most: int, first: tf.RaggedTensor, *second: tf.RaggedTensor) -> list[tf.Tensor]:
@@ -206,11 +218,13 @@ def encode_examples(
     causal: bool = False,
     language: str | None = None,
     language_id: int = 0,
+    special: bool = True,
 ) -> EncodedExamples:
     """Tokenizes a split once, by `encode_pairs`; of choices R rows each, by `encode_choices`.
 
     Args:
         language, language_id: of texts that are no choices, see `EncodedExamples`.
+        special: see `encode_pairs`.
     """
     contexts, *choices = examples.texts
     count = len(choices) or 1
@@ -226,7 +240,7 @@ def encode_examples(
             encoded = encode_choices(vocabulary, *texts, max_length, causal)
         else:
             texts = first[part], second and second[part]
-            encoded = encode_pairs(vocabulary, *texts, max_length, causal, language)
+            encoded = encode_pairs(vocabulary, *texts, max_length, causal, language, special)
         opening = (encoded["token_ids"] != 0) & (encoded["segment_ids"] == 0)  # (B, L)
         return encoded["token_ids"], tf.math.count_nonzero(opening, axis=1)
 

@@ -1,0 +1,250 @@
+"""The heads of tasks in both directions: which network, its classes, and our record of the task.
+
+The layers of a head stand in its family's table, `Family.tasks`.
+"""
+
+import dataclasses
+import math
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from macaron_tf.data.tasks.definitions import TASKS, Task, get_task
+from macaron_tf.data.tasks.own_tables import TableSettings
+from macaron_tf.interop.arrays import (
+    ACTIVATIONS,
+    Arrays,
+    Family,
+    ForeignConfig,
+    Table,
+    TaskHead,
+    entry_of,
+)
+from macaron_tf.interop.writing import layer_state
+from macaron_tf.io.paths import refuse_damage
+from macaron_tf.layers.heads import ClassificationHead
+from macaron_tf.models.tasks import (
+    CausalClassifier,
+    EncoderChooser,
+    EncoderClassifier,
+    EncoderSpanReader,
+    EncoderTagger,
+)
+from macaron_tf.pretrained import Pretrained
+from macaron_tf.tasks.labelled import Limits, SpanLimits
+
+RECORD = "macaron_tf"  # the field of config.json with the task as it was trained here
+# Kinds of tasks, see `Task`, by the class of the network.
+_KINDS = {
+    EncoderClassifier: "classification",
+    CausalClassifier: "classification",
+    EncoderTagger: "tags",
+    EncoderChooser: "choice",
+    EncoderSpanReader: "spans",
+}
+_CLASSES_OF = {  # name of the argument with the number of classes
+    EncoderClassifier: "num_classes",
+    CausalClassifier: "num_classes",
+    EncoderTagger: "num_tags",
+}
+HEAD_ACTIVATIONS = {**ACTIVATIONS, "tanh": "tanh"}
+_CHOICES = 4  # of a model that does not say how many it was trained on; some may be left empty
+_LONGEST, _LONGEST_SPANS = 128, 384  # rows of models that do not say what they were trained on
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadHead:
+    """A task's head that was found in another library's folder.
+
+    Attributes:
+        kind: our class of the network.
+        options: arguments of `kind` beside the configuration.
+        head: the family's layers for it.
+        fields: of `Pretrained`: the task, its labels and the results.
+    """
+
+    kind: type[keras.Model]
+    options: Mapping[str, Any]
+    head: TaskHead
+    fields: Mapping[str, Any]
+
+
+def find_head(
+    family: Family,
+    config: ForeignConfig,
+    arrays: Arrays,
+    settings: Mapping[str, Any],
+    special: bool = True,
+) -> ReadHead | None:
+    """The head that `architectures` names; None for a body, and for a head that has no place here.
+
+    Args:
+        settings: our settings, as `Family.read_settings` gives them.
+        special: whether rows have special ids, where no task of ours is recorded.
+    """
+    name = (config.get("architectures") or [""])[0]
+    kinds = {family.classes + head.ending: kind for kind, head in family.tasks.items()}
+    if name not in kinds:
+        return None
+    kind, problem = kinds[name], config.get("problem_type")
+    head = family.tasks[kind]
+    entry, [matrix], _ = entry_of("head/dense/kernel", head.table)
+    matrix = f"{matrix}.weight" if entry is None else matrix
+    count, reason = 0, f"the weights have no {matrix}"
+    if arrays.has(matrix):
+        count, reason = len(arrays.arrays[matrix]), ""
+    if problem == "multi_label_classification" or (problem == "regression" and count > 1):
+        reason = f"no task here has problem_type={problem!r} of {count} outputs"
+    elif kind is EncoderTagger and count == 1:
+        reason = "a tagger has two classes or more"
+    if reason:
+        print(f"note: the head of {name} is not read, since {reason}", file=sys.stderr)
+        return None
+    classes = kind in _CLASSES_OF and count > 1
+    labels = _labels(config, count) if classes else ()
+    options: dict[str, Any] = {}
+    if kind is not EncoderSpanReader:
+        given = config.get(family.head_dropout)
+        options["head_dropout"] = settings["dropout"] if given is None else given
+    if kind in (EncoderClassifier, EncoderChooser):
+        field, usual = head.activation_field, head.activation
+        own = config.choice(field, HEAD_ACTIVATIONS, usual) if field else usual
+        options["pooler_activation"] = own
+    if kind in _CLASSES_OF:
+        options[_CLASSES_OF[kind]] = count
+    longest = _LONGEST_SPANS if kind is EncoderSpanReader else _LONGEST
+    longest = min(settings.get("max_length", longest), longest)
+    spans = SpanLimits(max_question=min(SpanLimits.max_question, longest // 2))
+    limits = Limits(longest, spans, causal=kind is CausalClassifier, special=special)
+    unknown = _task_of(config, kind, labels), limits, {}
+    task, limits, metrics = _recorded(config, kind, labels) or unknown
+    described = {"task": dataclasses.asdict(task), "limits": dataclasses.asdict(limits)}
+    fields = {"labels": labels, "labelled": described, "results": {"metrics": metrics}}
+    return ReadHead(kind, options, head, fields)
+
+
+def _labels(config: ForeignConfig, count: int) -> tuple[str, ...]:
+    """The names of the classes; LABEL_0, LABEL_1 and so on where the configuration has none."""
+    names = config.get("id2label") or {}
+    found = tuple(str(names.get(str(number), "")) for number in range(count))
+    return found if all(found) and len({*found}) == count else default_labels(count)
+
+
+def default_labels(count: int) -> tuple[str, ...]:
+    """Hugging Face's names for classes without a name."""
+    return tuple(f"LABEL_{number}" for number in range(count))
+
+
+def _recorded(
+    config: ForeignConfig, kind: type, labels: tuple[str, ...]
+) -> tuple[Task, Limits, dict[str, float]] | None:
+    """The task, limits and metrics of a model that was trained here; None = no record of that head.
+
+    A record may be older than the head: transformers keeps it where a model is trained on.
+    """
+    record = config.get(RECORD)
+    if record is None:
+        return None
+    with refuse_damage(config.where, f"restore its {RECORD}, or take that out"):
+        task, limits = Task(**record["task"]), Limits(**record["limits"])
+        metrics = {str(name): float(value) for name, value in record["metrics"].items()}
+    if task.kind != _KINDS[kind] or (kind in _CLASSES_OF and len(task.labels) != len(labels)):
+        return None
+    if kind in _CLASSES_OF and task.labels != labels:
+        usual = task.usual_tag if task.usual_tag in labels else None
+        task = dataclasses.replace(task, labels=labels, usual_tag=usual)
+    return task, limits, metrics
+
+
+def _task_of(config: ForeignConfig, kind: type, labels: tuple[str, ...]) -> Task:
+    """The task of a model that was trained elsewhere: of one text where nothing says otherwise."""
+    if kind is EncoderSpanReader:
+        return get_task("squad")
+    if kind is EncoderChooser:
+        numbers = tuple(str(number) for number in range(1, _CHOICES + 1))
+        columns = tuple(f"choice{number}" for number in numbers)
+        table = TableSettings(text=("context",), choices=columns, classes=numbers)
+        return table.described(get_task("choose", own=True))
+    # transformers' script for GLUE names its task.
+    known = TASKS.get(config.get("finetuning_task"))
+    if known and known.kind == _KINDS[kind] and len(known.labels) == len(labels):
+        return dataclasses.replace(known, labels=labels)
+    name = "tag" if kind is EncoderTagger else "classify" if labels else "regress"
+    return TableSettings(text=("text",), classes=labels).described(get_task(name, own=True))
+
+
+def head_fields(model: Pretrained, family: Family, kind: type) -> dict[str, Any]:
+    """The fields of `config.json` about a task's head: the inverse of `find_head`."""
+    network, head = model.network, family.tasks[kind]
+    fields = {**head.settings, **_record(model)}
+    if kind is EncoderSpanReader:
+        return fields
+    chooser = kind is EncoderChooser
+    fields[family.head_dropout] = (
+        network.classifier.head.dropout if chooser else network.head.dropout
+    )
+    if head.activation_field:
+        activation = pooler_activation(network)
+        fields[head.activation_field] = next(
+            theirs for theirs, ours in HEAD_ACTIVATIONS.items() if ours == activation
+        )
+    if not chooser:
+        fields |= _label_fields(model, network.head)
+    if kind in (EncoderClassifier, CausalClassifier):
+        several = network.head.num_classes > 1
+        fields["problem_type"] = "single_label_classification" if several else "regression"
+    return fields
+
+
+def pooler_activation(network: EncoderClassifier | EncoderChooser) -> str:
+    """The name of the activation of a network's pooler."""
+    if isinstance(network, EncoderChooser):
+        network = network.classifier
+    return network.pooler_activation
+
+
+def _label_fields(model: Pretrained, head: ClassificationHead) -> dict[str, Any]:
+    """The fields with the names of a head's classes."""
+    names = model.labels or tuple(model.labelled.get("task", {}).get("labels", ()))
+    if len(names) != head.num_classes:
+        names = default_labels(head.num_classes)
+    numbers = {name: number for number, name in enumerate(names)}
+    return {"id2label": dict(enumerate(names)), "label2id": numbers}
+
+
+def _record(model: Pretrained) -> dict[str, Any]:
+    """The task as it was trained; its scores' mean and deviation are part of the written head."""
+    if not {"task", "limits"} <= model.labelled.keys():
+        return {}
+    task = {**model.labelled["task"], "mean": 0.0, "deviation": 1.0}
+    metrics = model.results.get("metrics") or {}
+    metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}
+    return {RECORD: {"task": task, "limits": model.labelled["limits"], "metrics": metrics}}
+
+
+def head_state(model: Pretrained, table: Table) -> dict[str, np.ndarray]:
+    """The weights of a task's head by a PyTorch model's names, with its pooler if that is there."""
+    network = model.network
+    reader = network.classifier if isinstance(network, EncoderChooser) else network
+    state = layer_state(reader.pooler, table) if "pooler/dense" in table else {}
+    state |= layer_state(reader.head, table)
+    if isinstance(network, EncoderClassifier):
+        kernel, bias = unstandardized(model)
+        name = table["head/dense"]
+        state |= {f"{name}.weight": kernel.T, f"{name}.bias": bias}
+    return state
+
+
+def unstandardized(model: Pretrained) -> tuple[np.ndarray, np.ndarray]:
+    """The kernel `(D, C)` and bias `(C,)` of a classifier, float32, whose scores need no more.
+
+    Our head of a regression computes (score - mean) / deviation.
+    """
+    head = model.network.head
+    kernel, bias = (value.astype("float64") for value in head.dense.get_weights())
+    task = model.labelled.get("task", {}) if head.num_classes == 1 else {}
+    deviation, mean = task.get("deviation", 1.0), task.get("mean", 0.0)
+    return (kernel * deviation).astype("float32"), (bias * deviation + mean).astype("float32")

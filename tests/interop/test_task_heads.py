@@ -1,0 +1,153 @@
+"""Heads of tasks, written as Hugging Face's folders and read from them: the same answers."""
+
+import dataclasses
+import json
+
+import pytest
+
+import macaron_tf
+from macaron_tf.data.tasks.definitions import get_task
+from macaron_tf.data.tasks.own_tables import TableSettings
+from macaron_tf.models import (
+    CausalClassifier,
+    EncoderChooser,
+    EncoderClassifier,
+    EncoderConfig,
+    EncoderSpanReader,
+    EncoderTagger,
+)
+from macaron_tf.pretrained import Pretrained
+from macaron_tf.tasks import Limits, SpanLimits, labelled
+from macaron_tf.text import WordPieceVocabulary
+from macaron_tf.text.byte_pairs import BytePairVocabulary, byte_alphabet
+from tests.interop.toys import noise
+
+pytest.importorskip("safetensors")
+
+FORMAT = "hugging-face"
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", "##b", "##c"]
+TEXTS = ["a bc d", "e", "f g h a b c d e f"]
+# Options of the configuration, and the model_type.
+FAMILIES = {
+    "bert": {},
+    "albert": {"sharing": "all", "embedding_dim": 16, "activation": "relu"},
+    "electra": {"embedding_dim": 16},
+    "roberta": {"num_segments": 0},
+    "xlnet": {"positions": "transformer_xl", "embedding_norm": False},
+    "macaron": {"block": "macaron"},
+    "gpt2": {
+        **dict(causal=True, num_segments=0, embedding_norm=False, activation="gelu_tanh"),
+        **dict(norm="pre", epsilon=1e-5),
+    },
+}
+
+
+def vocabulary_of(family: str):
+    if family in ("roberta", "gpt2"):
+        separators = 2 if family == "roberta" else 1
+        return BytePairVocabulary(byte_alphabet(), [], pair_separators=separators)
+    return WordPieceVocabulary(WORDS)
+
+
+def _own(name: str, **columns):
+    return TableSettings(**columns).described(get_task(name, own=True))
+
+
+# The network, its task as it was trained, and texts to ask.
+PAIRS = [("a bc d", "e"), ("f", "g h a")]
+CONTEXTS = [("a b", "c d e f g h a b"), ("h", "a b c")]
+CHOICES = [("a b", "c", "d e", "f", ""), ("g", "h", "a", "", "b c d")]
+TASKS = {
+    "classes": (
+        lambda c: EncoderClassifier(c, 3),
+        dataclasses.replace(get_task("mnli"), labels=("x", "y", "z")),
+        PAIRS,
+    ),
+    "scores": (
+        lambda c: EncoderClassifier(c, 1),
+        dataclasses.replace(get_task("stsb"), mean=2.5, deviation=1.5),
+        PAIRS,
+    ),
+    "tags": (
+        lambda c: EncoderTagger(c, 3),
+        _own("tag", classes=("O", "B-x", "I-x")),
+        TEXTS,
+    ),
+    "spans": (EncoderSpanReader, get_task("squad2"), CONTEXTS),
+    "choices": (
+        EncoderChooser,
+        _own(
+            "choose",
+            text=("context",),
+            text_b=("question",),
+            choices=("one", "two", "three"),
+            classes=("1", "2", "3"),
+        ),
+        CHOICES,
+    ),
+}
+CAUSAL = {
+    "classes": (lambda c: CausalClassifier(c, 3), TASKS["classes"][1], PAIRS),
+    "scores": (lambda c: CausalClassifier(c, 1), TASKS["scores"][1], PAIRS),
+}
+CASES = [
+    *(("bert", task) for task in TASKS),
+    *(("macaron", task) for task in ("classes", "choices")),
+    *(("xlnet", task) for task in ("scores", "spans")),
+    *(("gpt2", task) for task in CAUSAL),
+    ("roberta", "classes"),
+    ("albert", "choices"),
+    ("electra", "tags"),
+]
+
+
+def trained(family: str, task: str) -> Pretrained:
+    """A model with random weights that knows its task, as a run does."""
+    make, described, _ = (CAUSAL if family == "gpt2" else TASKS)[task]
+    vocabulary = vocabulary_of(family)
+    config = EncoderConfig(vocabulary.size, 32, 128, 4, 2, max_length=40, **FAMILIES[family])
+    network = make(config)
+    network.build()
+    for seed, weight in enumerate(network.weights):
+        weight.assign_add(noise(seed, weight.shape))
+    limits = Limits(24, SpanLimits(max_question=8), causal=config.causal)
+    kind = labelled(described, limits, network, vocabulary)
+    results = {"metrics": {"best_f1_thresh": 0.25, "score": float("nan")}}
+    return Pretrained(
+        network,
+        vocabulary=vocabulary,
+        labels=described.labels if task in ("classes", "tags") else (),
+        labelled=kind.description(),
+        results=results,
+    )
+
+
+def check_answers(ours, theirs) -> None:
+    """Answers of `predict` that are equal, numbers to 1e-6."""
+    assert type(ours) is type(theirs)
+    if isinstance(ours, dict):
+        assert ours.keys() == theirs.keys()
+        for name in ours:
+            check_answers(ours[name], theirs[name])
+    elif isinstance(ours, list):
+        for one, other in zip(ours, theirs, strict=True):
+            check_answers(one, other)
+    elif isinstance(ours, float):
+        assert ours == pytest.approx(theirs, abs=1e-6)
+    else:
+        assert ours == theirs
+
+
+@pytest.mark.parametrize(("family", "task"), CASES)
+def test_a_model_answers_the_same_after_the_way_there_and_back(family, task, tmp_path):
+    made, texts = trained(family, task), (CAUSAL if family == "gpt2" else TASKS)[task][2]
+    made.save_pretrained(tmp_path / "out", format=FORMAT)
+    read = macaron_tf.load(f"hugging-face:{tmp_path / 'out'}")
+    assert type(read.network) is type(made.network) and read.unread in ((), ("mask_emb",))
+    assert read.task.texts == made.task.texts
+    check_answers(made.predict(texts), read.predict(texts))
+    read.save_pretrained(tmp_path / "again", format=FORMAT)
+    first, again = (
+        json.loads((tmp_path / place / "config.json").read_text()) for place in ("out", "again")
+    )
+    assert first == again
