@@ -1,5 +1,7 @@
 """Code of the user's own, which a setting or a command names: `package.module:Name`.
 
+Where a class is made, arguments may follow: `package.module:Name(rate=0.1)`.
+
 A run records the name, never the code, and every process that opens the run imports it again: the
 module must be found from the working directory or on PYTHONPATH.
 
@@ -8,6 +10,7 @@ user wrote, on the command line or in Python (`allow`); a name that this user's 
 (`macaron_tf.io.signatures`); any module with `--trust-code` or `trust_code=True` (`trusting`).
 """
 
+import ast
 import contextlib
 import importlib
 import importlib.machinery
@@ -37,6 +40,26 @@ _files: dict[pathlib.Path, types.ModuleType] = {}  # modules made of FILE.py
 def is_place(name: str) -> bool:
     """Whether a name is `package.module:Name` or `FILE.py[:Name]`, and none of ours."""
     return ":" in name or name.endswith(".py")
+
+
+def parse_call(text: str) -> tuple[str, dict[str, Any]]:
+    """The NAME and the arguments of `NAME` or `NAME(key=value, ...)`.
+
+    Raises:
+        UserError: it is no such form, or a value is no literal.
+    """
+    name, bracket, rest = text.partition("(")
+    if not bracket:
+        return name, {}
+    with contextlib.suppress(SyntaxError, ValueError, MemoryError, RecursionError):
+        call = ast.parse(f"_({rest}", mode="eval").body
+        plain = isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and not call.args
+        if name and plain and all(word.arg for word in call.keywords):
+            return name, {word.arg: ast.literal_eval(word.value) for word in call.keywords}
+    raise UserError(
+        f"{text!r}: write NAME(key=value, ...), where a value is a number, a text in quotes, True, "
+        "False, None or a tuple of these"
+    )
 
 
 def find(place: str, base: type | None = None) -> Any:
@@ -106,7 +129,7 @@ def is_allowed(place: str) -> bool:
     """Whether a place may be imported; FILE.py and `~` only where the user wrote or signed them."""
     if place in _Trust.places or (_Trust.everything and not _is_file(place)):
         return True
-    within = re.compile(rf"(?:python:|[=,(\[\s'\"]){re.escape(place)}(?:$|[,)\]\s'\"])")
+    within = re.compile(rf"(?:python:|[=,(\[\s'\"]){re.escape(place)}(?:$|[,()\]\s'\"])")
     return any(map(within.search, _Trust.texts))
 
 

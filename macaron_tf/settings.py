@@ -21,7 +21,7 @@ import docstring_parser
 from annotated_types import Ge, Gt, Le, Lt
 
 from macaron_tf.errors import UserError, nearest
-from macaron_tf.plug_ins import find, is_place, trusting
+from macaron_tf.plug_ins import find, is_place, parse_call, trusting
 
 INT32 = Lt(2**31)  # TensorFlow's shapes, counters and seeds
 Count = Annotated[int, Ge(1), INT32]
@@ -47,10 +47,12 @@ class OneOf:
 
     Attributes:
         base: also `package.module:Name`, a subclass of it, see `macaron_tf.plug_ins`; None = not.
+        called: arguments may follow, `NAME(key=value)`.
     """
 
     choices: tuple[str, ...]
     base: type | None = None
+    called: bool = False
 
 
 class Settings:
@@ -207,6 +209,8 @@ _CONSTRAINTS = {
 
 def _within(value, constraint) -> bool:
     if isinstance(constraint, OneOf):
+        if constraint.called:
+            value, _ = parse_call(value)
         if constraint.base and is_place(value):
             return bool(find(value, constraint.base))
         return value in constraint.choices
@@ -241,6 +245,7 @@ def _describe_range(kind, constraints) -> str:
     for constraint in constraints:
         if isinstance(constraint, OneOf):
             own = ", or one of your own, package.module:Name" if constraint.base else ""
+            own += "; with arguments NAME(key=value)" if constraint.called else ""
             return f"one of {', '.join(map(repr, constraint.choices))}{own}"
         if constraint == INT32:
             continue  # said in the refusal of a greater number alone

@@ -178,7 +178,7 @@ def recipe_for(task: str, start: Pretrained, init: str, source: str | None) -> T
         best_metric="score",
     )
     denoising = start.objective == "denoising"
-    if (start.optimizer or ("adam" if denoising else "adafactor")) == "adam":
+    if (start.optimizer or ("adam" if denoising else "adafactor")) != "adafactor":
         training = dataclasses.replace(
             training,
             optimizer="adam",

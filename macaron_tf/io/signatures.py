@@ -31,7 +31,8 @@ def sign_code(folder: epath.Path, *records: object) -> None:
         records: the contents of these files.
     """
     texts = filter(lambda one: isinstance(one, str), tf.nest.flatten(records))
-    places = {text.removeprefix("python:") for text in texts if plug_ins.is_place(text)}
+    places = {text.removeprefix("python:").partition("(")[0] for text in texts}
+    places = set(filter(plug_ins.is_place, places))
     names = sorted(filter(plug_ins.is_allowed, places))
     signed = {name: mark for name in names if (mark := _signature(name, make_key=True))}
     if signed:

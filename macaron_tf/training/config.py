@@ -3,12 +3,18 @@
 import dataclasses
 from typing import Annotated, Any, ClassVar, Literal
 
+import keras
 from annotated_types import Ge, Le, Lt
 
-from macaron_tf.settings import Count, Natural, NonNegative, Positive, Settings
+from macaron_tf.plug_ins import parse_call
+from macaron_tf.settings import Count, Natural, NonNegative, OneOf, Positive, Settings
+from macaron_tf.training.keras_optimizers import KERAS, check_arguments
 
 # Schedules that reach their end at the last update: their slope follows from `max_steps`.
 ENDING_SCHEDULES = ("linear", "cosine")
+
+OWN_SETTINGS = ("adam", "adafactor")  # whose arguments are settings of training
+OPTIMIZERS = (*OWN_SETTINGS, *KERAS)
 
 Decay = Annotated[float, Ge(0), Lt(1)]
 
@@ -24,8 +30,11 @@ class TrainingConfig(Settings):
         schedule: `"inverse_sqrt"`, `"linear"` or `"cosine"` (down to `schedule_end` at
             `max_steps`) or `"constant"`, each after the same warm-up.
         schedule_end: the learning rate at the end of a linear or cosine schedule.
-        optimizer: `"adam"`, or `"adafactor"` (T5's), which has no betas and no epsilon and whose
-            learning rate is relative to each weight's root mean square.
+        optimizer: `"adam"`; `"adafactor"` (T5's), which has no betas and no epsilon and whose
+            learning rate is relative to each weight's root mean square; Keras's `"lion"`, `"muon"`,
+            `"schedule_free_adamw"` and `"sgd"`; or a `keras.optimizers.Optimizer` of your own,
+            `package.module:Name`. The last two kinds take arguments, `"sgd(momentum=0.9)"`, besides
+            the learning rate, weight decay, clipping and averages, which are settings here.
         warmup_steps: updates of linear warm-up; 0 = none.
         warmup_start: learning rate of the first update.
         beta_1: Adam's decay of the first moment.
@@ -62,7 +71,7 @@ class TrainingConfig(Settings):
     learning_rate: Positive = 1.5e-3
     schedule: Literal["inverse_sqrt", "linear", "cosine", "constant"] = "inverse_sqrt"
     schedule_end: NonNegative = 0.0
-    optimizer: Literal["adam", "adafactor"] = "adam"
+    optimizer: Annotated[str, OneOf(OPTIMIZERS, keras.optimizers.Optimizer, called=True)] = "adam"
     warmup_steps: Natural = 8000
     warmup_start: NonNegative = 1e-7
     beta_1: Decay = 0.9
@@ -88,6 +97,19 @@ class TrainingConfig(Settings):
     frozen: tuple[str, ...] = ()
 
     def check(self) -> None:
+        name, arguments = parse_call(self.optimizer)
+        if name not in OWN_SETTINGS:
+            check_arguments(name, arguments)
+        elif arguments:
+            raise self.error(
+                f"optimizer={self.optimizer!r}: {name} takes no arguments; Adam's are the settings "
+                "beta_1, beta_2 and epsilon"
+            )
+        if name == "schedule_free_adamw" and self.ema_decay is not None:
+            raise self.error(
+                f"ema_decay={self.ema_decay} has no effect: schedule_free_adamw averages the "
+                "weights by itself; leave it out"
+            )
         if self.schedule in ENDING_SCHEDULES and self.warmup_steps >= self.max_steps:
             raise self.error(
                 f"warmup_steps={self.warmup_steps} must be below training.max_steps="

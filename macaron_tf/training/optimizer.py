@@ -9,7 +9,9 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
+from macaron_tf.plug_ins import parse_call
 from macaron_tf.training.config import TrainingConfig
+from macaron_tf.training.keras_optimizers import ScheduleFreeAdamW, make_keras_optimizer
 from macaron_tf.variables import spec_of
 
 
@@ -208,17 +210,34 @@ class ExponentialMovingAverage:
             else:
                 shadow.assign_add(change)
 
+    def averages(self) -> Sequence:
+        """The average of each variable."""
+        return self.shadows
+
     @contextlib.contextmanager
     def swapped(self) -> Iterator[None]:
         """While the context lasts, the model's weights are the averages."""
         weights = [np.array(variable) for variable in self.variables]
-        for variable, shadow in zip(self.variables, self.shadows, strict=True):
-            variable.assign(shadow)
+        for variable, average in zip(self.variables, self.averages(), strict=True):
+            variable.assign(average)
         try:
             yield
         finally:
             for variable, weight in zip(self.variables, weights, strict=True):
                 variable.assign(weight)
+
+
+class ScheduleFreeAverage(ExponentialMovingAverage):
+    """The average that a `ScheduleFreeAdamW` keeps; no variables besides the optimizer's."""
+
+    def __init__(self, variables: Sequence[keras.Variable], optimizer: ScheduleFreeAdamW):
+        self.variables, self.optimizer, self.shadows = list(variables), optimizer, []
+
+    def update(self, updates) -> None:
+        """Does nothing: a step of the optimizer moves the average."""
+
+    def averages(self) -> Sequence:
+        return self.optimizer.averages()
 
 
 def make_optimizer(
@@ -249,11 +268,14 @@ def make_optimizer(
     Regularization"; Shazeer and Stern 2018 (Adafactor), algorithm 4.
     """
     schedule, decay = make_schedule(config), config.weight_decay or None
-    if config.optimizer == "adafactor":
+    name, arguments = parse_call(config.optimizer)
+    if name == "adafactor":
         optimizer = Adafactor(schedule, relative_step=False, weight_decay=decay)
-    else:
+    elif name == "adam":
         moments = config.beta_1, config.beta_2, config.epsilon
         optimizer = FusedAdam(schedule, *moments, weight_decay=decay)
+    else:
+        optimizer = make_keras_optimizer(name, arguments, schedule, decay)
     if decay and not config.decay_vectors:
         if not variables:
             raise ValueError("decay_vectors=False needs the model's trainable variables")

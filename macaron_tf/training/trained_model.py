@@ -8,7 +8,8 @@ import tensorflow as tf
 
 from macaron_tf.errors import UserError
 from macaron_tf.training.config import TrainingConfig
-from macaron_tf.training.optimizer import ExponentialMovingAverage
+from macaron_tf.training.keras_optimizers import ScheduleFreeAdamW
+from macaron_tf.training.optimizer import ExponentialMovingAverage, ScheduleFreeAverage
 from macaron_tf.training.updates import (
     SKIPPED_IN_A_ROW,
     FirstStage,
@@ -73,7 +74,9 @@ class TrainedModel:
         with self.strategy.scope():
             if not self.optimizer.built:
                 self.optimizer.build(weights)
-            if self.config.ema_decay is not None and self.ema is None:
+            if isinstance(self.optimizer, ScheduleFreeAdamW):
+                self.ema = ScheduleFreeAverage(weights, self.optimizer)
+            elif self.config.ema_decay is not None and self.ema is None:
                 self.ema = ExponentialMovingAverage(weights, self.config.ema_decay)
 
     @property

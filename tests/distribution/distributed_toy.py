@@ -47,7 +47,8 @@ def main() -> None:
             every_row(strategy, pathlib.Path(out))
             continue
         pairs = [setting.split("=") for setting in ",".join(settings).split(",") if setting]
-        run(strategy, kind, pathlib.Path(out), **{name: float(value) for name, value in pairs})
+        given = {name: value if name == "optimizer" else float(value) for name, value in pairs}
+        run(strategy, kind, pathlib.Path(out), **given)
 
 
 def run(
@@ -58,7 +59,7 @@ def run(
     dropout: float = 0.0,
     per_call: float = 1,
     first: float = 0,
-    adafactor: float = 0,
+    optimizer: str = "adam",
 ) -> None:
     """Trains in OUT/run; then writes all replicas' weights and the losses into OUT/WORKER.npz.
 
@@ -67,7 +68,8 @@ def run(
     """
     config = dataclasses.replace(
         CONFIG,
-        optimizer="adafactor" if adafactor else "adam",
+        optimizer=optimizer,
+        ema_decay=None if optimizer == "schedule_free_adamw" else CONFIG.ema_decay,
         max_steps=int(steps),
         epsilon=1e-6,
         weight_decay=0.01,

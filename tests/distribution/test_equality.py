@@ -155,19 +155,19 @@ def test_two_replicas_have_the_same_first_stage(tmp_path):
 
 
 @pytest.mark.slow
-def test_adafactor_on_two_replicas_equals_one_and_resumes(tmp_path):
-    run_here("toy", tmp_path / "one", adafactor=1)
-    jobs = [
-        f"toy:{tmp_path / 'whole'}:adafactor=1",
-        f"toy:{tmp_path / 'parts'}:adafactor=1,steps=10",
-        f"toy:{tmp_path / 'parts'}:adafactor=1",
-    ]
-    assert "going on after step 10" in finished(toy(jobs, "--replicas", "2"))
-    one, whole, parts = (arrays_of(tmp_path / name) for name in ("one", "whole", "parts"))
-    for key, array in whole.items():
-        np.testing.assert_array_equal(array, parts[key], err_msg=key)
-        if key in one:
-            np.testing.assert_allclose(one[key], array, atol=1e-5, err_msg=key)
+def test_other_optimizers_on_two_replicas_equal_one_and_adafactor_resumes(tmp_path):
+    names = ("adafactor", "muon", "schedule_free_adamw")
+    parts = f"toy:{tmp_path / 'parts'}:optimizer=adafactor"
+    jobs = [f"toy:{tmp_path / name}:optimizer={name}" for name in names]
+    said = finished(toy([*jobs, f"{parts},steps=10", parts], "--replicas", "2"))
+    assert "going on after step 10" in said
+    for key, array in arrays_of(tmp_path / "adafactor").items():
+        np.testing.assert_array_equal(array, arrays_of(tmp_path / "parts")[key], err_msg=key)
+    for name in names:
+        run_here("toy", tmp_path / "one" / name, optimizer=name)
+        two = arrays_of(tmp_path / name)
+        for key, array in arrays_of(tmp_path / "one" / name).items():
+            np.testing.assert_allclose(array, two[key], atol=1e-5, err_msg=key)
 
 
 @pytest.mark.slow

@@ -112,10 +112,12 @@ def test_a_stopped_run_goes_on_to_the_bit(toys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["remat", "mesh"])
-def test_recomputing_and_meshes_make_the_same_updates(toys, name):
+@pytest.mark.parametrize(
+    ("name", "plain"), [("remat", "plain"), ("mesh", "plain"), ("muon_mesh", "muon")]
+)
+def test_recomputing_and_meshes_make_the_same_updates(toys, name, plain):
     """With dropout; a mesh cuts weights and moments, see `jax_toy`."""
-    ours, theirs = (np.load(toys / f"{one}.npz") for one in (name, "plain"))
+    ours, theirs = (np.load(toys / f"{one}.npz") for one in (name, plain))
     for path, expected in theirs.items():
         np.testing.assert_allclose(ours[path], expected, rtol=1e-6, atol=1e-6, err_msg=path)
 

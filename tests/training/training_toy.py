@@ -8,6 +8,7 @@ import tensorflow as tf
 from keras import ops
 
 from macaron_tf.training.config import TrainingConfig
+from macaron_tf.variables import declare
 
 VOCABULARY = 16
 SIGNATURE = dict.fromkeys(("source", "target"), tf.TensorSpec((None, None), tf.int32))
@@ -35,7 +36,9 @@ def toy_network(dropout: float = 0.0, width: int = 8) -> keras.Model:
     x = keras.layers.Dense(width, activation="relu", name="hidden")(x)
     x = keras.layers.Dropout(dropout, name="dropout")(x)
     x = keras.layers.Dense(VOCABULARY, name="head", dtype="float32")(x)
-    return keras.Model(tokens, x, name="toy")
+    model = keras.Model(tokens, x, name="toy")
+    declare(model.get_layer("hidden").kernel, ("embed", "mlp"))
+    return model
 
 
 def toy_objective(network, batch, training):

@@ -1,0 +1,190 @@
+"""Keras's optimizers by name, and a user's own."""
+
+import dataclasses
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+from macaron_tf import plug_ins
+from macaron_tf.models import catalog
+from macaron_tf.training.config import TrainingConfig
+from macaron_tf.training.optimizer import make_optimizer
+from macaron_tf.variables import declare
+from tests.harness import refuses
+from tests.training.test_session import StopAt, assert_same, killed, run
+from tests.training.training_toy import CONFIG
+
+PLAIN = {"learning_rate": 0.1, "schedule": "constant", "warmup_steps": 0}
+OWN = '''
+import keras
+from keras import ops
+
+
+class Momentum(keras.optimizers.Optimizer):
+    """Keras's own example."""
+
+    def __init__(self, learning_rate=0.1, decay=0.5, **kwargs):
+        super().__init__(learning_rate, **kwargs)
+        self.decay = decay
+
+    def build(self, variables):
+        super().build(variables)
+        self.momenta = self.add_optimizer_variables(variables, "momentum")
+
+    def update_step(self, gradient, variable, learning_rate):
+        momentum = self.momenta[self._get_variable_index(variable)]
+        self.assign(momentum, self.decay * momentum + gradient)
+        self.assign_sub(variable, ops.cast(learning_rate, variable.dtype) * momentum)
+
+
+class Clips(Momentum):
+    def __init__(self, learning_rate):
+        super().__init__(learning_rate, clipnorm=1.0)
+
+
+class Fails(Momentum):
+    def __init__(self, learning_rate, rate):
+        raise RuntimeError(f"no {rate}")
+
+
+class Closed(Momentum):
+    def __init__(self):
+        super().__init__()
+'''
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    (tmp_path / "stranger_steps.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "stranger_steps"
+    sys.modules.pop("stranger_steps", None)
+
+
+def updated(config, starts, gradients, axes=()):
+    """The weights after updates of variables that start so; `axes` of the first one."""
+    variables = [keras.Variable(start, dtype="float32") for start in starts]
+    if axes:
+        declare(variables[0], axes, parts=3)
+    optimizer = make_optimizer(config, variables)
+    for several in zip(*gradients, strict=True):
+        optimizer.apply([keras.ops.convert_to_tensor(g) for g in several], variables)
+    return [np.array(variable) for variable in variables], optimizer
+
+
+def orthogonal(matrix, steps=5):
+    x = matrix.T if matrix.shape[0] > matrix.shape[1] else matrix
+    x = x / (np.linalg.norm(x) + 1e-7)
+    for _ in range(steps):
+        square = x @ x.T
+        x = 3.4445 * x + (-4.775 * square + 2.0315 * square @ square) @ x
+    return x.T if matrix.shape[0] > matrix.shape[1] else x
+
+
+def test_muon_takes_matrices_side_by_side_one_by_one():
+    """Three steps of queries, keys and values, each orthogonalized alone; a bias has Adam's."""
+    rng = np.random.default_rng(0)
+    starts = [rng.normal(size=(4, 9)), rng.normal(size=9)]
+    gradients = [rng.normal(size=(3, *s.shape)).astype("float32") for s in starts]
+    config = TrainingConfig(optimizer="muon", weight_decay=0.1, **PLAIN)
+    (kernel, bias), _ = updated(config, starts, gradients, ("embed", "heads"))
+    p, m, v = starts[0], 0.0, 0.0
+    for g in gradients[0]:
+        m = 0.95 * m + g
+        parts = np.split(g + 0.95 * m, 3, axis=1)
+        step = np.concatenate([orthogonal(part) * 0.2 * 4**0.5 for part in parts], axis=1)
+        p = p - 0.1 * 0.1 * p - 0.1 * step
+    np.testing.assert_allclose(kernel, p, atol=1e-5)
+    p, m = starts[1], 0.0
+    for t, g in enumerate(gradients[1], start=1):
+        p = p - 0.1 * 0.1 * p
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+        p = p - 0.1 * np.sqrt(1 - 0.999**t) / (1 - 0.9**t) * m / (np.sqrt(v) + 1e-7)
+    np.testing.assert_allclose(bias, p, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["bert_tiny", "t5_tiny", "swish_rnn_tiny"])
+def test_muon_is_for_the_matrices_inside_blocks(name):
+    """Not for tables of tokens, positions, segments and distances, whatever their paths are."""
+    model = catalog.build(name, vocab_size=50)
+    optimizer = make_optimizer(TrainingConfig(optimizer="muon"))
+    optimizer.build(model.trainable_variables)
+    named = zip(model.trainable_variables, optimizer.adam_velocities, strict=True)
+    muons = {"/".join(v.path.split("/")[-2:]) for v, velocity in named if velocity is None}
+    inner = {"inner/kernel", "outer/kernel", "output/kernel", "query_key_value/kernel"}
+    cross = {"query/kernel", "key_value/kernel"} if name == "t5_tiny" else set()
+    assert muons == inner | cross
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_schedule_free_adamw_is_the_papers(weight_decay):
+    rng = np.random.default_rng(0)
+    start, gradients = rng.normal(size=5), rng.normal(size=(6, 5)).astype("float32")
+    name = "schedule_free_adamw(beta_2=0.99, warmup_steps=2)"
+    config = TrainingConfig(optimizer=name, weight_decay=weight_decay, **PLAIN)
+    [weights], optimizer = updated(config, [start], [gradients])
+    x, y, z, v = start, start, start, 0.0
+    for t, g in enumerate(gradients, start=1):
+        v = 0.99 * v + 0.01 * g**2
+        step = g / (np.sqrt(v / (1 - 0.99**t)) + 1e-8) + weight_decay * y
+        z = z - 0.1 * min(t / 2, 1) * step
+        x = (1 - 1 / t) * x + z / t
+        y = 0.1 * z + 0.9 * x
+    np.testing.assert_allclose(weights, y, atol=1e-6)
+    np.testing.assert_allclose(optimizer.averages()[0], x, atol=1e-6)
+
+
+def test_vectors_are_spared_from_decay_and_arguments_arrive():
+    rng = np.random.default_rng(0)
+    starts = [rng.normal(size=(2, 3)), rng.normal(size=3)]
+    gradients = [np.zeros((1, *start.shape), "float32") for start in starts]
+    config = TrainingConfig(
+        optimizer="sgd(momentum=0.5)", weight_decay=0.1, decay_vectors=False, **PLAIN
+    )
+    (matrix, vector), optimizer = updated(config, starts, gradients)
+    np.testing.assert_allclose(matrix, 0.99 * starts[0], rtol=1e-6)
+    np.testing.assert_array_equal(vector, starts[1].astype("float32"))
+    assert optimizer.momentum == 0.5
+
+
+@pytest.mark.parametrize("name", ["muon", "schedule_free_adamw", "own"])
+def test_a_stopped_run_goes_on_to_the_bit(tmp_path, own, name):
+    """With dropout, accumulation, clipping and, of the user's own, a moving average."""
+    ema_decay = None if name == "schedule_free_adamw" else 0.9
+    if name == "own":
+        plug_ins.allow(f"{own}:Momentum")
+        name = f"{own}:Momentum(decay=0.7)"
+    config = dataclasses.replace(CONFIG, optimizer=name, ema_decay=ema_decay)
+    _, whole = run(tmp_path / "whole", config)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "stopped", config, callbacks=[StopAt(13, killed)])
+    _, resumed = run(tmp_path / "stopped", config)
+    assert_same(resumed.network.variables, whole.network.variables)
+    assert_same(resumed.optimizer.variables, whole.optimizer.variables)
+    metrics = [(tmp_path / one / "metrics.jsonl").read_bytes() for one in ("whole", "stopped")]
+    assert metrics[0] == metrics[1]
+    average = tmp_path / "stopped/checkpoints/step-00000020/ema.weights.h5"
+    evaluated = keras.models.clone_model(resumed.network)
+    evaluated.load_weights(average)
+    learnt, judged = resumed.network.get_weights(), evaluated.get_weights()
+    assert not np.allclose(learnt[0], judged[0], atol=1e-6)
+
+
+def test_refusals(own):
+    def make(name, **options):
+        plug_ins.allow(name.partition("(")[0])
+        make_optimizer(TrainingConfig(optimizer=name, **options))
+
+    refuses("sgd has no argument 'momentun'; there are .*'momentum'", make, "sgd(momentun=0.9)")
+    refuses("set training.clip_norm instead of clipnorm", make, "lion(clipnorm=1.0)")
+    refuses("write NAME", make, "sgd(0.9)")
+    refuses("write NAME", make, "sgd(momentum=open('x'))")
+    refuses("lion raised ValueError", make, "lion(beta_1=0)")
+    refuses("adam takes no arguments", make, "adam(beta_1=0.8)")
+    refuses("averages the weights by itself", make, "schedule_free_adamw", ema_decay=0.9)
+    refuses("Clips sets clipnorm itself: leave that to training.clip_norm", make, f"{own}:Clips")
+    refuses("Fails.* no 1", make, f"{own}:Fails(rate=1)")
+    refuses("argument 'rate'; there are decay", make, f"{own}:Momentum(rate=1)")
+    refuses("Closed.*learning_rate", make, f"{own}:Closed")
