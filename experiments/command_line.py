@@ -32,8 +32,8 @@ ENGINES = ("tensorflow", "jax")
 def _prepare(options: argparse.Namespace, is_process: bool) -> None:
     """Completes a command's options.
 
-    They get `tfds` in a command with `TFDS`, and `devices`, the `tf.distribute.Strategy`, in one
-    with `DEVICES`.
+    They get `tfds` in a command with `TFDS`, `devices`, the `tf.distribute.Strategy`, in one with
+    `DEVICES`, and `callbacks`, `Callbacks` or None, in one with `CALLBACKS`.
     """
     given = vars(options)
     engine, mesh = given.get("engine"), given.get("mesh")
@@ -63,6 +63,12 @@ def _prepare(options: argparse.Namespace, is_process: bool) -> None:
             use_mesh(parse_mesh(mesh or "data=1"))
         elif is_process:
             limit_memory()
+    if given.get("uses_callbacks"):
+        options.callbacks = None
+        if options.callback or options.profile:
+            from macaron_tf.training.callbacks import Callbacks
+
+            options.callbacks = Callbacks.parsed(options.callback or (), options.profile)
 
 
 program = functools.partial(arguments.program, prepare=_prepare)
@@ -266,6 +272,19 @@ ENGINE = group(
         "with jax: devices along each axis, such as data=4,model=2: data deals out the rows "
         "of batches, model cuts the weights (default data=1, one device)",
     ),
+)
+CALLBACKS = together(
+    group(
+        "watching",
+        argument(
+            "--callback MODULE:CLASS",
+            "a Keras callback of your own, or of W&B or MLflow; with arguments "
+            "'MODULE:CLASS(key=value)'; may be repeated",
+            action="append",
+        ),
+        argument("--profile START:STOP", "trace these updates for TensorBoard, into RUN"),
+    ),
+    lambda parser: parser.set_defaults(uses_callbacks=True),
 )
 TRAINING_DEVICES = together(DEVICES, ENGINE)
 DATA_SERVICE = argument(

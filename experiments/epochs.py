@@ -24,6 +24,7 @@ from macaron_tf.starts import Start, start_of
 from macaron_tf.text import load_encoder_vocabulary
 from macaron_tf.text.base import check_vocabulary
 from macaron_tf.training import TrainingResult
+from macaron_tf.training.callbacks import Callbacks
 from macaron_tf.training.session import Validate
 
 NOTHING = "none"
@@ -186,6 +187,7 @@ def train_examples(
     validation: Callable[[keras.Model], Validate],
     init: Start,
     strategy: tf.distribute.Strategy,
+    callbacks: Callbacks | None = None,
 ) -> TrainingResult:
     """Trains a run of a resolved `EpochRecipe` on tokenized examples, see `train_run`."""
     recipe = run.recipe
@@ -197,4 +199,5 @@ def train_examples(
         {"examples": len(rows)},
     )
     note = f", from {init.given}"
-    return train_run(run, data, validation, strategy, init.copy_to, note=note)
+    start = {"initialize": init.copy_to, "note": note, "callbacks": callbacks}
+    return train_run(run, data, validation, strategy, **start)

@@ -19,6 +19,7 @@ from macaron_tf.errors import UserError, out_of_memory
 from macaron_tf.io.paths import as_path
 from macaron_tf.text.base import check_vocabulary
 from macaron_tf.training import Diverged, TrainedModel, TrainingResult, build_fit_model, train
+from macaron_tf.training.callbacks import Callbacks
 from macaron_tf.training.checkpoints import CheckpointDirectory
 from macaron_tf.training.session import Validate
 
@@ -49,6 +50,7 @@ def train_run(
     strategy: tf.distribute.Strategy | None = None,
     initialize: Callable[[keras.Model], None] = lambda network: None,
     note: str | None = "",
+    callbacks: Callbacks | None = None,
 ) -> TrainingResult:
     """Trains a run in its folder, or continues the run in that folder.
 
@@ -60,6 +62,7 @@ def train_run(
         strategy: the devices; None = the current ones.
         initialize: gives a built network pre-trained weights; called unless there is a checkpoint.
         note: ends the line about the model, such as ", from runs/bert"; None = no line.
+        callbacks: of the command; None = no more than a training's own.
 
     Raises:
         UserError: the folder holds a run of other settings, vocabulary or data; or see `train`.
@@ -99,6 +102,7 @@ def train_run(
         else:
             model = build_fit_model(network, objective, recipe.training, first_stage=stage)
             model.per_worker_data = data.per_worker
+    watching = callbacks.make(run.path) if callbacks else ()
     model.memory = run.memory(network)
     model.evaluation_memory = run.memory(network, "evaluation")
     if note is not None:
@@ -117,6 +121,7 @@ def train_run(
             run.path,
             validate=validate,
             vocabulary_hash=vocabulary_hash,
+            callbacks=watching,
             on_start=start,
         )
     except Exception as error:
@@ -149,7 +154,7 @@ def train_pairs(
         score: metrics of the answers.
         sample: shows an answer, with places for source, target and answer.
         batches: the training batches from a micro-batch on; those of `data` when None.
-        start: `initialize` and `note` of `train_run`.
+        start: `initialize`, `note` and `callbacks` of `train_run`.
     """
     recipe = run.recipe
     metric, perfect = recipe.training.best_metric, score([target for _, target in asked])

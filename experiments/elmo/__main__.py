@@ -22,6 +22,7 @@ main = cli.program(
         "train a recipe, or go on with an interrupted run",
         "experiments.elmo.run:run",
         cli.recipe_to_train("training.max_steps=500 or sources=text:books/*.gz"),
+        cli.CALLBACKS,
         cli.DEVICES,
     ),
     cli.command(

@@ -195,6 +195,7 @@ def run(options: argparse.Namespace) -> None:
         options.devices,
         note=f"; {rows.ids.size:,} words to learn from, {held_out.ids.size:,} held out, "
         f"{vocabulary.size:,} to predict",
+        callbacks=options.callbacks,
     )
     embed = "{me} embed {run} --input lines.txt --output vectors.npz"
     report(result, recipe, options, embed, "{me} tag {run} {run}-conll --data-dir DIR")

@@ -73,6 +73,7 @@ main = cli.program(
         cli.INIT_NONE,
         cli.EXAMPLES,
         cli.settings("epochs=2, training.seed=2, batch_size=32 or model.dropout=0"),
+        cli.CALLBACKS,
         cli.DEVICES,
     ),
     cli.command(

@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> None:
         return validate
 
     run = EmbeddingRun(path, recipe, vocabulary, data_dir=options.data_dir)
-    result = train_examples(run, learnt, validation, init, options.devices)
+    result = train_examples(run, learnt, validation, init, options.devices, options.callbacks)
     steps = ("{me} evaluate {run}{data}", "{me} search {run} --corpus FILE")
     steps += (f"python -m export.saved_model {{run}} served/{path.name}",)
     best = "best on the development set at step {step:,}: {metric} {score:.4f}"

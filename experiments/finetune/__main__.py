@@ -100,6 +100,7 @@ main = cli.program(
             cli.place("--init FROM", "what to start with", required=True),
         ),
         _TRAINING,
+        cli.CALLBACKS,
     ),
     cli.command(
         "grid",

@@ -39,6 +39,7 @@ from macaron_tf.tasks import Limits, labelled
 from macaron_tf.tasks.sets import SetOutputs
 from macaron_tf.text import MosesPairVocabulary, PieceVocabulary
 from macaron_tf.training import Diverged, FitModel, TrainingResult
+from macaron_tf.training.callbacks import Callbacks
 from macaron_tf.training.checkpoints import CheckpointDirectory, read_manifest
 
 TRAIN = "train"
@@ -108,7 +109,7 @@ def run(options: argparse.Namespace) -> None:
     data = TaskData(task, recipe.source, options.tfds, recipe.table)
     if task.own:
         print(f"{recipe.source}: {data.task.summary()}", file=sys.stderr)
-    result = train_recipe(recipe, path, data, init, options.devices)
+    result = train_recipe(recipe, path, data, init, options.devices, options.callbacks)
     steps = ["{me} evaluate {run}{data}", "{me} predict {run} --input FILE"]
     if task.submissions:
         steps.append("{me} submit {run} OUT{data}")
@@ -143,6 +144,7 @@ def train_recipe(
     data: TaskData,
     init: Start,
     strategy: tf.distribute.Strategy,
+    callbacks: Callbacks | None = None,
 ) -> TrainingResult:
     """Fine-tunes in a run's folder; the run found there is continued.
 
@@ -191,7 +193,7 @@ def train_recipe(
             write_json(path / RESULT, dataclasses.asdict(result_of(path, result)))
 
     try:
-        result = train_examples(run, encoded[TRAIN], validation, init, strategy)
+        result = train_examples(run, encoded[TRAIN], validation, init, strategy, callbacks)
     except Diverged:
         end(None)
         raise

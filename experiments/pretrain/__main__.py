@@ -83,6 +83,7 @@ main = cli.program(
             "each worker reads its own shards of the corpus only; by default it reads all and "
             "takes its rows of each batch, so that any number of workers makes the same run",
         ),
+        cli.CALLBACKS,
         cli.TRAINING_DEVICES,
     ),
     cli.command(

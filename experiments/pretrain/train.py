@@ -25,6 +25,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.io.paths import absolute, as_path
 from macaron_tf.text.base import check_vocabulary
 from macaron_tf.training import TrainingResult
+from macaron_tf.training.callbacks import Callbacks
 
 if TYPE_CHECKING:
     from macaron_tf.starts import Start
@@ -61,7 +62,14 @@ def run(options: argparse.Namespace) -> None:
     if start:
         check_vocabulary(start.vocabulary.hash, corpus.vocabulary.hash, recipe.init)
     result = train_recipe(
-        recipe, path, corpus, options.devices, options.data_service, options.own_shards, start
+        recipe,
+        path,
+        corpus,
+        options.devices,
+        options.data_service,
+        options.own_shards,
+        start,
+        options.callbacks,
     )
     command = "text_to_text" if recipe.learnt.encoder_decoder else "finetune"
     steps = [f"python -m experiments.{command} train sst2 {{run}}-sst2 --init {{run}}"]
@@ -80,6 +88,7 @@ def train_recipe(
     data_service: str | None = None,
     own_shards: bool = False,
     start: "Start | None" = None,
+    callbacks: Callbacks | None = None,
 ) -> TrainingResult:
     """Trains a recipe in a run's folder; the run found there is continued.
 
@@ -91,6 +100,7 @@ def train_recipe(
         own_shards: each of several workers reads its own shards only. The order of the rows then
             depends on the number of workers.
         start: gives the weights of `recipe.init`.
+        callbacks: of the command.
     """
     check_corpus(recipe, corpus)
     if corpus.rows("train") < recipe.batch_size:
@@ -120,6 +130,7 @@ def train_recipe(
             strategy,
             initialize=initialize,
             note=f"{f', from {recipe.init}' if start else ''}; {corpus.summary()}",
+            callbacks=callbacks,
         )
     except tf.errors.OpError as error:
         # A shard damaged since the corpus was opened, perhaps one that a service reads.

@@ -50,6 +50,7 @@ main = cli.program(
         ),
         cli.TFDS,
         cli.settings("training.max_steps=500 or batch_size=8, of all the models"),
+        cli.CALLBACKS,
     ),
     cli.recipes("experiments.tcn.run:SequenceRecipe"),
     cli.settings_of("experiments.tcn.run:SequenceRecipe"),

@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> None:
             data = task.open(options, base.of_mixer(mixer, settings))
             recipe = base.of_mixer(mixer, settings, data.vocab_size)
             path = out / f"{mixer}-{seed}"
-            rows.append(_train(recipe, task, data, path, options.data_dir))
+            rows.append(_train(recipe, task, data, path, options))
     lines = [f"{task.unit}; the best checkpoint by the validation.", "", *table(task, rows)]
     if all(row["test"] is None for row in rows):
         lines += ["", "The data have no test split: the table shows the best validation."]
@@ -70,12 +70,16 @@ def _resume(options: argparse.Namespace) -> None:
     task = _task(recipe, options)
     recipe.check_metric([task.metric])
     data = task.open(options, recipe)
-    row = _train(recipe, task, data, as_path(options.run), options.data_dir)
+    row = _train(recipe, task, data, as_path(options.run), options)
     print("\n".join(table(task, [row])))
 
 
 def _train(
-    recipe: SequenceRecipe, task: Task, data: TaskData, path: epath.Path, data_dir: str | None
+    recipe: SequenceRecipe,
+    task: Task,
+    data: TaskData,
+    path: epath.Path,
+    options: argparse.Namespace,
 ) -> dict:
     """Trains or resumes a model's run in a folder, unless it is complete; its row of the table.
 
@@ -83,7 +87,7 @@ def _train(
         data: of the recipe's batch size and seed; without a test split the row's "test" is None.
     """
     done = path / "result.json"
-    run = SequenceRun(path, recipe, None, data.vocab_size, data_dir=data_dir)
+    run = SequenceRun(path, recipe, None, data.vocab_size, data_dir=options.data_dir)
     if (earlier := run.resume(run.path, recipe)) and done.exists() and earlier.recipe == recipe:
         if data.fingerprint:
             earlier.check_data(data.fingerprint)
@@ -104,6 +108,7 @@ def _train(
         RunData(data.train, data.fingerprint),
         lambda network: lambda model, step: _measured(model, data.validation),
         note=None,
+        callbacks=options.callbacks,
     )
     if result.best_checkpoint is None:
         raise UserError(

@@ -44,6 +44,7 @@ main = cli.program(
         ),
         cli.EXAMPLES,
         cli.settings("training.max_steps=500 or max_source=512"),
+        cli.CALLBACKS,
         cli.DEVICES,
     ),
     cli.command(

@@ -96,6 +96,7 @@ def run(options: argparse.Namespace) -> None:
         options.devices,
         initialize=start.copy_to,
         note=f", from {recipe.init}",
+        callbacks=options.callbacks,
     )
     steps = ("{me} evaluate {run}{data}", "{me} predict {run} --input FILE")
     report(result, recipe, options, *steps)

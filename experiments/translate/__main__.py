@@ -57,6 +57,7 @@ main = cli.program(
             "number (default: one a core)",
         ),
         cli.DATA_SERVICE,
+        cli.CALLBACKS,
         cli.TRAINING_DEVICES,
     ),
     cli.command(

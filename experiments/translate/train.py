@@ -25,6 +25,7 @@ from macaron_tf.io.paths import as_path
 from macaron_tf.objectives import MaskingConfig, TranslationObjective
 from macaron_tf.text import PairVocabulary, SentencePieceVocabulary, check_vocabulary
 from macaron_tf.training import TrainingResult
+from macaron_tf.training.callbacks import Callbacks
 
 
 def run(options: argparse.Namespace) -> None:
@@ -49,6 +50,7 @@ def run(options: argparse.Namespace) -> None:
             options.tfds,
             options.data_service,
             options.processes,
+            options.callbacks,
         )
     except tf.errors.OpError as error:
         if clear := service_error(error):
@@ -76,6 +78,7 @@ def train_recipe(
     tfds: Tfds | None = None,
     data_service: str | None = None,
     processes: int | None = None,
+    callbacks: Callbacks | None = None,
 ) -> TrainingResult:
     """Trains a recipe in a run's folder, or continues the run in that folder.
 
@@ -88,6 +91,7 @@ def train_recipe(
         data_service: addresses of `experiments.data_service`, separated by commas, which make the
             same batches; None = here.
         processes: that tokenize; as many as there are cores when None.
+        callbacks: of the command.
     """
     start, config = start or TranslationStart(), recipe.data
     start.check(recipe)  # before minutes are spent on the data
@@ -184,6 +188,7 @@ def train_recipe(
         initialize=lambda network: start.copy_to(network, recipe),
         note=f", from {start.init.given}" if start.init else "",
         batches=batches,
+        callbacks=callbacks,
     )
 
 

@@ -90,6 +90,8 @@ class JaxModel(TrainedModel):
                 hooks.on_train_batch_begin(number)
                 values = self.update(batches)
                 logs = self._count(1, (*self.names["train"], *ADDED), values)
+                if logs:  # a callback may read the weights
+                    self.synchronize()
                 hooks.on_train_batch_end(number, logs)
                 if self.stop_training:
                     break
@@ -98,6 +100,30 @@ class JaxModel(TrainedModel):
                 break
         hooks.on_train_end(logs)
         self.synchronize()
+
+    def save(self, filepath, *args, **kwargs) -> None:
+        """Writes the network, see `keras.Model.save`."""
+        self.synchronize()
+        self.network.save(filepath, *args, **kwargs)
+
+    def save_weights(self, filepath, *args, **kwargs) -> None:
+        """Writes the network's weights, see `keras.Model.save_weights`."""
+        self.synchronize()
+        self.network.save_weights(filepath, *args, **kwargs)
+
+    def get_weights(self) -> list:
+        """The network's weights, see `keras.Model.get_weights`."""
+        self.synchronize()
+        return self.network.get_weights()
+
+    def set_weights(self, weights) -> None:
+        """Replaces the network's weights, see `keras.Model.set_weights`."""
+        self.synchronize()
+        self.network.set_weights(weights)
+
+    def summary(self, *args, **kwargs) -> None:
+        """Prints the network's layers, see `keras.Model.summary`."""
+        self.network.summary(*args, **kwargs)
 
     def evaluate(
         self, x: tf.data.Dataset, verbose: int = 0, return_dict: bool = True

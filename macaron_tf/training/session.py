@@ -129,6 +129,7 @@ class TrainingSession(keras.callbacks.Callback):
         reporters: Sequence[Reporter],
         workers: Workers,
         interruptions: Interruptions,
+        callbacks: Sequence[keras.callbacks.Callback] = (),
     ):
         super().__init__()
         self.set_model(model)
@@ -138,6 +139,7 @@ class TrainingSession(keras.callbacks.Callback):
         self.reporters = reporters
         self.workers = workers
         self.interruptions = interruptions
+        self.callbacks = callbacks
         self.checkpoints = CheckpointDirectory(run_dir)
         self.state = RunState()
         self.interrupted = False
@@ -248,8 +250,7 @@ class TrainingSession(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch=None, logs=None):
         """Validates first, so that the checkpoint of a round's end knows its score."""
-        if self.validate is not None:
-            self._validate()
+        self.validate_round()
         over, due = self.decide()
         if over:
             self.model.stop_training = True
@@ -276,12 +277,20 @@ class TrainingSession(keras.callbacks.Callback):
         for reporter in self.reporters:
             reporter.train(step, metrics, timing)
 
+    def validate_round(self) -> dict[str, float]:
+        """Validates unless this step is validated or the run was told to stop; the metrics."""
+        if self.validate is not None:
+            self._validate()
+        return self._metrics if self.state.validated_at == self.model.step else {}
+
     def _validate(self) -> None:
         several, step = self.workers.several, self.model.step
         stopped = not several and self.interruptions.received is not None
         if self.state.validated_at == step or self.interrupted or stopped:
             return
         result = None
+        for callback in self.callbacks:
+            callback.on_test_begin()
         breaking = contextlib.nullcontext() if several else self.interruptions.breaking()
         # Breaking is innermost: a signal must not break off the swapping of weights.
         with Progress("validating"), self._away(), self.model.ema_weights(), breaking:
@@ -309,6 +318,8 @@ class TrainingSession(keras.callbacks.Callback):
         self._metrics = metrics
         for reporter in self.reporters:
             reporter.validation(step, metrics, list(samples), is_best)
+        for callback in self.callbacks:
+            callback.on_test_end(metrics)
 
     @contextlib.contextmanager
     def _away(self) -> Iterator[None]:
@@ -318,6 +329,18 @@ class TrainingSession(keras.callbacks.Callback):
             yield
         finally:
             self._away_seconds += time.monotonic() - began
+
+
+class _ValidationLogs(keras.callbacks.Callback):
+    """Puts a validation's metrics into the logs of later callbacks, `val_loss` and others."""
+
+    def __init__(self, session: TrainingSession):
+        super().__init__()
+        self._session = session
+
+    def on_epoch_end(self, epoch, logs=None):
+        metrics = self._session.validate_round()
+        logs.update({f"val_{name}": value for name, value in metrics.items()})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -365,7 +388,8 @@ def train(
             strings; called at the end of each round with the moving average as weights, where one
             is kept.
         vocabulary_hash: kept in each checkpoint; a run of another vocabulary is refused.
-        callbacks: further Keras callbacks. Their logs are full at logs, saves and round ends alone.
+        callbacks: further Keras callbacks. Their logs are full at logs, saves and round ends alone,
+            and hold the validation's metrics, `val_loss` and others, at round ends.
         on_start: called once the directory is this process's alone and its newest checkpoint is
             accepted: the moment to write other files there.
 
@@ -387,7 +411,7 @@ def train(
             progress = TrainingBar(config.max_steps, config.max_minutes)
             reporters = [JsonLines(run_dir), TensorBoard(run_dir), progress]
         session = TrainingSession(
-            model, run_dir, vocabulary_hash, validate, reporters, workers, interruptions
+            model, run_dir, vocabulary_hash, validate, reporters, workers, interruptions, callbacks
         )
         session.restore()
         if on_start and workers.chief:
@@ -401,7 +425,7 @@ def train(
             if validate is not None and step and at_end and validated_at != step:
                 session.on_epoch_end()  # the run was left before this round's validation
             if not session.decide()[0]:
-                _fit(session, train_dataset_fn, callbacks)
+                _fit(session, train_dataset_fn)
         workers.totals([0.0])  # a barrier: the chief has written
         if session.interrupted or interruptions.received is not None:
             done = f"step {model.step} is saved in {run_dir}" if model.step else "before any update"
@@ -419,7 +443,7 @@ def train(
         )
 
 
-def _fit(session: TrainingSession, train_dataset_fn, callbacks) -> None:
+def _fit(session: TrainingSession, train_dataset_fn) -> None:
     """The updates that are left, the rest of a begun round first."""
     model, config, step = session.model, session.config, session.model.step
     saves = config.save_every_steps or config.max_steps
@@ -432,7 +456,7 @@ def _fit(session: TrainingSession, train_dataset_fn, callbacks) -> None:
                 initial_epoch=step // config.validate_every,
                 epochs=-(-config.max_steps // config.validate_every),
                 steps_per_epoch=config.validate_every,
-                callbacks=[*callbacks, session],
+                callbacks=[_ValidationLogs(session), *session.callbacks, session],
                 verbose=0,
             )
     finally:

@@ -1,0 +1,106 @@
+"""Keras callbacks that a command names, and a trace of some updates for TensorBoard."""
+
+import dataclasses
+import os
+import re
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from macaron_tf.errors import UserError
+from macaron_tf.plug_ins import allow, clear_errors, find, parse_call
+
+
+@dataclasses.dataclass(frozen=True)
+class Callbacks:
+    """Callbacks of a command; each training makes them anew.
+
+    Attributes:
+        calls: `package.module:Class` or `FILE.py:Class`, and `(key=value, ...)` behind it where the
+            class takes arguments.
+        profile: the first and the last update of a trace; None = no trace.
+    """
+
+    calls: tuple[str, ...] = ()
+    profile: tuple[int, int] | None = None
+
+    @classmethod
+    def parsed(cls, calls: Iterable[str], profile: str | None) -> "Callbacks":
+        """Of the words of a command, `MODULE:CLASS` and `START:STOP`; imports the classes.
+
+        Raises:
+            UserError: no such class, no callback; or no two numbers, the first from 1.
+        """
+        for call in calls:
+            place, _ = parse_call(call)
+            allow(place)  # the user wrote it
+            find(place, keras.callbacks.Callback)
+        span = None
+        if profile is not None:
+            span = tuple(map(int, re.findall(r"\d+", profile)))
+            if not re.fullmatch(r"\d+:\d+", profile) or not 1 <= span[0] <= span[1]:
+                raise UserError(
+                    f"--profile {profile}: write START:STOP, the first and the last update to "
+                    "trace, such as 10:14"
+                )
+        return cls(tuple(calls), span)
+
+    def make(self, run_dir: str | os.PathLike) -> list[keras.callbacks.Callback]:
+        """The callbacks; the trace is written into the folder `tensorboard` of a run."""
+        made: list[Any] = []
+        for call in self.calls:
+            place, arguments = parse_call(call)
+            with clear_errors(call):
+                made.append(find(place, keras.callbacks.Callback)(**arguments))
+        if self.profile:
+            made.append(Trace(os.path.join(run_dir, "tensorboard"), *self.profile))
+        return made
+
+
+class Trace(keras.callbacks.Callback):
+    """A trace of the updates `first` to `last`, in a folder, of TensorFlow's or JAX's profiler."""
+
+    def __init__(self, folder: str, first: int, last: int):
+        super().__init__()
+        self.folder, self.first, self.last = folder, first, last
+        self._begun = self._ended = False
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if not self._begun and self.first <= self.model.step + 1 <= self.last:
+            self._begun = True
+            if keras.backend.backend() == "jax":
+                import jax
+
+                jax.profiler.start_trace(self.folder)
+            else:
+                tf.profiler.experimental.start(self.folder)
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self._begun and not self._ended and self.model.step >= self.last:
+            self._end()
+
+    def on_train_end(self, logs=None):
+        if not self._begun:
+            print(
+                f"warning: --profile {self.first}:{self.last}: none of these updates was made "
+                f"here; the run is at step {self.model.step}",
+                file=sys.stderr,
+            )
+        elif not self._ended:
+            self._end()
+
+    def _end(self) -> None:
+        self._ended = True
+        # Waits for the device, which may be some updates behind.
+        self.model.synchronize()
+        int(keras.ops.convert_to_numpy(self.model.optimizer.iterations))
+        if keras.backend.backend() == "jax":
+            import jax
+
+            jax.profiler.stop_trace()
+        else:
+            tf.profiler.experimental.stop()
+        print(f"trace of updates {self.first} to {self.last}: tensorboard --logdir {self.folder}")

@@ -1,0 +1,109 @@
+"""Callbacks of the user's own, a stand-in for W&B's and MLflow's, and traces."""
+
+import dataclasses
+
+import keras
+import pytest
+
+from macaron_tf.training.callbacks import Callbacks
+from tests.harness import refuses
+from tests.training.test_session import run
+from tests.training.training_toy import CONFIG
+
+# What the callbacks of W&B and of MLflow read from a Keras model.
+OWN = '''
+import keras
+
+
+class Tracker(keras.callbacks.Callback):
+    """Keeps what it is told, and the last of all trackers."""
+
+    def __init__(self, every=1):
+        super().__init__()
+        self.every, self.steps, self.rounds, self.heard = every, {}, {}, []
+        Tracker.last = self
+
+    def on_train_begin(self, logs=None):
+        self.heard.append("begin")
+        self.config, lines = self.model.optimizer.get_config(), []
+        self.model.summary(print_fn=lambda line, **_: lines.append(line))
+        assert "toy" in lines[0]
+
+    def on_train_batch_end(self, batch, logs=None):
+        step = int(keras.ops.convert_to_numpy(self.model.optimizer.iterations))
+        if logs and step % self.every == 0:
+            rate = float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
+            self.steps[step] = {**logs, "rate": rate}
+
+    def on_test_end(self, logs=None):
+        self.heard.append(f"judged {logs['loss']:.3f}")
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.rounds[epoch] = dict(logs)
+        self.model.save(f"{self.model.step}.keras")
+
+    def on_train_end(self, logs=None):
+        self.heard.append("end")
+
+
+class Breaks(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        raise LookupError("no run to log to")
+
+
+class Other:
+    pass
+'''
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    (tmp_path / "trackers.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    return f"{tmp_path}/trackers.py"
+
+
+def test_callbacks_hear_what_keras_would_tell(tmp_path, place):
+    callbacks = Callbacks.parsed([f"{place}:Tracker(every=3)"], None)
+    [tracker] = callbacks.make(tmp_path / "run")
+    config = dataclasses.replace(CONFIG, accumulation_steps=1)
+    run(tmp_path / "run", config, callbacks=[tracker])
+    # Full at logs, every 3, and at saves, every 5, and round ends, every 8.
+    assert sorted(tracker.steps) == [3, 6, 9, 12, 15, 18]
+    assert {"loss", "accuracy", "learning_rate", "rate"} <= set(tracker.steps[3])
+    assert sorted(tracker.rounds) == [0, 1, 2]
+    judged = [f"judged {logs['val_loss']:.3f}" for logs in tracker.rounds.values()]
+    assert tracker.heard == ["begin", *judged, "end"]
+    assert keras.models.load_model("16.keras").count_params() > 0
+    assert tracker.config["name"]
+
+
+def test_keras_own_early_stopping_ends_a_run(tmp_path, monkeypatch):
+    text = "keras.callbacks:EarlyStopping(monitor='val_loss', mode='max', patience=0)"
+    callbacks = Callbacks.parsed([text], None).make(tmp_path)
+    result, _ = run(tmp_path, dataclasses.replace(CONFIG, validate_every=2), callbacks=callbacks)
+    assert (result.step, result.reason) == (4, "callback")
+    assert result.checkpoint.name == "step-00000004"
+
+
+def test_a_trace_of_some_updates(tmp_path, capsys):
+    [trace] = Callbacks.parsed([], "3:4").make(tmp_path)
+    config = dataclasses.replace(CONFIG, max_steps=5)
+    run(tmp_path, config, callbacks=[trace])
+    assert "trace of updates 3 to 4" in capsys.readouterr().out
+    assert list((tmp_path / "tensorboard/plugins/profile").glob("*/*.xplane.pb"))
+    [late] = Callbacks.parsed([], "30:40").make(tmp_path)
+    run(tmp_path, dataclasses.replace(config, max_steps=8), callbacks=[late])
+    assert "none of these updates was made here; the run is at step 8" in capsys.readouterr().err
+
+
+def test_refusals(place):
+    def parsed(*calls, profile=None):
+        Callbacks.parsed(calls, profile).make("run")
+
+    refuses("no Callback: name a subclass of keras", parsed, f"{place}:Other")
+    refuses("there is no module 'nowhere'", parsed, "nowhere:Callback")
+    refuses("write NAME", parsed, f"{place}:Tracker(3)")
+    refuses("Tracker.*unexpected keyword", parsed, f"{place}:Tracker(often=3)")
+    for text in ("3", "0:2", "4:3", "a:b", "1:2:3"):
+        refuses(f"--profile {text}: write START:STOP", parsed, profile=text)
