@@ -29,5 +29,6 @@ from macaron_tf.layers.lstm import ProjectedLSTM, ProjectedLSTMStack
 from macaron_tf.layers.positions import LearnedPositions, RelativePositionBias, SinusoidalPositions
 from macaron_tf.layers.relative_attention import RelativeAttention
 from macaron_tf.layers.residual import Residual
+from macaron_tf.layers.rotary import RotaryAttention
 from macaron_tf.layers.scheme import Mix
 from macaron_tf.layers.swish_rnn import SwishRNN

@@ -70,21 +70,39 @@ def _written(held, part, index):
     return ops.where(comes[:, None], part, held)
 
 
-def _scores(query, key):
-    """`query (..., L, d)` by `key (..., T, d)`: `(..., L, T)`.
-
-    One query by sums of products: LiteRT copies the keys before a matrix product.
-    """
-    if query.shape[-2] == 1:
-        return ops.expand_dims(ops.sum(query * key, axis=-1), -2)
+def _product(query, key):
+    """`query (..., L, d)` by `key (..., T, d)`: `(..., L, T)`."""
     return ops.matmul(query, ops.swapaxes(key, -1, -2))
 
 
-def _weighted_sum(weights, value):
-    """`weights (..., L, T)` by `value (..., T, d)`: `(..., L, d)`."""
+def _product_in_place(query, key):
+    """`_product`, for one query by sums: LiteRT copies the keys before a matrix product."""
+    if query.shape[-2] == 1:
+        return ops.expand_dims(ops.sum(query * key, axis=-1), -2)
+    return _product(query, key)
+
+
+def _weighted_sum_in_place(weights, value):
+    """`weights (..., L, T)` by `value (..., T, d)`: `(..., L, d)`; see `_product_in_place`."""
     if weights.shape[-2] == 1:
         return ops.sum(ops.swapaxes(weights, -1, -2) * value, axis=-2, keepdims=True)
     return ops.matmul(weights, value)
+
+
+def _by_groups(product, left, right):
+    """A product of `left (..., H, L, n)` with `right` of K heads, each for H / K of left's.
+
+    The H / K heads of a group stand below each other as rows, so that nothing is repeated.
+    """
+    heads, kept = left.shape[-3], right.shape[-3]
+    if heads == kept:
+        return product(left, right)
+    outer, (length, width) = ops.shape(left)[1:-3], ops.shape(left)[-2:]
+    # (..., H, L, n) -> (..., K, H/K L, n)
+    left = ops.reshape(left, (-1, *outer, kept, heads // kept * length, width))
+    y = product(left, right)
+    # (..., K, H/K L, m) -> (..., H, L, m)
+    return ops.reshape(y, (-1, *outer, heads, length, ops.shape(y)[-1]))
 
 
 class MultiHeadAttention(Mixer):
@@ -106,6 +124,8 @@ class MultiHeadAttention(Mixer):
         output_initializer: for the output projection, where it differs.
         window: positions that each one attends, itself and those right before it (causal
             attention only); 0 = all before. Outside of decoding all scores are made, then hidden.
+        num_kv_heads: K, heads of keys and values, each attended by H / K heads of queries; H by
+            default. With fewer the query has a matrix of its own, and a cache is K / H as large.
 
     Call arguments: `x (B, T, D)`; `memory (B, S, D)` if `cross`; `attention_mask` boolean, True =
     attend, of shape `(B, S)`, `(B, T, S)` or `(B, H, T, S)`. Keras's padding masks are
@@ -113,15 +133,20 @@ class MultiHeadAttention(Mixer):
     `attention_bias`, added to the float32 scores as it is given: any float that broadcasts to
     `(B, H, T, S)`. Returns `(B, T, D)`, or `output_dim` wide.
 
-    The state is the keys and values of earlier tokens (self), `(B, K, H, T, d)` each, or of the
-    memory (cross), `(B, H, S, d)` each. With a window T is at most `window`: the last ones.
+    The state is the keys and values of earlier tokens (self), `(B, beams, K, T, d)` each, or of the
+    memory (cross), `(B, K, S, d)` each. With a window T is at most `window`: the last ones.
+
+    A subclass may override `rotate` and `scores`; every way to attend, with each cache, calls them.
 
     References: Vaswani et al. 2017, eq. 1; windows: Child et al. 2019, "Generating Long Sequences
-    with Sparse Transformers".
+    with Sparse Transformers"; heads of keys: Ainslie et al. 2023, "GQA".
     """
 
     takes_bias = True
-    reads = ("head_dim", "scaled", "attention_dropout", "use_bias", "scaled_outputs")
+    reads = (
+        *("head_dim", "scaled", "attention_dropout", "use_bias", "scaled_outputs"),
+        "num_kv_heads",
+    )
     takes_packed = True
 
     def __init__(
@@ -137,6 +162,7 @@ class MultiHeadAttention(Mixer):
         scaled: bool = True,
         output_initializer=None,
         window: int = 0,
+        num_kv_heads: int | None = None,
         **kwargs,
     ):
         # The layers within cast their inputs; autocast would round the bias to bfloat16.
@@ -145,6 +171,54 @@ class MultiHeadAttention(Mixer):
             raise ValueError("attention is causal over its own sequence or cross to a memory")
         if window and (window < 0 or not causal):
             raise ValueError(f"window={window} must be a number of positions, of causal attention")
+        self.num_kv_heads = num_kv_heads or num_heads
+        check_divisible("num_heads", num_heads, "num_kv_heads", self.num_kv_heads)
+
+    def rotate(self, query, key, positions):
+        """Queries and keys of x itself by their positions, before keys are kept; here unchanged.
+
+        Args:
+            query: `(B, H, T, d)`, or `(B, beams, H, T, d)` with a cache.
+            key: as `query`, of K heads.
+            positions: int32 of the T tokens in their text, broadcasting to `query[..., 0]`.
+        """
+        return query, key
+
+    def scores(self, query, key, context: Context, key_positions):
+        """The scores `(..., H, T, S)` before any mask or bias; here `query key^T`.
+
+        Args:
+            query: `(..., H, T, d)`, already divided by sqrt(d) if `scaled`.
+            key: `(..., K, S, d)`, earlier ones included.
+            context: with `positions`, those of the queries, broadcasting to `query[..., 0]`.
+            key_positions: int32, broadcasting to `key[..., 0]`.
+        """
+        product = _product if context.held is None else _product_in_place
+        return _by_groups(product, query, key)
+
+    @property
+    def _placed(self) -> bool:
+        """Whether positions are needed: a subclass has its own `rotate` or `scores`."""
+        own, base = type(self), MultiHeadAttention
+        return own.rotate is not base.rotate or own.scores is not base.scores
+
+    def _with_positions(self, context: Context, query, cache=None) -> Context:
+        """The context with the positions of queries `(..., T, d)`, if they are needed."""
+        if not self._placed:
+            return context
+        positions = context.positions
+        if positions is None:
+            positions = ops.arange(ops.shape(query)[-2], dtype="int32")
+            if cache is not None and context.index is not None:
+                positions = positions + context.index
+            elif cache is not None and self.window:
+                raise ValueError("a cache that lets tokens go needs context.positions")
+            elif cache is not None:
+                positions = positions + ops.shape(cache[0])[3]
+        positions = ops.cast(positions, "int32")
+        if len(positions.shape) == 2:
+            positions = ops.expand_dims(positions, 1)  # (B, T) -> (B, 1, T)
+        return context.replace(positions=positions)
 
     def build(self, x_shape, memory_shape=None):
         hidden_dim = x_shape[-1]
@@ -160,13 +234,14 @@ class MultiHeadAttention(Mixer):
         return not self.window
 
     def build_projections(self, x_shape, memory_shape, width: int) -> None:
-        """Builds those to queries, keys and values, H d = `width` wide each, and the output's."""
+        """Builds those to queries, H d = `width` wide, keys and values, and the output's."""
         with_query = self.kernel_initializer
         if not self.scaled:
             with_query = NarrowColumns(with_query, width, self._head_dim**-0.5)
-        if self.cross:
+        if self.cross or self.num_kv_heads != self.num_heads:
+            kept = self.num_kv_heads * self._head_dim
             self.query = self._projection("query", x_shape, width, with_query)
-            self.key_value = self._projection("key_value", memory_shape, 2 * width, parts=2)
+            self.key_value = self._projection("key_value", memory_shape, 2 * kept, parts=2)
         else:
             self.query_key_value = self._projection(
                 "query_key_value", x_shape, 3 * width, with_query, parts=3
@@ -191,19 +266,35 @@ class MultiHeadAttention(Mixer):
             return self._across(x, key_value, mask, context), None
         if state is not None:
             return self._with_cache(x, context, state)
-        packing, qkv = context.packing, self.query_key_value(x)
-        qkv = packing.padded(qkv) if packing else qkv  # (B, T, 3 H d)
-        query, key, value = self._split_heads(qkv, 3)
+        query, key, value = self._projected(x, context.packing)
         mask = combine_masks(context.attention_mask, context.mask)
-        length = ops.shape(qkv)[1]
+        length = ops.shape(query)[2]
         if self.causal:
             mask = combine_masks(mask, causal_attention_mask(length, self.window))
         bias = context.bias and context.bias(query_length=length, key_length=length)
-        y = self._attend(query, key, value, mask, bias, context.training)  # (B, H, T, d)
+        packing, context = context.packing, self._with_positions(context, query)
+        query, key = self.rotate(query, key, context.positions)
+        y = self._attend(query, key, value, mask, bias, context, context.positions)
         return self._merge_heads(y, packing), None
 
+    def _projected(self, x, packing=None):
+        """Queries `(B, H, T, d)`, keys and values `(B, K, T, d)` of x itself."""
+        found = []
+        for projection, parts in self._projections:
+            y = projection(x)
+            y = packing.padded(y) if packing else y  # (N, parts H d) -> (B, T, parts H d)
+            found += self._split_heads(y, parts)
+        return found
+
+    @property
+    def _projections(self):
+        """The layers that make queries, keys and values of x itself, and the parts of each."""
+        if self.num_kv_heads == self.num_heads:
+            return [(self.query_key_value, 3)]
+        return [(self.query, 1), (self.key_value, 2)]
+
     def project_memory(self, memory):
-        """Keys and values of the memory `(B, S, D)`: a pair of `(B, H, S, d)` (cross only)."""
+        """Keys and values of the memory `(B, S, D)`: a pair of `(B, K, S, d)` (cross only)."""
         return tuple(self._split_heads(self.key_value(memory), 2))
 
     def _across(self, x, key_value, mask, context: Context):
@@ -214,7 +305,9 @@ class MultiHeadAttention(Mixer):
         query = ops.transpose(query, (0, 2, 1, 3))
         lengths = {"query_length": ops.shape(query)[2], "key_length": ops.shape(key_value[0])[2]}
         bias = context.bias and context.bias(**lengths)
-        y = self._attend(query, *key_value, mask, bias, context.training)
+        context = self._with_positions(context, query)
+        places = self._places(key_value)
+        y = self._attend(query, *key_value, mask, bias, context, places)
         if len(x.shape) == 3:
             return self._merge_heads(y)
         # (B, H, K, d) -> (B, K, H, d) -> (B K, H d)
@@ -222,23 +315,17 @@ class MultiHeadAttention(Mixer):
         return self.output_projection(y)
 
     def init_cache(self, batch_size, beams: int, room: int | None):
-        """Room for the keys and values of T tokens: a pair of `(B, K, H, T, d)`."""
+        """Room for the keys and values of T tokens: a pair of `(B, beams, K, T, d)`."""
         room = min(room, self.window or room) if room else 0
-        shape = (batch_size, beams, self.num_heads, room, self._head_dim)
+        shape = (batch_size, beams, self.num_kv_heads, room, self._head_dim)
         zeros = ops.zeros(shape, self.compute_dtype)
         return zeros, zeros
 
     def _with_cache(self, x, context: Context, cache):
         """Attends new tokens to those of the cache and to those before each."""
-        beams, index, qkv = cache[0].shape[1], context.index, self.query_key_value(x)
-        if len(x.shape) == 2:
-            # (B K, 3 H d) -> (B, K, 3, H, 1, d) -> 3 of (B, K, H, 1, d)
-            qkv = ops.reshape(qkv, (-1, beams, 3, self.num_heads, 1, self._head_dim))
-            query, *new = ops.unstack(qkv, 3, axis=2)
-        else:
-            # 3 of (B K, H, L, d) -> (B, K, H, L, d)
-            shape = (-1, beams, self.num_heads, ops.shape(x)[1], self._head_dim)
-            query, *new = (ops.reshape(part, shape) for part in self._split_heads(qkv, 3))
+        index, (query, *new) = context.index, self._projected_beams(x, cache[0].shape[1])
+        context = self._with_positions(context, query, cache)
+        query, new[0] = self.rotate(query, new[0], context.positions)
         if context.held is not None:
             return self._joined(self._beside(query, cache, new, context), len(x.shape)), tuple(new)
         pairs, held = zip(cache, new, strict=True), ops.shape(cache[0])[3]
@@ -266,8 +353,32 @@ class MultiHeadAttention(Mixer):
         if context.bias is not None:
             # (1, H, L, T), for scores (B, K, H, L, T)
             bias = context.bias(query_length=length, key_length=total, start=start)
-        y = self._attend(query, *keys, seen, bias, context.training)
+        key_positions = self._places(keys)
+        if self._placed and self.window:  # the last key is the last token's
+            key_positions = key_positions + context.positions[..., -1:] - (total - 1)
+        y = self._attend(query, *keys, seen, bias, context, key_positions)
         return self._joined(y, len(x.shape)), cache
+
+    def _projected_beams(self, x, beams: int):
+        """`_projected` of new tokens, `(B, beams, H, L, d)`, the K heads of keys alike."""
+        if len(x.shape) == 3:
+            shape, found = (ops.shape(x)[1], self._head_dim), self._projected(x)
+            # (B beams, H, L, d) -> (B, beams, H, L, d)
+            return [ops.reshape(y, (-1, beams, y.shape[1], *shape)) for y in found]
+        found = []
+        for projection, parts in self._projections:
+            y = projection(x)
+            heads = y.shape[-1] // (parts * self._head_dim)
+            # (B beams, parts H d) -> (B, beams, parts, H, 1, d) -> parts of (B, beams, H, 1, d)
+            y = ops.reshape(y, (-1, beams, parts, heads, 1, self._head_dim))
+            found += ops.unstack(y, parts, axis=2)
+        return found
+
+    def _places(self, key_value):
+        """0 to S - 1 for keys `(..., S, d)`, where positions are needed."""
+        if not self._placed:
+            return None
+        return ops.arange(ops.shape(key_value[0])[-2], dtype="int32")
 
     def _joined(self, y, rank: int):
         """The output of `y (B, K, H, L, d)`: `(B K, D)` at rank 2, else `(B K, L, D)`."""
@@ -284,41 +395,46 @@ class MultiHeadAttention(Mixer):
 
         The scores are joined, not the keys: the cache is read in its place.
         """
-        length = query.shape[3]
-        if self.scaled:
-            query = ops.multiply(query, ops.cast(1.0 / math.sqrt(self._head_dim), query.dtype))
-        among, before = (_scores(query, keys) for keys in (new[0], cache[0]))
+        length, query = query.shape[3], self._scaled(query)
+        among = self.scores(query, new[0], context, context.positions)
+        before = self.scores(query, cache[0], context, self._places(cache))
         if length > 1:
             places = ops.arange(length, dtype="int32")
             among = among + ops.where(seen_keys(places, places), 0.0, HIDDEN_SCORE)
         before = before + ops.where(context.held, 0.0, HIDDEN_SCORE)
         weights = ops.softmax(ops.concatenate([among, before], axis=-1), axis=-1)
         among, before = weights[..., :length], weights[..., length:]
-        return _weighted_sum(among, new[1]) + _weighted_sum(before, cache[1])
+        among = _by_groups(_weighted_sum_in_place, among, new[1])
+        return among + _by_groups(_weighted_sum_in_place, before, cache[1])
 
-    def _attend(self, query, key, value, mask, bias, training):
+    def _scaled(self, query):
         # Scaling the query costs T x d products, scaling the scores T x S.
-        if self.scaled:
-            query = ops.multiply(query, ops.cast(1.0 / math.sqrt(self._head_dim), query.dtype))
-        scores = ops.matmul(query, ops.swapaxes(key, -1, -2))  # (..., T, S)
+        if not self.scaled:
+            return query
+        return ops.multiply(query, ops.cast(1.0 / math.sqrt(self._head_dim), query.dtype))
+
+    def _attend(self, query, key, value, mask, bias, context: Context, key_positions):
+        """Queries `(..., H, T, d)`, rotated, attend keys `(..., K, S, d)`: `(..., H, T, d)`."""
+        scores = self.scores(self._scaled(query), key, context, key_positions)  # (..., H, T, S)
         scores = ops.cast(scores, keras.backend.result_type(scores.dtype, "float32"))
         if bias is not None:
             scores = scores + ops.cast(bias, scores.dtype)
-        return self._weighted(scores, mask, value, training)
+        return self._weighted(scores, mask, value, context.training)
 
     def _weighted(self, scores, mask, value, training):
-        """Values `(..., S, d)` weighted by float32 scores `(..., T, S)`: `(..., T, d)`."""
+        """Values `(..., K, S, d)` weighted by float32 scores `(..., H, T, S)`: `(..., H, T, d)`."""
         if mask is not None:
             # Not by `ops.add`, which on TensorFlow takes the mask of an empty batch for a bias.
             scores = scores + ops.cast(ops.where(mask, 0.0, HIDDEN_SCORE), scores.dtype)
         weights = ops.softmax(scores, axis=-1)
         note(self, weights)
         weights = ops.cast(weights, value.dtype)
-        return ops.matmul(self.drop(weights, training=training), value)
+        return _by_groups(ops.matmul, self.drop(weights, training=training), value)
 
     def _split_heads(self, x, parts: int):
         # (B, L, parts H d) -> (B, L, parts, H, d) -> (parts, B, H, L, d)
-        x = ops.reshape(x, (-1, ops.shape(x)[1], parts, self.num_heads, self._head_dim))
+        heads = x.shape[-1] // (parts * self._head_dim)
+        x = ops.reshape(x, (-1, ops.shape(x)[1], parts, heads, self._head_dim))
         x = ops.transpose(x, (2, 0, 3, 1, 4))
         return ops.unstack(x, parts, axis=0)
 

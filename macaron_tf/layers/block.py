@@ -14,6 +14,7 @@ from macaron_tf.layers.feed_forward import FeedForward
 from macaron_tf.layers.mixer import Context, Mixer
 from macaron_tf.layers.relative_attention import RelativeAttention
 from macaron_tf.layers.residual import Residual
+from macaron_tf.layers.rotary import RotaryAttention
 from macaron_tf.layers.scheme import OPERATORS, Mix, spelled, steps_of
 from macaron_tf.settings import SettingError, hints_of
 
@@ -40,6 +41,8 @@ class Block(Mixer):
 
     Class attributes:
         scheme: operators, step sizes and widths, in order.
+        attention: a `MultiHeadAttention` of your own over the sequence itself; None = the one of
+            the configuration's positions.
         attends: whether tokens are mixed by attention, or by another operator that decodes token
             by token, so that the block also fits a decoder and relative positions.
         fixed_length: whether weights belong to positions, up to `max_length`.
@@ -49,6 +52,7 @@ class Block(Mixer):
     """
 
     scheme: tuple[Mix, ...] = ()
+    attention: type[MultiHeadAttention] | None = None
     attends = True
     fixed_length = False
 
@@ -108,7 +112,11 @@ class Block(Mixer):
         """Makes the operator between positions; a block with another one overrides this."""
         kind = {"causal": self.causal, "window": self.attention_window}
         if not self.relative:
-            return self._attention(use_bias=self.config.use_bias, **kind)
+            kind |= self.config.options("use_bias", "num_kv_heads")
+            if self.attention is None and self.config.positions == "rotary":
+                rotary = self.config.options("rotary_base")
+                return self._attention(RotaryAttention, **kind, **rotary)
+            return self._attention(self.attention or MultiHeadAttention, **kind)
         return self._attention(
             RelativeAttention,
             **kind,
@@ -175,8 +183,8 @@ class Block(Mixer):
                 yield "channels", f"feed_forward_{number}", mixer, mix, beside
                 last["channels"], beside = mixer, branches
             if self.cross_attention and mix.operator == ("memory" if placed else "tokens"):
-                options = {"cross": True, "use_bias": self.config.use_bias}
-                mixer = last["memory"] if mix.again else self._attention(**options)
+                options = self.config.options("use_bias", "num_kv_heads")
+                mixer = last["memory"] if mix.again else self._attention(cross=True, **options)
                 yield "memory", f"cross_attention_{number}", mixer, mix, beside
                 last["memory"], beside = mixer, branches
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Gt, Lt
 
+from macaron_tf.errors import check_divisible
 from macaron_tf.kernels import GATES
 from macaron_tf.layers.dense import activation
 from macaron_tf.layers.scheme import Mix, parse_scheme
@@ -42,6 +43,7 @@ class BlockConfig(FeedForwardConfig):
         scheme: the operators in order, with their steps and widths, such as `"channels/2, tokens,
             channels/2"`, see `macaron_tf.layers.scheme`; None = the block's own.
         num_heads: attention heads H.
+        num_kv_heads: K, heads of keys and values, each for H / K heads of queries; None = H.
         head_dim: d of an attention head; None = D / H.
         scaled: whether attention scores are divided by sqrt(d).
         attention_dropout: on attention weights.
@@ -56,10 +58,13 @@ class BlockConfig(FeedForwardConfig):
             pair of them.
         tiny_attention_dim: width of the attention in `"amlp"` blocks.
         clamp_length: distances beyond it count as it in relative attention; None = none does.
+        positions: that attention knows by itself: `"rotary"` (Llama's), or `"none"`.
+        rotary_base: of rotary positions; a larger one is for longer texts.
     """
 
     scheme: str | None = None
     num_heads: Count
+    num_kv_heads: Count | None = None
     head_dim: Count | None = None
     scaled: bool = True
     attention_dropout: Dropout = 0.0
@@ -73,11 +78,15 @@ class BlockConfig(FeedForwardConfig):
     toeplitz: bool = False
     tiny_attention_dim: Count = 64
     clamp_length: Count | None = None
+    positions: Literal["none", "rotary"] = "none"
+    rotary_base: Annotated[float, Gt(1)] = 10_000.0
 
     def check(self) -> None:
         super().check()
         if self.norm_type == "rms" and not self.affine:
             raise self.error("norm_type='rms' always has a scale: set affine=True")
+        if self.num_kv_heads is not None:
+            check_divisible("num_heads", self.num_heads, "num_kv_heads", self.num_kv_heads)
         for mix in self.splitting():
             if mix.operator == "channels" and round(self.feed_forward_dim * mix.width) < 1:
                 raise self.error(

@@ -28,6 +28,8 @@ class Context:
         memory: `(B, S, D)`, that cross-attention attends.
         memory_mask: `(B, S)`.
         memory_keys: the memory's keys and values, instead of `memory`: see `project_memory`.
+        positions: `(T,)` or `(B, T)` int, of x's tokens in their text; None = from 0 on, or behind
+            the tokens of a cache that holds all of them.
         index: scalar int32, the position of x's first token in a cache of fixed room; None
             lengthens a cache that grows.
         held: `(T,)`, True at the places of a cache that hold a token. Such a cache is only read,
@@ -47,6 +49,7 @@ class Context:
     memory: Any = None
     memory_mask: Any = None
     memory_keys: Any = None
+    positions: Any = None
     index: Any = None
     held: Any = None
     two_streams: bool = False

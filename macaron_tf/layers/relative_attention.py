@@ -82,8 +82,8 @@ class RelativeAttention(MultiHeadAttention):
         clamp_length: distances beyond it count as it; None = none does.
         segments: also compare segments: `(q_i + s) e` with one trained vector e for keys of the
             query's own segment and one for all others (XLNet). Earlier positions are of segment 0.
-        kwargs: as `MultiHeadAttention`, without `cross` and `window`. The papers' have no biases:
-            `use_bias=False`.
+        kwargs: as `MultiHeadAttention`, without `cross`, `window` and `num_kv_heads`. The papers'
+            have no biases: `use_bias=False`.
 
     Call arguments: as self-attention's, and `segment_ids (B, T)` int with `segments`, 0 everywhere
     by default. Returns `(B, T, D)`.
@@ -97,7 +97,7 @@ class RelativeAttention(MultiHeadAttention):
 
     takes_queries = True
     reads = (  # no biases
-        *(name for name in MultiHeadAttention.reads if name != "use_bias"),
+        *(n for n in MultiHeadAttention.reads if n not in ("use_bias", "num_kv_heads")),
         "clamp_length",
         "shared_position_biases",
     )
@@ -113,9 +113,10 @@ class RelativeAttention(MultiHeadAttention):
         **kwargs,
     ):
         super().__init__(num_heads, head_dim, **kwargs)
-        if self.cross or self.window:
+        if self.cross or self.window or self.num_kv_heads != num_heads:
             raise ValueError(
-                "relative attention is over its own sequence: cross must be False, window 0"
+                "relative attention is over its own sequence, with keys for each head: cross must "
+                "be False, window 0, num_kv_heads None"
             )
         if clamp_length is not None:
             check_count("clamp_length", clamp_length)

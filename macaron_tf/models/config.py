@@ -47,7 +47,8 @@ class StackConfig(BlockConfig, Sizes):
         rnn_step_sizes: k of the recurrences, layer by layer in turn: (1,), (2,) or (1, 2, 4).
         attention_windows: positions that attention sees in causal layers, itself and those right
             before, layer by layer in turn; 0 = all before: (0, 256) is dense and banded, GPT-3's.
-        positions: `"sinusoidal"`, `"learned"` or `"none"`.
+        positions: `"sinusoidal"` or `"learned"`, added to embeddings; `"rotary"`, which turn the
+            queries and keys of attention to the sequence itself (Llama's); or `"none"`.
         relative_bias: T5's, on the attention of every stack to itself: `"none"`, `"shared"` by its
             layers or `"per_layer"`.
         embedding_norm: whether a LayerNorm follows the embeddings (BERT's, BART's).
@@ -64,7 +65,7 @@ class StackConfig(BlockConfig, Sizes):
     block: str | tuple[str, ...] = "transformer"
     rnn_step_sizes: tuple[Count, ...] = (1,)
     attention_windows: tuple[Natural, ...] = (0,)
-    positions: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
+    positions: Literal["sinusoidal", "learned", "rotary", "none"] = "sinusoidal"
     relative_bias: Literal["none", "shared", "per_layer"] = "none"
     embedding_norm: bool = False
     embedding_scale: bool = False
@@ -75,6 +76,11 @@ class StackConfig(BlockConfig, Sizes):
         super().check()
         if self.head_dim is None:
             check_divisible("hidden_dim", self.hidden_dim, "num_heads", self.num_heads)
+        if self.positions == "rotary":
+            if (self.head_dim or self.hidden_dim // self.num_heads) % 2:
+                raise self.error("positions='rotary' turn pairs of channels: make head_dim even")
+            if self.relative_bias != "none":
+                raise self.error("positions='rotary' and relative_bias exclude each other")
         for name, example in (("rnn_step_sizes", (1, 2, 4)), ("attention_windows", (0, 256))):
             if not getattr(self, name):
                 raise self.error(f"{name} is empty: give one or more, such as {example}")
@@ -109,6 +115,11 @@ class StackConfig(BlockConfig, Sizes):
         return self.positions == "transformer_xl"
 
     @property
+    def added_positions(self) -> str:
+        """The positions that embeddings add; `"none"` where attention knows them."""
+        return self.positions if self.positions in ("sinusoidal", "learned") else "none"
+
+    @property
     def longest(self) -> int | None:
         """Greatest length; None = any."""
         bound = any(block_class(block).fixed_length for block in self.blocks)
@@ -131,7 +142,7 @@ class StackConfig(BlockConfig, Sizes):
 # `Recording.reads`.
 READERS = {
     **dict.fromkeys(
-        ("head_dim", "scaled", "attention_dropout", "relative_bias"),
+        ("head_dim", "scaled", "attention_dropout", "relative_bias", "num_kv_heads"),
         "attention, of block=transformer, macaron or swish_rnn,",
     ),
     **dict.fromkeys(
@@ -144,6 +155,8 @@ READERS = {
     "tiny_attention_dim": "block=amlp",
     **dict.fromkeys(("clamp_length", "shared_position_biases"), "positions=transformer_xl"),
     "position_layout": "positions=sinusoidal",
+    "rotary_base": "positions=rotary",
+    "positions": "attention, of block=transformer, macaron, swish_rnn or amlp,",
     "output_bias": "a causal model without adaptive_cutoffs",
     **dict.fromkeys(("adaptive_divisor", "tied"), "a model with adaptive_cutoffs"),
     "initializer": "initializer_range=None",
@@ -168,7 +181,7 @@ class EncoderConfig(StackConfig):
     Attributes:
         num_layers: depth.
         activation: also of the masked language head.
-        positions: `"learned"`, `"sinusoidal"`, `"none"` or `"transformer_xl"`: no position is
+        positions: as `StackConfig`'s, or `"transformer_xl"`: no position is
             added, but attention knows distances, and segments too are compared and not added
             (`RelativeAttention`), so that it may look back into a memory.
         affine: the masked language head's LayerNorm always has a scale and an offset.
@@ -199,7 +212,7 @@ class EncoderConfig(StackConfig):
     activation: str = "gelu"
     norm: Literal["pre", "post"] = "post"
     epsilon: Epsilon = 1e-12
-    positions: Literal["learned", "sinusoidal", "none", "transformer_xl"] = "learned"
+    positions: Literal["learned", "sinusoidal", "rotary", "none", "transformer_xl"] = "learned"
     embedding_norm: bool = True
     sharing: Literal["none", "all", "attention", "feed_forward"] = "none"
     embedding_dim: Count | None = None

@@ -60,8 +60,8 @@ class Encoder(Model):
         self.embeddings = embeddings or EncoderEmbeddings(
             config.vocab_size,
             width,
-            # Relative attention knows distances and segments itself.
-            positions="none" if config.relative else config.positions,
+            positions=config.added_positions,
+            # Relative attention compares segments itself.
             num_segments=0 if config.relative else config.num_segments,
             norm=config.embedding_norm,
             scale=config.embedding_scale,
@@ -94,9 +94,11 @@ class Encoder(Model):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        if self.config.adaptive_cutoffs:
-            return ("adaptive_divisor", "tied")
-        return ("output_bias",) if self.config.causal else ()
+        config = self.config
+        positions = () if config.positions == "rotary" else ("positions",)
+        if config.adaptive_cutoffs:
+            return ("adaptive_divisor", "tied", *positions)
+        return ("output_bias", *positions) if config.causal else positions
 
     def build(self, input_shape=None):
         if not self.embeddings.built:
@@ -125,6 +127,7 @@ class Encoder(Model):
             mask=padding_mask(inputs),
             attention_mask=attention_mask(inputs),
             segment_ids=inputs.get("segment_ids"),
+            positions=inputs.get("position_ids"),
             training=training,
         )
         if memory is not None or training or not packs() or "attention_mask" in inputs:

@@ -78,7 +78,8 @@ class EncoderDecoder(Model):
                 config.hidden_dim,
                 num_segments=0,
                 num_languages=2 if config.two_way else int(config.language_embeddings),
-                **config.options("positions", "position_layout", "max_length"),
+                positions=config.added_positions,
+                **config.options("position_layout", "max_length"),
                 **config.options("dropout", "epsilon", "affine"),
                 initializer_range=config.initializer_range or 0.02,
                 norm=config.embedding_norm,
@@ -121,6 +122,7 @@ class EncoderDecoder(Model):
     def reads(self) -> tuple[str, ...]:
         config = self.config
         layout = ("position_layout",) if config.positions == "sinusoidal" else ()
+        layout += () if config.positions == "rotary" else ("positions",)
         return ("tied", *layout, *(() if config.initializer_range else ("initializer",)))
 
     def build(self, input_shape=None):
@@ -233,6 +235,7 @@ class EncoderDecoder(Model):
         [(kind, state)] = cache.items()
         step = Context(
             **context["rows"],
+            positions=positions,
             index=index if kind == "fixed" else None,
             held=context.get("held"),
             training=False,

@@ -89,13 +89,10 @@ class LanguageModel(TokenModel):
         Args:
             with_hidden: also return the hidden states `(B K, D)` that are scored.
         """
-        # (B, K) -> (B K, 1) -> (B K, D): the K texts stand where rows usually do.
-        x = self._embedded(ops.reshape(tokens, (-1, 1)), index)
-        x = ops.reshape(x, (-1, self.config.hidden_dim))
         [(kind, state)] = cache.items()
-        step = Context(
-            index=index if kind == "fixed" else None, held=context.get("held"), training=False
-        )
+        # (B, K) -> (B K, 1) -> (B K, D): the K texts stand where rows usually do.
+        x, step = self._embedded(ops.reshape(tokens, (-1, 1)), index, context, kind)
+        x = ops.reshape(x, (-1, self.config.hidden_dim))
         x, state = self.encoder.stack.mix(x, step, state)
         # In float32 under any policy, as in `EncoderDecoder.decode_step`.
         transposed = "table" in context
@@ -119,14 +116,18 @@ class LanguageModel(TokenModel):
             cache: from `init_decode` or the last step, of one text a row, `(B, 1, ...)`.
         """
         [(kind, state)] = cache.items()
-        step = Context(
-            index=index if kind == "fixed" else None, held=context.get("held"), training=False
-        )
-        _, state = self.encoder.stack.mix(self._embedded(tokens, index), step, state)
+        x, step = self._embedded(tokens, index, context, kind)
+        _, state = self.encoder.stack.mix(x, step, state)
         return {kind: state}
 
-    def _embedded(self, ids, index):
-        """The blocks' input for `(B, L)` ids at position `index` and on: `(B, L, D)`."""
+    def _embedded(self, ids, index, context, kind: str):
+        """The blocks' input for `(B, L)` ids at position `index` and on, and its context."""
         positions = ops.arange(ops.shape(ids)[1], dtype="int32") + ops.cast(index, "int32")
         inputs = {"token_ids": ids, "position_ids": positions[None]}
-        return self.encoder.embed(inputs, training=False)
+        step = Context(
+            positions=positions,
+            index=index if kind == "fixed" else None,
+            held=context.get("held"),
+            training=False,
+        )
+        return self.encoder.embed(inputs, training=False), step

@@ -248,12 +248,12 @@ def test_it_reaches_the_scores_in_float32_under_bfloat16(block, relative_bias, m
     assert len(np.unique(expected)) > 8  # all the same in bfloat16
     added, attend = [], MultiHeadAttention._attend
 
-    def seen(self, query, key, value, mask, bias, training):
+    def seen(self, query, key, value, mask, bias, *rest):
         assert {keras.backend.standardize_dtype(t.dtype) for t in (query, key, value)} == {
             "bfloat16"
         }
         added.append(numpy_of(bias))
-        return attend(self, query, key, value, mask, bias, training)
+        return attend(self, query, key, value, mask, bias, *rest)
 
     monkeypatch.setattr(MultiHeadAttention, "_attend", seen)
     y = stack(x)

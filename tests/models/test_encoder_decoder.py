@@ -69,6 +69,7 @@ def test_masks_by_the_names_of_other_libraries(options):
         ("transformer_tiny", {"norm": "post"}),
         ("transformer_tiny", {"scheme": "tokens/2, channels, tokens/2"}),
         ("transformer_tiny", {"scheme": "channels, memory/2 by heun, tokens, memory/2 again"}),
+        ("transformer_tiny", {"positions": "rotary", "num_kv_heads": 1}),
         ("t5_tiny", {"scheme": "2 x (tokens/2, channels/2)", "relative_bias": "per_layer"}),
     ],
 )

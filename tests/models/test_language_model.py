@@ -27,13 +27,18 @@ MORE = {
     "languages": {"num_languages": 2},
     "biased": {"output_bias": True},
     "banded": {"attention_windows": (0, 3), "norm": "pre"},
+    # Rotary positions, a query head's keys shared by two, and a window: Llama's and Mistral's.
+    "llama": {
+        **{"positions": "rotary", "rotary_base": 100.0, "num_kv_heads": 1, "use_bias": False},
+        **{"norm_type": "rms", "gated": True, "activation": "silu", "attention_windows": (0, 3)},
+    },
     "xl": {"positions": "transformer_xl"},
     "split": {"scheme": "2 x (tokens/2, channels/2)", "relative_bias": "per_layer"},
     "split_albert": {"scheme": "tokens/2, channels, tokens/2", "sharing": "all"},
     "split_xl": {"scheme": "channels, tokens/2, tokens/2 again", "positions": "transformer_xl"},
     "split_swish": {"scheme": "channels/2 by heun, tokens, channels/2", "block": "swish_rnn"},
 }
-FAST = ("swish_rnn", "banded")  # a cache with a state of each kind
+FAST = ("swish_rnn", "banded", "llama")  # a cache with a state of each kind
 COMBINED = ("split_albert", "split_xl", "split_swish", "biased", "languages", "narrow")
 CACHED = {name: options for name, options in (BLOCKS | MORE).items() if "mlp" not in name}
 

@@ -1,0 +1,108 @@
+"""Rotary positions, heads of keys that queries share, and an attention of one's own."""
+
+import numpy as np
+import pytest
+from keras import ops
+
+from macaron_tf.layers import MultiHeadAttention, RotaryAttention, TransformerBlock
+from macaron_tf.layers.mixer import Context
+from tests.harness import check_layer, normal, numpy_of, randomized, rejects
+
+H, K, D, T = 4, 2, 6, 5  # heads, heads of keys, channels of a head, tokens
+BASE = 50.0
+
+
+def by_the_equations(layer, x, positions):
+    """Su et al. 2021, eq. 14 to 16, by complex numbers in float64; causal, head by head."""
+    weights = [np.asarray(w, "float64") for w in layer.get_weights()]
+    query, key_value, output = weights
+    query = (x @ query).reshape(*x.shape[:2], H, D)
+    key, value = np.moveaxis((x @ key_value).reshape(*x.shape[:2], 2, K, D), 2, 0)
+
+    def turned(vectors):
+        pairs = vectors[..., : D // 2] + 1j * vectors[..., D // 2 :]
+        return pairs * np.exp(1j * positions[..., None, None] * BASE ** (-np.arange(0, D, 2) / D))
+
+    query, key = turned(query), turned(key)
+    y = np.zeros((*x.shape[:2], H, D))
+    for b, h, t in np.ndindex(len(x), H, x.shape[1]):
+        seen = slice(t + 1)
+        own = h // (H // K)
+        scores = (query[b, t, h] * key[b, seen, own].conj()).sum(-1).real / np.sqrt(D)
+        weights = np.exp(scores - scores.max())
+        y[b, t, h] = weights / weights.sum() @ value[b, seen, own]
+    return y.reshape(*x.shape[:2], H * D) @ output
+
+
+def rotary(**options):
+    options = {"use_bias": False, "causal": True, "num_kv_heads": K, **options}
+    return RotaryAttention(H, D, BASE, **options)
+
+
+def test_it_follows_the_equations_at_any_positions():
+    layer, x = randomized(rotary(), (2, T, 12)), normal(2, T, 12)
+    assert [w.shape for w in layer.weights] == [(12, H * D), (12, 2 * K * D), (H * D, 12)]
+    np.testing.assert_allclose(layer(x), by_the_equations(layer, x, np.arange(T)), atol=1e-5)
+    restarted = np.array([[0, 1, 2, 3, 4], [7, 8, 0, 1, 2]])  # two texts in the second row
+    found = layer.mix(x, Context(positions=restarted))[0]
+    np.testing.assert_allclose(found, by_the_equations(layer, x, restarted), atol=1e-5)
+    check_layer(rotary(), x)
+
+
+def test_odd_heads_and_uneven_groups_are_refused():
+    rejects("head_dim=3 is not a multiple of pairs", RotaryAttention(2, 3).build, (1, T, 6))
+    rejects("num_heads=4 is not a multiple of", MultiHeadAttention, 4, num_kv_heads=3)
+
+
+class Fading(MultiHeadAttention):
+    """Turns queries and keys by its own angle, and takes a tenth off for each position between."""
+
+    def rotate(self, query, key, positions):
+        scale = ops.cos(0.3 * ops.cast(positions, query.dtype))[..., None]
+        return query * scale, key * (2 - scale)
+
+    def scores(self, query, key, context, key_positions):
+        distance = ops.expand_dims(context.positions, -1) - ops.expand_dims(key_positions, -2)
+        faded = 0.1 * ops.cast(ops.abs(distance), query.dtype)
+        return super().scores(query, key, context, key_positions) - faded
+
+
+class FadingBlock(TransformerBlock):
+    attention = Fading
+
+
+@pytest.mark.parametrize("window", [0, 3])
+@pytest.mark.parametrize("room", [None, 8])
+def test_an_attention_of_one_s_own_is_right_in_every_cache(window, room):
+    options = {"num_heads": 2, "feed_forward_dim": 8, "num_kv_heads": 1}
+    block = FadingBlock(**options, causal=True, attention_window=window)
+    block, x = randomized(block, (2, 7, 6)), normal(2, 7, 6)
+    whole = numpy_of(block(x))
+    state = block.init_cache(1, 2, room)  # two texts, as beams of one row
+    first = Context(positions=np.arange(3), index=None if room is None else 0)
+    y, state = block.mix(x[:, :3], first, state)
+    found = [*np.moveaxis(numpy_of(y), 1, 0)]
+    for t in range(3, 7):
+        step = Context(positions=np.array([t]), index=None if room is None else t)
+        y, state = block.mix(x[:, t], step, state)
+        found.append(numpy_of(y))
+    np.testing.assert_allclose(np.stack(found, axis=1), whole, atol=1e-5)
+
+
+def test_an_attention_of_one_s_own_is_right_in_a_cache_that_is_only_read():
+    attention = Fading(2, causal=True, num_kv_heads=1)
+    attention, x = randomized(attention, (1, 6, 6)), normal(1, 6, 6)
+    whole = numpy_of(attention(x))
+    _, cache = attention.mix(x[:, :3], Context(index=0), attention.init_cache(1, 1, 8))
+    held = Context(index=3, held=np.arange(8) < 3)
+    found, new = attention.mix(x[:, 3:], held, cache)
+    np.testing.assert_allclose(found, whole[:, 3:], atol=1e-5)
+    assert new[0].shape == (1, 1, 1, 3, 3)
+    one, _ = attention.mix(x[:, 3], held, cache)
+    np.testing.assert_allclose(one, whole[:, 3], atol=1e-5)
+
+
+def test_a_growing_window_asks_for_positions():
+    attention = randomized(Fading(2, causal=True, window=3), (1, 4, 6))
+    cache = attention.init_cache(1, 1, None)
+    rejects("needs context.positions", attention.mix, normal(1, 6), Context(), cache)
