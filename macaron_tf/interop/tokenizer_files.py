@@ -10,7 +10,7 @@ from sentencepiece import sentencepiece_model_pb2
 
 from macaron_tf.errors import UserError
 from macaron_tf.interop.arrays import json_bytes
-from macaron_tf.special_ids import CLS_SEGMENT, SPECIAL_PIECES
+from macaron_tf.special_ids import BOS, CLS_SEGMENT, PAD, SPECIAL_PIECES
 from macaron_tf.text import PieceVocabulary, WordPieceVocabulary
 from macaron_tf.text.byte_pairs import BytePairVocabulary, MosesPairVocabulary
 from macaron_tf.text.sentencepiece import WORD_START, SentencePieceVocabulary
@@ -98,6 +98,8 @@ def _byte_pairs(
     vocabulary: BytePairVocabulary, ids: np.ndarray, max_length: int | None, segments: bool
 ) -> dict[str, bytes]:
     special = dict(_ROBERTA)
+    if ids[BOS] == ids[PAD]:  # a MarianMT's padding begins an answer
+        special["cls_token"] = special["pad_token"]
     names = [*special.values(), *vocabulary.units]
     return merged_files(vocabulary, names, special, ids, max_length, segments)
 

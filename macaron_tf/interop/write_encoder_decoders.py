@@ -20,6 +20,8 @@ from macaron_tf.layers.positions import SinusoidalPositions
 from macaron_tf.models.config import EncoderDecoderConfig
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.special_ids import BOS, EOS, PAD, UNK
+from macaron_tf.text.byte_pairs import BytePairVocabulary
+from macaron_tf.text.sentencepiece import SentencePieceVocabulary
 from macaron_tf.variables import spec_of
 
 _CLASSES = {
@@ -36,6 +38,7 @@ def sequence_folder(model: Pretrained) -> HuggingFaceFolder:
 
     MarianMT's sinusoids have all sines before the cosines; ours have sines and cosines in turn. So
     the channels of all layers' inputs and outputs are put in its order, which changes no score.
+    Its answers begin with padding, the last piece, embedded as zeros: see `_from_zeros`.
 
     Raises:
         UserError: a part or a setting has no place in any of the families.
@@ -45,6 +48,8 @@ def sequence_folder(model: Pretrained) -> HuggingFaceFolder:
     family = fitting([*FAMILIES.values()], _plain(config), lambda family: _lacks(family, config))
     kind = names[family.name]
     ids = _their_ids(model)
+    if kind == "marian" and model.ids is None:
+        ids = _marian_ids(model, ids)
     start = tuple(int(ids[number]) for number in model.ends.get("answer_start", (BOS,)))
     numbers = {
         "pad_token_id": int(ids[PAD]),
@@ -56,8 +61,8 @@ def sequence_folder(model: Pretrained) -> HuggingFaceFolder:
         "forced_bos_token_id": start[1] if start[1:] else None,
         "forced_eos_token_id": None,
     }
-    if kind == "pegasus" and model.ids is None:
-        # Pegasus's decoder begins with padding, so the piece that begins ours is the padding too.
+    if kind in ("marian", "pegasus") and model.ids is None:
+        # Their decoders begin with padding, so the piece that begins ours is the padding too.
         numbers["pad_token_id"] = start[0]
     fields = {
         **written_settings(family, config),
@@ -75,6 +80,9 @@ def sequence_folder(model: Pretrained) -> HuggingFaceFolder:
         "max_new_tokens": config.longest or _LENGTH,
     }
     files = {"generation_config.json": json_bytes(generation)}
+    state = _state(model, family, ids)
+    if kind == "marian":
+        _from_zeros(state, start[0], config)
     tokenizer, notes = {}, ["there is no tokenizer: the model has no vocabulary"]
     if model.vocabulary:
         tokenizer, notes = _tokenizer(model, ids), []
@@ -86,7 +94,7 @@ def sequence_folder(model: Pretrained) -> HuggingFaceFolder:
             tokenizer |= dict.fromkeys(("source.spm", "target.spm"), model_file)
     return HuggingFaceFolder(
         config=fields,
-        state=_state(model, family, ids),
+        state=state,
         tokenizer=tokenizer,
         pipeline="translation" if model.decoding else "text2text-generation",
         files=files,
@@ -125,6 +133,41 @@ def _their_ids(model: Pretrained) -> np.ndarray:
         first = vocabulary.size
         ids[first : first + model.sentinels] = vocabulary.pieces + np.arange(model.sentinels)
     return ids
+
+
+def _marian_ids(model: Pretrained, ids: np.ndarray) -> np.ndarray:
+    """MarianMT's order of ids: the end, unknown, the pieces, and padding, with which answers begin.
+
+    CTranslate2 drops the last piece if its name is <pad>.
+    """
+    if not isinstance(model.vocabulary, BytePairVocabulary | SentencePieceVocabulary | None):
+        return ids  # its names of special pieces are others
+    special = [PAD, UNK, BOS, EOS]
+    rest = np.setdiff1d(np.flatnonzero(ids >= 0), special)
+    last = len(rest) + 2
+    found = np.full_like(ids, -1)
+    found[rest] = 2 + np.arange(len(rest))
+    found[special] = last, 1, last, 0
+    return found
+
+
+def _from_zeros(state: dict[str, np.ndarray], start: int, config: EncoderDecoderConfig) -> None:
+    """Moves all embeddings so that the one that begins an answer is zeros; no probability changes.
+
+    CTranslate2 begins MarianMT's answers with zeros. A constant c that all inputs of a stack lose
+    comes back in its first attention: in the biases of queries, keys and values as W c, and in that
+    of the output as c, since the residual loses it too. A position's scores all fall by one number.
+    """
+    table = state["model.shared.weight"].astype("float64")
+    lost = table[start]  # (D,)
+    state["model.shared.weight"] = (table - lost).astype("float32")
+    lost = lost * np.sqrt(config.hidden_dim)  # embeddings are scaled
+    for side in ("encoder", "decoder"):
+        prefix = f"model.{side}.layers.0.self_attn."
+        for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
+            added = lost if part == "out_proj" else state[f"{prefix}{part}.weight"] @ lost
+            name = f"{prefix}{part}.bias"
+            state[name] = (state[name] + added).astype("float32")
 
 
 def _state(model: Pretrained, family: Family, ids: np.ndarray) -> dict[str, np.ndarray]:
