@@ -23,6 +23,7 @@ from macaron_tf.models import (
     LanguageModel,
     PretrainingEncoder,
     SegmentLanguageModel,
+    Stack,
     TwoStreamModel,
     generator_config,
 )
@@ -87,6 +88,10 @@ class PretrainingRecipe(Recipe):
             sees.
         bidirectional: of `"permutation_language"`: every text of an update is read in both
             directions, so that half of its rows are read backwards (XLNet).
+        isolate_documents: documents of one row, with `corpus.packing="full_text"` or
+            "full_sentences", do not see each other, as if each had a row of its own: attention
+            stays within a document, its positions begin at 0 and recurrences anew. The corpus
+            stays as it is: a document ends with its [SEP].
         head_transform: a layer before the table in the head over masked tokens (BERT), or the
             table alone (XLM); a language model's head is the table alone.
         batch_size: rows of a micro-batch. With a memory, the micro-batches of an update have texts
@@ -114,6 +119,7 @@ class PretrainingRecipe(Recipe):
     partial_prediction: Annotated[float, Gt(1)] = 6.0
     memory_length: Natural = 0
     bidirectional: bool = False
+    isolate_documents: bool = False
     batch_size: Count = 32
     init: str | None = None
     static_shapes: bool = False
@@ -129,6 +135,25 @@ class PretrainingRecipe(Recipe):
                 f"objective {self.objective!r} reads text of one language a row: leave the "
                 "translation pairs out of corpus.sources"
             )
+        if self.isolate_documents:
+            given = f"isolate_documents=True with objective {self.objective!r}"
+            if self.learnt.has_memory:
+                raise UserError(f"{given}: its memory goes on over documents; leave it out")
+            if self.learnt.encoder_decoder:
+                raise UserError(
+                    f"{given}: an encoder-decoder reads a row as one text; leave it out"
+                )
+            if self.corpus.has_translations:
+                raise UserError(
+                    "isolate_documents=True: a translation's halves see each other; leave it out, "
+                    "or the translation pairs out of corpus.sources"
+                )
+            if not self.corpus.crosses_documents:
+                given = f"isolate_documents=True with corpus.packing={self.corpus.row_packing!r}"
+                raise UserError(
+                    f"{given}, whose rows have one document each: set corpus.packing=full_text or "
+                    "full_sentences"
+                )
         if self.learnt.learns == "span_boundary" and self.masking.choice != "spans":
             raise UserError("objective 'span_boundary' needs spans: set masking.choice=spans")
         if self.learnt.has_memory:
@@ -236,6 +261,9 @@ class PretrainingRecipe(Recipe):
                 f"objective {self.objective!r} needs attention that looks back: set "
                 "model.positions=transformer_xl"
             )
+        if self.isolate_documents:
+            with naming("isolate_documents=True"):
+                Stack(config, config.num_layers, causal=config.causal).check_documents()
         if config.num_languages and not self.corpus.languages:
             raise UserError(
                 f"{self.model} has language embeddings but no source of the corpus has a language: "

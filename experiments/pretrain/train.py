@@ -18,6 +18,7 @@ from macaron_tf.data.corpus.reading import (
     language_batches,
     process_seed,
     stream_dataset,
+    with_documents,
 )
 from macaron_tf.data.service import check_addresses, service_error, through_service
 from macaron_tf.distribution import Workers
@@ -189,6 +190,8 @@ def _batches(
             rows = language_batches(corpus, size, seed, start, per_update, numbered)
         else:
             rows = corpus.dataset("train", size, seed, start, numbered=numbered)
+        if recipe.isolate_documents:
+            rows = with_documents(rows, corpus.vocabulary.sep_id)
         made = objective.dataset(rows, recipe.masking, corpus.vocabulary, mask_seed, start)
         if data_service:
             return through_service(made, data_service, workers.number)
@@ -210,6 +213,8 @@ def validation_batches(recipe: PretrainingRecipe, corpus: PretrainingCorpus) -> 
             drop_remainder=False,
             numbered=recipe.masking.duplicates is not None,
         )
+    if recipe.isolate_documents:
+        rows = with_documents(rows, corpus.vocabulary.sep_id)
     batches = recipe.make_objective().dataset(rows, recipe.masking, corpus.vocabulary, seed=0)
     return batches.take(recipe.validation_batches or -1)
 

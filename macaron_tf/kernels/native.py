@@ -244,7 +244,7 @@ def recurrence(x, alpha, beta, step_size: int, mask=None, start=None) -> tf.Tens
     References: Lei et al. 2022, "Simple Recurrence Improves Masked Language Models", eq. 3.
     """
     vectors = [tf.cast(vector, tf.float32) for vector in (alpha, beta)]
-    mask, start = _optional(mask, tf.bool), _optional(start, tf.float32)
+    mask, start = _optional(mask, tf.uint8), _optional(start, tf.float32)
     return operations().macaron_tf_swish_recurrence(x, *vectors, mask, start, step_size=step_size)
 
 
@@ -259,7 +259,7 @@ def gated(x, alpha, beta, state_bias, gate_bias, step_size: int, gate: str, mask
     """
     check_choice("gate", gate, GATES)
     vectors = [tf.cast(one, tf.float32) for one in (alpha, beta, state_bias, gate_bias)]
-    mask, options = _optional(mask, tf.bool), {"step_size": step_size, "gate": gate}
+    mask, options = _optional(mask, tf.uint8), {"step_size": step_size, "gate": gate}
     return operations().macaron_tf_swish_gate(x, *vectors, mask, **options)[0]
 
 

@@ -47,11 +47,20 @@ def from_steps(x, length):
     return ops.transpose(x, (1, 0, 2))
 
 
-def one_step(c, alpha, beta, x, keep=None):
-    """`Swish(c - x) + x` of `(k, B, R)`; c at positions where `keep (k, B, 1)` is 0."""
+def one_step(c, alpha, beta, x, keep=None, follows=None):
+    """`Swish(c - x) + x` of `(k, B, R)`; c at positions where `keep (k, B, 1)` is 0.
+
+    Where `follows (k, B, 1)` is 0 a text begins: c counts as zeros.
+    """
+    c = following(c, follows)
     u = c - x
     new = ops.sigmoid(alpha * u + beta) * u + x
     return new if keep is None else ops.where(keep > 0, new, c)
+
+
+def following(c, follows):
+    """The states `(..., R)`, zeros where `follows (..., 1)` is 0; None = it is 1 everywhere."""
+    return c if follows is None else ops.where(follows > 0, c, 0.0)
 
 
 def derivatives(u, keep, alpha, beta):
@@ -65,49 +74,58 @@ def derivatives(u, keep, alpha, beta):
     return jacobian, *(ops.where(keep > 0, array, 0.0) for array in (u, q))
 
 
-def scanned(x, alpha, beta, start, keep):
-    """All states c `(n, k, B, R)`."""
-    inputs = [x] if keep is None else [x, keep]
-    return _scan(lambda c, inputs: one_step(c, alpha, beta, *inputs), start, inputs)
+def scanned(x, alpha, beta, start, *marks):
+    """All states c `(n, k, B, R)`; the marks are `keep` and `follows` of `one_step`."""
+    return _scan(lambda c, inputs: one_step(c, alpha, beta, *inputs), start, [x, *marks])
 
 
-def scanned_with_gradient(x, alpha, beta, start, keep):
+def scanned_with_gradient(x, alpha, beta, start, *marks):
     """`scanned` by a loop, its gradient by one more."""
 
-    # The mask is an argument: JAX refuses a custom gradient that sees values of a recomputation.
+    # The marks are arguments: JAX refuses a custom gradient that sees values of a recomputation.
     @ops.custom_gradient
-    def run(x, alpha, beta, start, *masks):
-        keep = masks[0] if masks else None
-        c = _loop(lambda c, inputs: one_step(c, alpha, beta, *inputs), start, [x, *masks])
+    def run(x, alpha, beta, start, *marks):
+        keep, follows = (*marks, None, None)[:2]
+        c = _loop(lambda c, inputs: one_step(c, alpha, beta, *inputs), start, [x, *marks])
 
         def gradient(*arguments, upstream=None):
             dc = arguments[0] if upstream is None else upstream
             before = ops.concatenate([start[None], c[:-1]], axis=0)
-            jacobian, u, q = derivatives(before - x, keep, alpha, beta)
+            u = following(before, follows) - x
+            jacobian, u, q = derivatives(u, keep, alpha, beta)
             # G (n, k, B, R), from J of the step after; nothing comes after the last.
-            after = ops.concatenate([jacobian[1:], ops.zeros_like(jacobian[:1])], axis=0)
+            passed_on = following(jacobian, follows)
+            after = ops.concatenate([passed_on[1:], ops.zeros_like(jacobian[:1])], axis=0)
             last = ops.zeros_like(dc[0])
             g = _loop(lambda g, dc_j: dc_j[0] + dc_j[1] * g, last, [dc, after], reverse=True)
-            passed, gq = g * jacobian, g * q
+            gq, dstart = g * q, (g * passed_on)[0]
             dalpha, dbeta = (ops.sum(array, axis=(0, 1, 2)) for array in (gq * u, gq))
-            return g - passed, dalpha, dbeta, passed[0], *map(ops.zeros_like, masks)
+            return g - g * jacobian, dalpha, dbeta, dstart, *map(ops.zeros_like, marks)
 
         return c, gradient
 
-    return run(x, alpha, beta, start, *([] if keep is None else [keep]))
+    return run(x, alpha, beta, start, *marks)
 
 
 def in_time_order(run, x, alpha, beta, step_size: int, mask, start=None):
     """`scanned`, or another `run`, of x `(B, L, R)`, mask `(B, L)` and start `(B, k, R)`."""
     if start is None:
         start = ops.zeros((ops.shape(x)[0], step_size, x.shape[-1]), "float32")
-    keep = None
-    if mask is not None:  # (B, L) -> (n, k, B, 1), 1 at real positions
-        keep = in_steps(ops.expand_dims(ops.cast(mask, "float32"), -1), step_size)
+    # (B, L) -> (n, k, B, 1)
+    marks = [in_steps(mark, step_size) for mark in marks_of(mask)]
     steps = in_steps(ops.cast(x, "float32"), step_size)  # (n, k, B, R)
     start = ops.transpose(start, (1, 0, 2))  # (k, B, R)
-    c = run(steps, alpha, beta, start, keep)
+    c = run(steps, alpha, beta, start, *marks)
     return ops.cast(from_steps(c, ops.shape(x)[1]), x.dtype)
+
+
+def marks_of(mask) -> list:
+    """`keep` and, of a mask of integers, `follows`, `(B, L, 1)` float32: see `one_step`."""
+    if mask is None:
+        return []
+    keep = ops.cast(mask, "float32")[..., None]
+    whole = keras.backend.standardize_dtype(mask.dtype) == "bool"
+    return [keep] if whole else [keep, ops.cast(keep < 2, "float32")]
 
 
 def _scan(step, start, inputs: list):

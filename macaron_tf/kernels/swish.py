@@ -35,7 +35,8 @@ def swish_recurrence(
         step_size: k, 1 or more. It need not divide L.
         mask: `(B, L)` boolean, False at padding: the state passes through unchanged, so that
             padding on either side changes no real position (k chains: on the left, any number of
-            padded positions; between real ones, a multiple of k).
+            padded positions; between real ones, a multiple of k). Or integers: 0 at padding, 1, and
+            2 where the state before counts as zeros, as at the beginning of a text.
         initial_state: `(B, k, R)`, the k values before x[0]; zeros by default.
         implementation: `"scan"` is the reference; `"loop"` has a gradient derived by hand; `"xla"`
             is for graphs that XLA compiles; `"native"` is a CPU op, compiled on first use;

@@ -20,7 +20,14 @@ import tensorflow as tf
 from keras import ops
 from tensorflow.compiler.tf2xla.python import xla
 
-from macaron_tf.kernels.recurrence import derivatives, from_steps, in_steps, one_step
+from macaron_tf.kernels.recurrence import (
+    derivatives,
+    following,
+    from_steps,
+    in_steps,
+    marks_of,
+    one_step,
+)
 
 TURN = 4  # steps in one turn of a loop
 # The value of x at padding: a mask of (S, 1) would cost a loop two thirds more. A real x of minus
@@ -57,16 +64,16 @@ def over_turns(x, length, alpha, beta, step_size, mask=None, start=None):
     """`recurrence` of x as `in_turns` gives it, and its result so; the mask is `(B, L)`."""
     turns, rows, width = ops.shape(x)
     size = rows // TURN
-    keep = None if mask is None else in_turns(ops.cast(mask, "float32")[..., None], step_size)
+    marks = [in_turns(mark, step_size) for mark in marks_of(mask)]
     if start is None:
         start = tf.zeros((size, width))
     else:  # (B, k, R) -> (k, B, R) -> (k B, R)
         start = tf.reshape(tf.transpose(start, (1, 0, 2)), (size, width))
     steps = -(-length // step_size)  # ceil(L / k)
-    return _with_gradient(turns, steps, size, keep)(x, alpha, beta, start)
+    return _with_gradient(turns, steps, size, *marks)(x, alpha, beta, start)
 
 
-def _with_gradient(turns, steps, size, keep):
+def _with_gradient(turns, steps, size, keep=None, follows=None):
     """The loops over `steps` runs of `size` rows."""
     known = size if isinstance(size, int) else None
 
@@ -88,6 +95,9 @@ def _with_gradient(turns, steps, size, keep):
 
     def kept(x):
         return None if keep is None else tf.cast(x != PADDED, tf.float32)
+
+    def followed(step):
+        return None if follows is None else read(flat(follows), step)
 
     def loop(turn, state, number, like):
         """`turn(i, state) -> (state, rows)` for every turn: all rows, `(turns, size, R)` each.
@@ -132,8 +142,9 @@ def _with_gradient(turns, steps, size, keep):
         def forward(i, c):
             rows = [c]
             for j in range(TURN):
-                new = read(x_rows, i * TURN + j)
-                rows.append(one_step(rows[-1], alpha, beta, new, kept(new)))
+                step = i * TURN + j
+                new = read(x_rows, step)
+                rows.append(one_step(rows[-1], alpha, beta, new, kept(new), followed(step)))
             return rows[-1], rows
 
         # The state before each turn, and after each step of it.
@@ -147,8 +158,10 @@ def _with_gradient(turns, steps, size, keep):
                 for j in reversed(range(TURN)):
                     step = i * TURN + j
                     after = read(x_rows, step + 1)
-                    u = read(flat(states[1 + j]), i) - after
+                    follow = followed(step + 1)
+                    u = following(read(flat(states[1 + j]), i), follow) - after
                     passed = derivatives(u, kept(after), alpha, beta)[0] * g
+                    passed = following(passed, follow)
                     # Nothing comes after the last, whatever its derivative.
                     g = read(dc_rows, step) + tf.where(step + 1 < steps, passed, 0.0)
                     rows.append(g)
@@ -161,14 +174,15 @@ def _with_gradient(turns, steps, size, keep):
                 # Written as they were found, last turn first.
                 g = tf.cast(tf.reverse(g, [0]), tf.float32)
                 x_j = tf.cast(x[:, j * size : (j + 1) * size], tf.float32)
-                u = tf.cast(states[j], tf.float32) - x_j
+                follow = None if follows is None else follows[:, j * size : (j + 1) * size]
+                u = following(tf.cast(states[j], tf.float32), follow) - x_j
                 jacobian, u, q = derivatives(u, kept(x_j), alpha, beta)
                 passed, gq = g * jacobian, g * q
                 dx.append(tf.cast(g - passed, x.dtype))
                 dalpha += total(gq * u)
                 dbeta += total(gq)
                 if j == 0:
-                    dstart = passed[0]
+                    dstart = following(passed, follow)[0]
             return _fixed(tf.concat(dx, 1)), dalpha, dbeta, dstart
 
         return tf.concat(states[1:], 1), gradient

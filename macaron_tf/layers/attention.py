@@ -148,6 +148,7 @@ class MultiHeadAttention(Mixer):
         "num_kv_heads",
     )
     takes_packed = True
+    takes_documents = True  # by `Context.attention_mask`
 
     def __init__(
         self,

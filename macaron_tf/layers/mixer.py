@@ -25,6 +25,8 @@ class Context:
         bias: makes the numbers added to scores, `(query_length, key_length, start) -> (..., T, S)`,
             `start` being the position of the first query, by default that of the last T of S.
         segment_ids: `(B, T)` int.
+        documents: `(B, T)` int, the number of each position's document: no position sees another
+            document's. `attention_mask` says so too; recurrences begin anew at a document.
         memory: `(B, S, D)`, that cross-attention attends.
         memory_mask: `(B, S)`.
         memory_keys: the memory's keys and values, instead of `memory`: see `project_memory`.
@@ -46,6 +48,7 @@ class Context:
     attention_mask: Any = None
     bias: Callable | None = None
     segment_ids: Any = None
+    documents: Any = None
     memory: Any = None
     memory_mask: Any = None
     memory_keys: Any = None
@@ -76,6 +79,8 @@ class Mixer(Recording, keras.layers.Layer):
         takes_queries: whether a query (XLNet's second stream) learns nothing of its own token.
         takes_packed: whether `mix` takes x without padding, see `Context.packing`.
         takes_held: whether `mix` takes a cache that it only reads, see `Context.held`.
+        takes_documents: whether `mix` keeps documents apart, see `Context.documents`; one whose
+            outputs need their own position only does.
 
     Call arguments: `x (B, T, D)`; the others, of which each mixer uses its own, as in `Context`:
     `mask` (or `x_mask`), Keras's padding mask; `attention_mask`, `attention_bias` (broadcasting to
@@ -88,6 +93,7 @@ class Mixer(Recording, keras.layers.Layer):
     takes_queries = False
     takes_packed = False
     takes_held = False
+    takes_documents = False
 
     def mix(self, x, context: Context, state=None) -> tuple[Any, Any]:
         """One pass over x.

@@ -36,6 +36,7 @@ class SwishRNN(Mixer):
 
     reads = ("activation_dropout", "rnn_gate", "rnn_step_sizes", "scaled_outputs")
     takes_held = True  # its state has no places
+    takes_documents = True
 
     def __init__(
         self,
@@ -79,10 +80,18 @@ class SwishRNN(Mixer):
             *self._biases(),
             self.step_size,
             self.gate,
-            context.mask,
+            self._mask(context),
             _implementation(context),
         )
         return self._output(y, context), None  # (B, L, R) -> (B, L, D)
+
+    def _mask(self, context: Context):
+        """The recurrence's mask `(B, L)`: 2 where position i - k is of another document."""
+        if context.documents is None:
+            return context.mask
+        before = ops.pad(context.documents, [[0, 0], [self.step_size, 0]])[:, : -self.step_size]
+        marks = ops.where(ops.equal(context.documents, before), 1, 2)
+        return marks if context.mask is None else ops.where(context.mask, marks, 0)
 
     def _biases(self):
         """b_c and b_s in the type of computation."""
@@ -103,7 +112,7 @@ class SwishRNN(Mixer):
         kernel = self.inner.matrix(x.dtype)
         x1, x2 = (ops.matmul(x, part) for part in ops.split(kernel, 2, axis=-1))
         alpha, beta = (ops.convert_to_tensor(vector) for vector in (self.alpha, self.beta))
-        c = xla.over_turns(x1, length, alpha, beta, self.step_size, context.mask)
+        c = xla.over_turns(x1, length, alpha, beta, self.step_size, self._mask(context))
         y = gated(c, x2, *self._biases(), self.gate)  # (n, S, R)
         return xla.from_turns(self._output(y, context), batch, length)
 

@@ -22,6 +22,7 @@ ENCODER_INPUTS: dict[str, tuple[str, ...]] = {
     "segment_ids": ("token_type_ids",),
     "language_ids": ("langs",),
     "position_ids": (),
+    "document_ids": (),
     "padding_mask": (),
     "attention_mask": (),
 }

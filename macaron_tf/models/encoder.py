@@ -6,7 +6,7 @@ from keras import ops
 from macaron_tf.layers.blocks import block_class
 from macaron_tf.layers.dense import Dense
 from macaron_tf.layers.embeddings import AdaptiveEmbedding, EncoderEmbeddings
-from macaron_tf.layers.mixer import Context
+from macaron_tf.layers.mixer import Context, all_of
 from macaron_tf.layers.packing import Packing, packs
 from macaron_tf.models.base import Model, attention_mask, padding_mask
 from macaron_tf.models.config import EncoderConfig
@@ -23,10 +23,11 @@ class Encoder(Model):
         embeddings: shared with another encoder; None = its own.
 
     Call arguments: `token_ids (B, L)` int, or a dict of these and optionally `segment_ids`,
-    `language_ids` and `position_ids`, all `(B, L)` int; `padding_mask (B, L)`, 0 or False at
-    padding, which no real position sees, by default where an id is 0; and `attention_mask
-    (B, L, L)` or `(B, H, L, L)`, 1 or True = attend. Returns `(B, L, D)`, with the padding mask as
-    its Keras mask.
+    `language_ids` and `position_ids`, all `(B, L)` int; `document_ids (B, L)` int: no position
+    sees one of another document, and positions begin at 0 in each; `padding_mask (B, L)`, 0 or
+    False at padding, which no real position sees, by default where an id is 0; and
+    `attention_mask (B, L, L)` or `(B, H, L, L)`, 1 or True = attend. Returns `(B, L, D)`, with the
+    padding mask as its Keras mask.
 
     Example:
         encoder = Encoder(EncoderConfig(1000, 128, 384, 2, 2, block="macaron"))
@@ -123,14 +124,24 @@ class Encoder(Model):
         Returns:
             `(B, L, D)`, and the new memory.
         """
+        documents, masks = inputs.get("document_ids"), [attention_mask(inputs)]
+        if documents is not None:
+            self.stack.check_documents()
+            if memory is not None:
+                raise ValueError("document_ids keep documents apart: give them no memory")
+            masks.append(ops.equal(documents[:, None, :, None], documents[:, None, None, :]))
+            if "position_ids" not in inputs:
+                inputs = {**inputs, "position_ids": _restarting(masks[-1])}
         context = Context(
             mask=padding_mask(inputs),
-            attention_mask=attention_mask(inputs),
+            attention_mask=all_of(*masks),
             segment_ids=inputs.get("segment_ids"),
             positions=inputs.get("position_ids"),
+            documents=documents,
             training=training,
         )
-        if memory is not None or training or not packs() or "attention_mask" in inputs:
+        apart = {"attention_mask", "document_ids"} & set(inputs)
+        if memory is not None or training or not packs() or apart:
             return self.stack.mix(self.embed(inputs, training=training), context, memory)
         packing = Packing(context.mask)
         positions = ops.arange(ops.shape(inputs["token_ids"])[1], dtype="int32")
@@ -150,6 +161,14 @@ class Encoder(Model):
             training=training,
         )  # (B, L, E)
         return self.projection(x) if self.projection else x  # (B, L, D)
+
+
+def _restarting(same):
+    """Positions `(B, L)` that begin at 0 in each document, of `same (B, 1, L, L)`."""
+    length = ops.shape(same)[-1]
+    places = ops.arange(length, dtype="int32")
+    earlier = ops.logical_and(same[:, 0], places < places[:, None])  # (B, L, L)
+    return ops.sum(ops.cast(earlier, "int32"), axis=-1)
 
 
 def _output_initializer(config: EncoderConfig) -> keras.initializers.Initializer | None:

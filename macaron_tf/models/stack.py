@@ -14,6 +14,7 @@ from macaron_tf.layers.norms import normalization
 from macaron_tf.layers.positions import RelativePositionBias
 from macaron_tf.layers.remat import recomputed
 from macaron_tf.models.config import StackConfig
+from macaron_tf.settings import SettingError
 
 # The operators that layers have in common, by `EncoderConfig.sharing`.
 SHARING: dict[str, tuple[str, ...]] = {
@@ -122,6 +123,15 @@ class Stack(Mixer):
         """Whether all mixers take a cache that they only read, see `Context.held`."""
         mixers = [mixer for block in self.blocks for mixer in block.mixers()]
         return not self.biases and all(m.takes_held or not m.keeps_state for m in mixers)
+
+    def check_documents(self) -> None:
+        """Refuses mixers that would show a position another document of its row."""
+        for mixer in (mixer for block in self.blocks for mixer in block.mixers()):
+            if mixer.keeps_state and not mixer.takes_documents:
+                raise SettingError(
+                    f"a {type(mixer).__name__} cannot keep the documents of a row apart: take "
+                    "blocks whose mixers can, such as transformer, macaron or swish_rnn"
+                )
 
     def mix(self, x, context: Context, state=None):
         context = context.replace(

@@ -30,8 +30,9 @@ from macaron_tf.special_ids import PAD
 class CausalLanguageObjective(PretrainingObjective):
     """Cross-entropy of each real token given those before it in its row; the first is given.
 
-    Call arguments: `network`, a `LanguageModel`; `batch` of `encoder_inputs`. Returns `token_sums`
-    over the predicted tokens.
+    Call arguments: `network`, a `LanguageModel`; `batch` of `encoder_inputs`, and optionally
+    `labels (B, L - 1)`, which are the ids themselves from the second on. Returns `token_sums` over
+    the predicted tokens.
 
     References: Radford et al. 2018 (GPT), eq. 1; on text of one language a row, with its embedding,
     Conneau and Lample 2019 (XLM), section 3.2.
@@ -41,15 +42,32 @@ class CausalLanguageObjective(PretrainingObjective):
     causal = True
 
     def preparation(self, spec, masking, vocabulary):
-        """Rows stay as they are: nothing is masked."""
-        return lambda batch, seed: batch
+        """Rows stay as they are: nothing is masked.
+
+        With `document_ids (B, L)` a [SEP] is predicted as the end of its document, and read as the
+        [CLS] of the next one: each document of a row is `[CLS] ids [SEP]`, as in a row of its own.
+        """
+        if "document_ids" not in spec:
+            return lambda batch, seed: batch
+
+        def apart(batch: Batch, seed) -> Batch:
+            ids = batch["token_ids"]
+            ends = ids == vocabulary.sep_id
+            return {
+                **batch,
+                "token_ids": tf.where(ends, vocabulary.cls_id, ids),
+                "document_ids": batch["document_ids"] + tf.cast(ends, tf.int32),
+                "labels": ids[:, 1:],
+            }
+
+        return apart
 
     def __call__(self, network, batch: Batch, training: bool) -> Sums:
         if not network.config.causal:
             raise ValueError("causal language modelling needs a network with causal=True")
         ids = batch["token_ids"]
         hidden = network.hidden_states(encoder_inputs(batch), training=training)  # (B, L, D)
-        return self.sums(network, hidden[:, :-1], ids[:, 1:], ids, training)
+        return self.sums(network, hidden[:, :-1], batch.get("labels", ids[:, 1:]), ids, training)
 
     def sums(
         self, network, hidden: Tensor, labels: Tensor, token_ids: Tensor, training: bool

@@ -83,8 +83,8 @@ void Check(int64_t length, int64_t width, int64_t step_size, bool masked, bool s
   const auto start = Filled<float>(starts, 1.0f);
   std::unique_ptr<float[]> vectors[4];
   for (auto& vector : vectors) vector = Filled<float>(width, 2.0f);
-  std::unique_ptr<bool[]> mask(new bool[rows]);
-  for (int64_t i = 0; i < rows; ++i) mask[i] = i % 3 != 1;
+  std::unique_ptr<uint8_t[]> mask(new uint8_t[rows]);
+  for (int64_t i = 0; i < rows; ++i) mask[i] = (i + 1) % 3;
 
   const Inputs<T> in = {length,
                         width,

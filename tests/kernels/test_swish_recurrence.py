@@ -41,13 +41,14 @@ def swish_recurrence(*arguments, **options):
 FORMS = [None, *GATES]  # the recurrence alone, and gated
 
 
-def inputs(length, width, step_size, gate, masked=False, batch=2):
-    """x, the vectors, mask and start."""
+def inputs(length, width, step_size, gate, masked=0, batch=2):
+    """x, the vectors, mask and start; masked = 2: texts begin in the rows."""
     x = 3 * normal(batch, length, width * (1 if gate is None else 2))
     vectors = [1 + normal(width, seed=1), normal(width, seed=2)]
     if gate is not None:
         vectors += [normal(width, seed=3), normal(width, seed=4)]
-    mask = np.random.default_rng(5).random((batch, length)) < 0.7 if masked else None
+    mask = np.random.default_rng(5).choice(3, (batch, length), p=(0.3, 0.4, 0.3))
+    mask = {0: None, 1: mask > 0, 2: mask}[masked]
     start = normal(batch, step_size, width, seed=6) if masked and gate is None else None
     return x, vectors, mask, start
 
@@ -58,9 +59,12 @@ def by_the_equations(x, vectors, step_size, gate, mask=None, start=None):
     zeros = tf.zeros((x.shape[0], step_size, width), tf.float64)
     states = list(tf.unstack(zeros if start is None else start, axis=1))
     for i, value in enumerate(tf.unstack(x[..., :width], axis=1)):
-        u = states[i] - value
+        before = states[i]
+        if mask is not None and mask.dtype != bool:
+            before = tf.where(mask[:, i, None] == 2, tf.zeros_like(before), before)
+        u = before - value
         c = tf.sigmoid(vectors[0] * u + vectors[1]) * u + value
-        states.append(c if mask is None else tf.where(mask[:, i, None], c, states[i]))
+        states.append(c if mask is None else tf.where(mask[:, i, None] > 0, c, states[i]))
     c = tf.stack(states[step_size:], axis=1)
     if gate is None:
         return c
@@ -111,9 +115,11 @@ CASES = [
     for gate in FORMS
     for step_size in ((1, 2, 3, 4) if gate is None or name == "native" else (2,))
 ]
-SHAPES = [(23, 18, True), (5, 3, False)]
+SHAPES = [(23, 18, 1), (5, 3, 0), (17, 6, 2)]
 # Whole vectors of the processor and tails.
-NATIVE = [(*shape, masked) for shape in ((1, 5), (3, 33), (31, 33), (67, 5)) for masked in (0, 1)]
+NATIVE = [
+    (*shape, masked) for shape in ((1, 5), (3, 33), (31, 33), (67, 5)) for masked in (0, 1, 2)
+]
 
 
 @pytest.mark.parametrize(("implementation", "gate", "step_size"), CASES)

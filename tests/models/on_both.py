@@ -86,8 +86,16 @@ CASES = {
         for block in ("macaron", "transformer", "swish_rnn")
     },
     **{
-        name: (lambda name=name: models.Encoder(config(name)), called({"token_ids": PADDED}))
-        for name in ("bert_rab_tiny", "swish_rnn_tiny", "albert_tiny", "amlp_tiny")
+        name: (
+            lambda name=name: models.Encoder(config(name)),
+            called({"token_ids": PADDED, **more}),
+        )
+        for name, more in {
+            "bert_rab_tiny": {},
+            "swish_rnn_tiny": {"document_ids": np.cumsum(PADDED % 3 == 0, axis=1)},
+            "albert_tiny": {},
+            "amlp_tiny": {},
+        }.items()
     },
     **{
         name: (functools.partial(models.catalog.build, name), called(inputs))
@@ -121,9 +129,10 @@ CASES = {
 }
 
 
-# x and the vectors of a gated recurrence, and its mask.
+# x and the vectors of a gated recurrence, and its mask: two texts in the first row.
 RECURRENCE = [normal(2, 9, 8), *(normal(4, seed=seed) for seed in range(4))]
-MASK = np.arange(9) < np.array([[9], [6]])
+MASK = np.where(np.arange(9) < np.array([[9], [6]]), 1, 0)
+MASK[0, 4:6] = 2
 
 
 def recurrence_loss(implementation, *arrays):

@@ -25,6 +25,7 @@ from experiments.tcn.tasks import TASKS
 from experiments.translate.run import TranslationRecipe, TranslationRun
 from macaron_tf.data.batches import Buckets
 from macaron_tf.data.corpus.packing import RecordFormat
+from macaron_tf.data.corpus.reading import with_documents
 from macaron_tf.errors import UserError
 from macaron_tf.training import build_fit_model
 from macaron_tf.training.trained_model import TrainedModel
@@ -258,6 +259,8 @@ class Pretraining(Step):
         # Static masks look the same, but want the rows' numbers.
         masking = dataclasses.replace(recipe.masking, duplicates=None)
         batches = tf.data.Dataset.from_tensors(table).map(features)
+        if recipe.isolate_documents:
+            batches = with_documents(batches, vocabulary.sep_id)
         objective = recipe.make_objective(static_shapes=True)
         return dict(objective.dataset(batches, masking, vocabulary, seed=0).element_spec)
 

@@ -417,6 +417,20 @@ class PretrainingCorpus:
         check_shards(self.folder, shards, self.record, verify, mend)
 
 
+def with_documents(rows: tf.data.Dataset, sep_id: int) -> tf.data.Dataset:
+    """Batches with `document_ids (B, L)` int32, the documents of each row numbered from 0 on.
+
+    A [SEP] ends a document, so that the rows on disk need no other record of it.
+    """
+
+    @tf.autograph.experimental.do_not_convert
+    def numbered(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        ends = tf.cast(batch["token_ids"] == sep_id, tf.int32)
+        return {**batch, "document_ids": tf.cumsum(ends, axis=1, exclusive=True)}
+
+    return rows.map(numbered, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+
+
 def process_seed(seed: int, process: int) -> int:
     """A seed for the draws of one of several training processes: the run's own for process 0.
 

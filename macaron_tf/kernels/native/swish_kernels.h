@@ -106,7 +106,7 @@ class SwishKernel : public OpKernel {
     TF_RETURN_IF_ERROR(context->input_list("mask", &given));
     if (given.size() > 0) {
       TF_RETURN_IF_ERROR(CheckShape("mask", given[0], TensorShape({call->batch, in.length})));
-      in.mask = Read<bool>(given[0]);
+      in.mask = Read<uint8_t>(given[0]);
     }
     if (kGated) return absl::OkStatus();
     TF_RETURN_IF_ERROR(context->input_list("start", &given));

@@ -30,7 +30,7 @@ struct Inputs {
   const float* beta;
   const float* state_bias;  // of a gate, else null
   const float* gate_bias;
-  const bool* mask;         // (B, L), false where the state passes unchanged; or null
+  const uint8_t* mask;      // (B, L), 0 where the state passes unchanged, 2 where it is 0; or null
   const float* start;       // (B, k, R); or null for zeros
 };
 
@@ -160,7 +160,8 @@ void Forward(const Inputs<T>& in, int64_t b, int64_t first, int64_t last, T* c, 
   for (int64_t t = 0; t < in.length; ++t) {
     const int64_t position = b * in.length + t;
     const int64_t row = position * in.width + first;
-    const bool held = in.mask != nullptr && !in.mask[position];
+    const bool held = in.mask != nullptr && in.mask[position] == 0;
+    if (in.mask != nullptr && in.mask[position] == 2) std::fill_n(states[t % k], n, 0.0f);
     const auto forward = held ? ForwardRow<true, Gate, T> : ForwardRow<false, Gate, T>;
     const T* x = in.x + position * in.stride + first;
     if constexpr (std::is_same_v<Gate, NoGate>) {
@@ -191,8 +192,11 @@ void Backward(const Inputs<T>& in, int64_t b, int64_t first, int64_t last, const
                                                dy + row, carried[t % k], dx + x_row, dx2,
                                                sum_rows);
     };
-    if (in.mask != nullptr && !in.mask[position]) {
+    if (in.mask != nullptr && in.mask[position] == 0) {
       backward(std::true_type(), c + row);
+    } else if (in.mask != nullptr && in.mask[position] == 2) {
+      backward(std::false_type(), zeros[0]);
+      std::fill_n(carried[t % k], n, 0.0f);
     } else if (t >= k) {
       backward(std::false_type(), c + row - k * in.width);
     } else if (in.start != nullptr) {

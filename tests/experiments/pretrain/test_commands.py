@@ -26,6 +26,7 @@ from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.progress import read_lines
 from tests.experiments.pretraining_toy import flags, prepare, toy_settings, train
 from tests.experiments.task_toys import assert_same_weights, scores_in, validations
+from tests.harness import refuses
 
 
 @pytest.fixture(scope="module")
@@ -174,6 +175,7 @@ def test_nothing_is_traced_again_and_memory_stays_flat(source, corpus, tmp_path,
         ("model.name=3", "there is no 'name' here"),
         ("model.activation=foo", "foo"),
         ("model.rnn_step_sizes=None", "rnn_step_sizes=None must be"),
+        ("isolate_documents=True", "packing='doc_text', whose rows have one document each: set"),
         ("corpus.sources=3", "corpus.sources=3 must be one or several of"),
     ],
 )
@@ -223,6 +225,20 @@ def test_bad_recipes_corpora_and_texts_are_one_sentence(source, corpus, trained,
         (["fill", trained, "a " * 600 + "[MASK]"], "more than the 16 tokens that the model reads"),
     ):
         refused(main, arguments, message, tmp_path)
+
+
+def test_blocks_that_cannot_keep_documents_apart_are_refused_before_a_corpus_is_prepared():
+    def config(name, *changes):
+        settings = ["corpus.sources=text:/nowhere/*", "isolate_documents=True", *changes]
+        return registry.load(name, settings=settings).model_config()
+
+    for block in ("swish_rnn", "macaron"):
+        assert config("gpt_tiny", f"model.block={block}").block == block
+    refuses(
+        "isolate_documents=True: a GatedMLP cannot keep the documents of a row apart: take",
+        *(config, "gpt_tiny", "model.block=('transformer', 'gmlp')"),
+    )
+    refuses("an encoder-decoder reads a row as one text", config, "t5_tiny")
 
 
 def test_static_shapes_score_padding_too():

@@ -1,0 +1,102 @@
+"""Packed rows whose documents do not see each other: equal to rows of one document each."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from macaron_tf import models
+from macaron_tf.data.corpus.packing import Rows, pack_rows
+from macaron_tf.data.corpus.reading import with_documents
+from macaron_tf.models.segment_memory import SegmentLanguageModel
+from macaron_tf.objectives import CausalLanguageObjective, MaskedLanguageObjective, MaskingConfig
+from macaron_tf.settings import SettingError
+from macaron_tf.text.token_rows import TokenRows
+from tests.harness import built, ids, numpy_of, rejects
+from tests.objectives.toy import CLS, SEP, VOCABULARY, V, loss_and_gradients, tiny
+
+LENGTH = 21
+DOCUMENTS = [[*ids(n, seed=n)] for n in (5, 9, 3, 7, 4, 2)]  # three fill a row, three leave padding
+SYSTEMS = {
+    "attention": {"attention_windows": (0, 4), "num_layers": 2},
+    "macaron": {"block": "macaron", "positions": "sinusoidal", "norm": "pre", "remat": True},
+    "swish_rnn": {
+        "block": "swish_rnn",
+        "rnn_step_sizes": (1, 3),
+        "num_layers": 2,
+        "relative_bias": "shared",
+        "positions": "none",
+    },
+    "distances": {"positions": "transformer_xl", "scheme": "tokens & channels"},
+}
+
+
+def batches(cross_documents: bool) -> dict:
+    """The documents, packed; with their numbers if they are in one row."""
+    documents = [TokenRows.from_lists([document], V) for document in DOCUMENTS]
+    rows = Rows.of(pack_rows(documents, LENGTH, cross_documents), LENGTH, CLS, SEP).token_ids
+    assert len(rows) == (2 if cross_documents else len(DOCUMENTS))
+    dataset = tf.data.Dataset.from_tensors({"token_ids": rows})
+    dataset = with_documents(dataset, SEP) if cross_documents else dataset
+    made = CausalLanguageObjective().dataset(dataset, MaskingConfig(), VOCABULARY, 0)
+    return next(iter(made))
+
+
+def equal(found, expected):
+    """Within 1e-5 of each array's largest number; some gradients are 0 but for rounding."""
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-6 + 1e-5 * np.abs(other).max())
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_language_model_learns_what_it_learns_from_unpacked_rows(system):
+    """The loss and all gradients; the other documents of a row change them otherwise."""
+    network = built(models.LanguageModel, tiny(**SYSTEMS[system], causal=True), noise=0.1)
+    objective = CausalLanguageObjective(skip_padding=False)
+    packed, unpacked = batches(True), batches(False)
+    expected = loss_and_gradients(objective, network, unpacked, training=True)
+    found = loss_and_gradients(objective, network, packed, training=True)
+    equal(found, expected)
+    seen = {"token_ids": packed["token_ids"], "labels": packed["labels"]}
+    [together] = loss_and_gradients(objective, network, seen)[:1]
+    assert abs(together - expected[0]) > 1e-3 * expected[0]
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_an_encoder_sees_a_document_alone(system):
+    """Hidden states, masked losses and gradients; [SEP] ends a document, one [CLS] begins a row."""
+    options = {**SYSTEMS[system], "attention_windows": (0,)}
+    network = built(models.PretrainingEncoder, tiny(**options), noise=0.1)
+    alone = [[CLS] * (n % 3 == 0) + one + [SEP] for n, one in enumerate(DOCUMENTS)]
+    ends = np.cumsum([len(row) for row in alone]).reshape(2, 3)
+    ends[1] -= ends[0, -1]
+    packed = np.zeros((2, LENGTH), "int32")
+    unpacked = np.zeros((6, LENGTH), "int32")
+    for number, row in enumerate(alone):
+        end = ends.flat[number]
+        packed[number // 3, end - len(row) : end] = row
+        unpacked[number, : len(row)] = row
+    [batch] = with_documents(tf.data.Dataset.from_tensors({"token_ids": packed}), SEP)
+    last = [len(row) - 2 for row in alone]  # each document's last id
+    batch |= {"masked_positions": ends - 2, "masked_weights": np.ones((2, 3), "float32")}
+    batch["masked_labels"] = np.arange(6, 12).reshape(2, 3)
+    apart = {"token_ids": unpacked, "masked_positions": np.array(last)[:, None]}
+    apart["masked_weights"] = np.ones((6, 1), "float32")
+    apart["masked_labels"] = np.arange(6, 12)[:, None]
+    hidden, rows = (numpy_of(network.hidden_states(given)) for given in (batch, apart))
+    for number, row in enumerate(alone):
+        end = ends.flat[number]
+        np.testing.assert_allclose(
+            hidden[number // 3, end - len(row) : end], rows[number, : len(row)], atol=1e-5
+        )
+    objective = MaskedLanguageObjective(skip_padding=False)
+    equal(*(loss_and_gradients(objective, network, given) for given in (batch, apart)))
+
+
+def test_what_cannot_keep_documents_apart_says_so():
+    given = {"token_ids": ids(2, 6), "document_ids": np.zeros((2, 6), "int32")}
+    network = built(models.Encoder, tiny(block="gmlp"))
+    with pytest.raises(SettingError, match="a GatedMLP cannot keep the documents of a row apart"):
+        network(given)
+    config = tiny(causal=True, positions="transformer_xl")
+    network = built(SegmentLanguageModel, config, memory_length=3)
+    rejects("give them no memory", network.with_memory, given, network.init_memory(2))
