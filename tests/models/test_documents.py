@@ -26,6 +26,11 @@ SYSTEMS = {
         "relative_bias": "shared",
         "positions": "none",
     },
+    "rotary": {
+        "positions": "rotary",
+        "num_kv_heads": 1,
+        "scheme": "channels/2, tokens, channels/2",
+    },
     "distances": {"positions": "transformer_xl", "scheme": "tokens & channels"},
 }
 
