@@ -12,11 +12,12 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 RUN := env TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python
 
-.PHONY: help setup demo test test-lab fuzz test-slow test-peers test-readers test-tpu test-beam test-notebooks notebooks engines test-engines test-bucket tpu-check lint bench walk wheel docs clean
+.PHONY: help setup demo test test-all test-lab fuzz test-slow test-peers test-readers test-tpu test-beam test-notebooks notebooks engines test-engines test-bucket tpu-check lint bench walk wheel docs clean
 
 help:
 	@echo "make demo       train a small Macaron translator, score, export and serve it (10 minutes)"
-	@echo "make test       lint and the tests (minutes)"
+	@echo "make test       lint and the tests that tell most of each room (six minutes on two cores)"
+	@echo "make test-all   these, then the thorough ones: the whole suite (20 minutes or so)"
 	@echo "make test-lab   the tests of experiments.lab: benchmarks, studies, the TPU check"
 	@echo "make test-slow  the slow tests alone"
 	@echo "make fuzz       hostile settings, flags, folders, requests (an hour; SEED=1 MINUTES=60)"
@@ -57,12 +58,18 @@ lint: $(STAMP)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/lint-imports
 
+# A test is thorough or it is not, so that each is run once: tests/conftest.py marks them.
+PYTEST := $(RUN) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
 test: $(STAMP) lint
-	@$(RUN) -m pytest --ignore tests/lab -n 2 --dist loadfile --no-loadscope-reorder
+	@$(PYTEST) --ignore tests/lab -m "not thorough and not slow and not service"
+
+test-all: test
+	@$(PYTEST) --ignore tests/lab -m "thorough and not slow and not service"
 	@$(RUN) -m pytest -m service tests/data/test_service.py tests/experiments/test_data_service.py
 
 test-lab: $(STAMP)
-	@$(RUN) -m pytest tests/lab -n 2 --dist loadfile --no-loadscope-reorder
+	@$(PYTEST) tests/lab
 
 # Other cases than those of `make test`; stops at a finding, whose case becomes one of `@example`.
 SEED ?= 1

@@ -64,19 +64,24 @@ def seeded():
     keras.utils.set_random_seed(1)
 
 
-# Rooms of long tests: commands, servers, processes.
-LONG = ("experiments", "export", "distribution", "training")
+# Rooms that train, export or start processes: their tests are thorough unless marked quick.
+THOROUGH = ("distribution", "engines", "experiments", "export")
+# Rooms that come first, so that the workers of xdist end together.
+LONG = (*THOROUGH, "training")
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sorts files of long tests before the others, so that the workers of xdist end together."""
+    """Marks the tests of `THOROUGH` rooms, and sorts files of long tests before the others."""
     root = pathlib.Path(__file__).parent
 
-    def short(item: pytest.Item) -> bool:
-        room = item.path.relative_to(root).parts[0]
-        return room not in LONG and not room.endswith(".py")
+    def room(item: pytest.Item) -> str:
+        return item.path.relative_to(root).parts[0]
 
-    items.sort(key=short)
+    for item in items:
+        if room(item) in THOROUGH and not item.get_closest_marker("quick"):
+            item.add_marker("thorough")
+    items.sort(key=lambda item: room(item) not in LONG and not room(item).endswith(".py"))
 
 
 def pytest_collection_finish() -> None:

@@ -5,6 +5,7 @@ import functools
 import importlib
 import importlib.util
 import io
+import itertools
 import pathlib
 import re
 import shlex
@@ -273,6 +274,16 @@ def test_targets_and_scripts_exist():
             assert re.search(rf"^{target}:", makefile, re.M), (page, target)
         for name in re.findall(r"(?:^    |`)macaron ([a-z_.]+)", text, re.M):
             assert name in COMMANDS, (page, name)
+
+
+def test_every_test_is_run_once():
+    """`make test-all` runs each that is neither slow nor of a service by one of two expressions."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    chosen = re.findall(r'-m "(.*thorough.*)"', makefile)
+    for values in itertools.product((False, True), repeat=3):
+        marks = dict(zip(("thorough", "slow", "service"), values, strict=True))
+        runs = sum(eval(expression, marks) for expression in chosen)
+        assert runs == (not marks["slow"] and not marks["service"]), marks
 
 
 @pytest.mark.parametrize("page", ["docs/own_block.md", "docs/own_objective.md"])

@@ -10,6 +10,8 @@ from macaron_tf.distribution.device_memory import device_memory, refuse_oversize
 from macaron_tf.errors import UserError
 from macaron_tf.layers import MacaronBlock
 
+pytestmark = pytest.mark.quick
+
 
 def test_weights_beyond_the_memory_are_refused_before_it_is_taken():
     block = MacaronBlock(num_heads=2, feed_forward_dim=2**31 - 2)

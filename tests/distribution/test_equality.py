@@ -44,7 +44,7 @@ def results(tmp_path_factory):
 
 # The models of text are traced and optimized for long, once for each replica.
 CASES = [
-    ("two", 0, "toy"),
+    pytest.param("two", 0, "toy", marks=pytest.mark.quick),
     ("workers", 0, "toy"),
     ("workers", 1, "toy"),
     pytest.param("two", 0, "translation", marks=pytest.mark.slow),
@@ -52,6 +52,7 @@ CASES = [
     pytest.param("workers", 0, "pretraining", marks=pytest.mark.slow),
     pytest.param("four", 0, "pretraining", marks=pytest.mark.slow),
 ]
+TWO = pytest.param("two", "toy", marks=pytest.mark.quick)
 FOUR = pytest.param("four", "pretraining", marks=pytest.mark.slow)
 
 
@@ -72,7 +73,7 @@ def test_twenty_updates_equal_those_of_one_device(results, name, worker, kind):
         np.testing.assert_allclose(theirs, mine, atol=1e-6, err_msg=key)
 
 
-@pytest.mark.parametrize(("name", "kind"), [("two", "toy"), FOUR])
+@pytest.mark.parametrize(("name", "kind"), [TWO, FOUR])
 def test_an_objective_that_counts_rows_counts_those_of_the_data(results, name, kind, tmp_path):
     """Of batches of 3, 3 and 1 rows, which no number of replicas divides."""
     every_row(tf.distribute.get_strategy(), tmp_path)
@@ -97,10 +98,7 @@ def test_batches_mapped_over_replicas_come_back_in_order(results, name, worker, 
         np.testing.assert_allclose(other, one, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [("two", "toy"), FOUR],
-)
+@pytest.mark.parametrize(("name", "kind"), [TWO, FOUR])
 def test_replicas_are_the_same_to_the_bit(results, name, kind):
     found = results(name, 0, kind)
     places = {key.partition("/")[2] for key in found if key.partition("/")[0].isdigit()}

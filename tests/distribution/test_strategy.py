@@ -3,6 +3,8 @@ import tensorflow as tf
 
 from macaron_tf.distribution import emulates_bfloat16
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.mark.parametrize(
     ("flags", "emulated"),

@@ -20,6 +20,8 @@ from macaron_tf.text.byte_pairs import BytePairVocabulary
 from macaron_tf.text.wordpiece import WordPieceVocabulary
 from tests.harness import refuses
 
+pytestmark = pytest.mark.quick
+
 WORDS = WordPieceVocabulary.train(["a b c d e f"] * 50, size=17)
 BYTES = BytePairVocabulary.train(["a b c d"] * 50, 262)
 PAIR = {"name": "pair", "first": ["a"], "second": ["b"], "labels": ["no", "yes"]}

@@ -9,6 +9,8 @@ import pytest
 
 from experiments import cloud
 
+pytestmark = pytest.mark.quick
+
 CLOUD = pathlib.Path(cloud.__file__).parent
 
 # A TPU that is a file. What is run on it ends as the next line of `statuses` says; a minus sign

@@ -47,6 +47,8 @@ from tests.experiments.task_toys import (
 from tests.harness import refuses
 from tests.interop.toys import write_bert
 
+pytestmark = pytest.mark.quick
+
 
 def test_evaluate_says_what_the_training_has_measured(toy_run, toy, tmp_path, ran):
     lines, run = validations(toy_run), FinetuningRun.open(toy_run)

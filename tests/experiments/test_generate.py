@@ -31,6 +31,7 @@ from tests.experiments.pretraining_toy import LETTERS, flags, prepare, toy_setti
 from tests.harness import refuses
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("recipe", [pytest.param("gpt_tiny", marks=pytest.mark.slow), "gpt2_tiny"])
 def test_the_next_token_is_learnt_and_none_filled_in(
     recipe, language_run, source, tmp_path, ran, refused
@@ -50,6 +51,7 @@ def test_the_next_token_is_learnt_and_none_filled_in(
     refused(pretrain, ["fill", run, "a [MASK]"], "fills no [MASK]")
 
 
+@pytest.mark.quick
 def test_complete_goes_on_with_what_the_model_has_learnt(language_run, ran):
     output = ran(main, "complete", language_run, "c c c c", "e e e", "--temperature", "0").out
     lines = output.splitlines()

@@ -30,6 +30,8 @@ from macaron_tf.training.config import ENDING_SCHEDULES
 from macaron_tf.training.optimizer import WarmupSchedule, make_schedule
 from tests.harness import refuses
 
+pytestmark = pytest.mark.quick
+
 ROOT = pathlib.Path(__file__).parents[2]
 FAMILIES = ("bert", "bert_rab", "swish_rnn")
 

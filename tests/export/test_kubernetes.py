@@ -8,6 +8,8 @@ from google.protobuf import text_format
 
 from export import serve
 
+pytestmark = pytest.mark.quick
+
 FILE = pathlib.Path(serve.__file__).parent / "deploy" / "kubernetes" / "serving.yaml"
 VERSIONS = ["1.25", "1.31", "1.37"]
 

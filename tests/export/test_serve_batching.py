@@ -11,6 +11,8 @@ import tensorflow as tf
 from export.server.batching import Batcher
 from export.server.errors import Code, ServingError
 
+pytestmark = pytest.mark.quick
+
 
 class Doubler:
     """A model of one signature: doubles, unless told another way to its result; fails on negative

@@ -11,6 +11,8 @@ from export.server import json_tensors
 from export.server.errors import ServingError
 from export.server.servable import Signature
 
+pytestmark = pytest.mark.quick
+
 
 def signature(**inputs: tf.TensorSpec) -> Signature:
     definition = meta_graph_pb2.SignatureDef(method_name="tensorflow/serving/predict")

@@ -19,6 +19,8 @@ from export.server.core import Bodies
 from export.server.model_server import ModelServer
 from tests.export.serving_toys import call
 
+pytestmark = pytest.mark.quick
+
 PREDICT = "/v1/models/toy:predict"
 HEAD = f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\n".encode()
 

@@ -30,6 +30,8 @@ from tests import ram_paths
 from tests.export.serving_toys import call
 from tests.harness import refuses
 
+pytestmark = pytest.mark.quick
+
 
 class Doubled(tf.Module):
     """Twice a number, by a table that fills 400 KB: a graph, and its task."""

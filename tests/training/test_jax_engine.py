@@ -30,6 +30,8 @@ from tests.experiments.pretraining_toy import flags, toy_settings, write_documen
 from tests.training.test_session import judge
 from tests.training.training_toy import CONFIG, toy_dataset, toy_network, toy_objective
 
+pytestmark = pytest.mark.thorough
+
 pytest.importorskip("jax")
 ENVIRONMENT = {
     **os.environ,

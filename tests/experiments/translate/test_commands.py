@@ -34,6 +34,7 @@ def evaluated(run, folder, *arguments) -> list[dict]:
     return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
 
 
+@pytest.mark.quick
 def test_it_learns_and_writes_what_it_measured(number_run):
     lines = read_lines(number_run / "metrics.jsonl")
     validated = validations(number_run)
@@ -59,6 +60,7 @@ def test_evaluate_scores_and_compare_tests_the_difference(number_run, tmp_path, 
     assert first == again and "p" in first
 
 
+@pytest.mark.quick
 def test_translate_gives_one_line_for_each_line_in_order(number_run, monkeypatch, capfd, answered):
     pairs = number_pairs(6, seed=4)
     text = "".join(f"{source}\n" for source, _ in pairs[:3]) + "\n" + f"{pairs[3][0]}\n"
