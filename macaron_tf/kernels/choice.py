@@ -69,3 +69,12 @@ def compiled_by_xla() -> bool:
     if tf.executing_eagerly():
         return False
     return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+
+
+def runs_fused(dtype: str, head_dim: int) -> bool:
+    """Whether attention is one kernel here: on JAX on a GPU, in 16 bits, for some widths."""
+    if keras.backend.backend() != "jax" or dtype not in ("bfloat16", "float16"):
+        return False
+    import jax
+
+    return jax.default_backend() == "gpu" and head_dim in (16, 32, 64, 128)

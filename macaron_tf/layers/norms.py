@@ -52,8 +52,8 @@ class LayerNormalization(keras.layers.LayerNormalization):
 class Dropout(keras.layers.Dropout):
     """Keras's `Dropout`, whose CPU form takes a tenth of a training step.
 
-    With the native kernel the rate is taken to the nearest 1 / 65,536. It and XLA drop other places
-    for the same seed than TensorFlow's own operations do.
+    With the native kernel the rate is taken to the nearest 1 / 65,536. It, XLA and JAX drop other
+    places for the same seed than TensorFlow's own operations do.
 
     Call arguments: `x` of any shape; `training`, without which it does nothing.
     """
@@ -66,6 +66,8 @@ class Dropout(keras.layers.Dropout):
             from macaron_tf.kernels.native import dropout
         elif kernel == "xla":
             from macaron_tf.kernels.xla import dropout
+        elif keras.backend.backend() == "jax":
+            from macaron_tf.kernels.jax_dropout import dropout
         else:
             return super().call(inputs, training=training)
         return dropout(inputs, self.rate, self.seed_generator.next())

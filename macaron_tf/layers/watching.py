@@ -30,6 +30,11 @@ def watching() -> Iterator[list[tuple[Any, Any]]]:
         _kept.reset(token)
 
 
+def watched() -> bool:
+    """Whether a `watching` wants the results of layers called now."""
+    return _kept.get() is not None
+
+
 def note(layer, tensor) -> None:
     """Adds a layer's tensor to the list of the `watching` that it is called within, if any."""
     kept = _kept.get()
