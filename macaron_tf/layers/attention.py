@@ -6,11 +6,11 @@ import keras
 from keras import ops
 
 from macaron_tf.errors import check_divisible
-from macaron_tf.kernels import compiled_by_xla
+from macaron_tf.kernels import compiled_by_xla, runs_fused
 from macaron_tf.layers.dense import NarrowColumns
 from macaron_tf.layers.mixer import Context, Mixer, all_of
 from macaron_tf.layers.norms import Dropout
-from macaron_tf.layers.watching import note
+from macaron_tf.layers.watching import note, watched
 
 
 def broadcast_mask(mask):
@@ -270,12 +270,10 @@ class MultiHeadAttention(Mixer):
         query, key, value = self._projected(x, context.packing)
         mask = combine_masks(context.attention_mask, context.mask)
         length = ops.shape(query)[2]
-        if self.causal:
-            mask = combine_masks(mask, causal_attention_mask(length, self.window))
         bias = context.bias and context.bias(query_length=length, key_length=length)
         packing, context = context.packing, self._with_positions(context, query)
         query, key = self.rotate(query, key, context.positions)
-        y = self._attend(query, key, value, mask, bias, context, context.positions)
+        y = self._attend(query, key, value, mask, bias, context, context.positions, self.causal)
         return self._merge_heads(y, packing), None
 
     def _projected(self, x, packing=None):
@@ -408,14 +406,52 @@ class MultiHeadAttention(Mixer):
         among = _by_groups(_weighted_sum_in_place, among, new[1])
         return among + _by_groups(_weighted_sum_in_place, before, cache[1])
 
+    def _runs_fused(self, query, key, mask, bias) -> bool:
+        """Whether `flash_attention` can make weights and outputs in one kernel."""
+        own = type(self).scores is not MultiHeadAttention.scores
+        if own or len(query.shape) != 4 or bias is not None or watched():
+            return False
+        if not runs_fused(query.dtype, self._head_dim):
+            return False
+        from macaron_tf.kernels.flash_attention import divides
+
+        of_keys = mask is None or mask.shape[1] == mask.shape[2] == 1
+        return of_keys and divides(query.shape[0], key.shape[1])
+
+    def _fused(self, query, key, value, mask, training, causal: bool):
+        """As `_attend`, on JAX, with a mask of keys `(B, 1, 1, S)`."""
+        from macaron_tf.kernels.flash_attention import flash_attention
+
+        rate = self.dropout if training else 0.0
+        y = flash_attention(
+            *(ops.swapaxes(part, 1, 2) for part in (query, key, value)),  # (B, L, H, d)
+            None if mask is None else mask[:, 0, 0],
+            self.drop.seed_generator.next() if rate else None,
+            scale=self._head_dim**-0.5 if self.scaled else 1.0,
+            causal=causal,
+            window=self.window,
+            rate=rate,
+        )
+        return ops.swapaxes(y, 1, 2)  # (B, H, T, d)
+
     def _scaled(self, query):
         # Scaling the query costs T x d products, scaling the scores T x S.
         if not self.scaled:
             return query
         return ops.multiply(query, ops.cast(1.0 / math.sqrt(self._head_dim), query.dtype))
 
-    def _attend(self, query, key, value, mask, bias, context: Context, key_positions):
-        """Queries `(..., H, T, d)`, rotated, attend keys `(..., K, S, d)`: `(..., H, T, d)`."""
+    def _attend(
+        self, query, key, value, mask, bias, context: Context, key_positions, causal: bool = False
+    ):
+        """Queries `(..., H, T, d)`, rotated, attend keys `(..., K, S, d)`: `(..., H, T, d)`.
+
+        Args:
+            causal: x attends itself, and the mask does not yet hide later positions.
+        """
+        if self._runs_fused(query, key, mask, bias):
+            return self._fused(query, key, value, mask, context.training, causal)
+        if causal:
+            mask = combine_masks(mask, causal_attention_mask(ops.shape(query)[2], self.window))
         scores = self.scores(self._scaled(query), key, context, key_positions)  # (..., H, T, S)
         scores = ops.cast(scores, keras.backend.result_type(scores.dtype, "float32"))
         if bias is not None:

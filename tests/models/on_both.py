@@ -12,6 +12,7 @@ from keras import ops
 
 from macaron_tf import models
 from macaron_tf.kernels import recurrence, swish_gate
+from macaron_tf.layers import MultiHeadAttention, attention
 from tests.harness import ids, normal
 
 V, B, L = 24, 3, 8
@@ -140,6 +141,33 @@ def recurrence_loss(implementation, *arrays):
     return ops.sum(gated**2)
 
 
+# Of attention in training, with dropout: its arguments, and those of a call besides x.
+ATTENTION = {
+    "causal": ({"causal": True, "window": 9}, {"mask": MASK}),
+    "across": ({"cross": True}, {"memory": normal(2, 9, 8, seed=2), "memory_mask": MASK}),
+}
+
+
+def attention_and_gradient(name, fused: bool):
+    """A layer's outputs and the gradient to x, by whole matrices or, if `fused`, in one kernel."""
+    import jax
+
+    (arguments, options), x = ATTENTION[name], normal(2, 9, 8)
+    keras.utils.set_random_seed(3)
+    layer = MultiHeadAttention(2, head_dim=16, dropout=0.3, **arguments)
+    layer.build(x.shape, options["memory"].shape if "memory" in options else None)
+    places = [(variable, variable.value) for variable in layer.non_trainable_variables]
+
+    def loss(x):
+        with keras.StatelessScope(places):
+            y = layer(x, training=True, **options)
+        return ops.sum(y**2), y
+
+    attention.runs_fused = lambda *_: fused
+    (_, y), slope = jax.jit(jax.value_and_grad(loss, has_aux=True))(x)
+    return np.stack([y, slope])
+
+
 def model_of(name):
     model = CASES[name][0]()
     if not model.built:
@@ -164,6 +192,9 @@ def main(weights, numbers):
             loss = functools.partial(recurrence_loss, "loop")
         value, slopes = jax.jit(jax.value_and_grad(loss, argnums=range(5)))(*RECURRENCE)
         found |= {f"{implementation}/{i}": number for i, number in enumerate([value, *slopes])}
+    for name in ATTENTION:
+        for fused in (False, True):
+            found[f"{name}/{fused}"] = attention_and_gradient(name, fused)
     np.savez(numbers, **found)
 
 

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tests.harness import numpy_of
-from tests.models.on_both import CASES, RECURRENCE, model_of, recurrence_loss
+from tests.models.on_both import ATTENTION, CASES, RECURRENCE, model_of, recurrence_loss
 
 
 @pytest.fixture(scope="module")
@@ -57,3 +57,9 @@ def test_the_recurrence_has_the_same_gradient_on_jax(implementation, on_jax):
     for index, expected in enumerate([loss, *tape.gradient(loss, tensors)]):
         found = on_jax[f"{implementation}/{index}"]
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+def test_attention_in_one_kernel_is_attention(name, on_jax):
+    """With the same dropout."""
+    np.testing.assert_allclose(on_jax[f"{name}/True"], on_jax[f"{name}/False"], atol=1e-5)
