@@ -67,6 +67,9 @@ def policy_of(layer: keras.layers.Layer) -> keras.dtype_policies.DTypePolicy:
 class Dense(keras.layers.Dense):
     """Keras's `Dense`; a bias and a GELU after it, of either form, are one pass in training.
 
+    On JAX the gradient computes the GELU again from the product, which XLA has written already;
+    else JAX would keep two more arrays of that size.
+
     Call arguments: `x (..., D)`; `training`: where it is not, stock operations only, so that a
     model can be exported from anywhere. Returns `(..., units)`.
     """
@@ -83,6 +86,13 @@ class Dense(keras.layers.Dense):
 
             product = ops.matmul(inputs, self.kernel)  # (..., D) x (D, units) -> (..., units)
             return native.bias_gelu(product, self.bias, approximate)
+        on_jax = keras.backend.backend() == "jax"
+        if training and self.use_bias and approximate is not None and on_jax:
+            import jax
+
+            product = ops.matmul(inputs, self.kernel)  # (..., D) x (D, units) -> (..., units)
+            biased = jax.checkpoint(lambda product, bias: self.activation(product + bias))
+            return biased(product, ops.cast(self.bias, product.dtype))
         return super().call(inputs, training=training)
 
     def quantize(self, mode=None, type_check=True, config=None):
