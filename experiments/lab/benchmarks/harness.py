@@ -324,8 +324,8 @@ def publish(
     print(text)
     if directory:
         content = {"title": title, "unit": unit, "machine": facts, "settings": measured, **more}
-        figure = figure or _plot(title, measured, unit)
-        save(directory, content, text + "\n![results](results.png)\n", figure)
+        save(directory, content, text + "\n![results](results.png)\n")  # whatever drawing does
+        write_figure(figure or _plot(title, measured, unit), directory / "results.png", dpi=120)
 
 
 def save(
