@@ -152,6 +152,7 @@ EXTRAS = {
     "onnx": "onnx",
     "onnxruntime": "onnx",
     "openvino": "openvino",
+    "pyarrow": "tables",
     "safetensors": "interop",
     "seqeval": "tagging",
     "tensorflow_datasets": "tfds",

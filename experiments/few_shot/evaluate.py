@@ -15,7 +15,7 @@ from experiments.generate.writing import find_kind, open_model
 from experiments.run import write_json
 from experiments.studies import grouped, mean_curves, mean_of, table, values
 from experiments.text_to_text.run import own_examples
-from macaron_tf.data.sources.names import Source
+from macaron_tf.data.sources.names import RECORDS, Source
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import get_task
@@ -155,7 +155,7 @@ def read_task(
         style: of questions and translations, see `macaron_tf.data.tasks.prompts.QUESTIONS`.
     """
     source, between = Source.of(name), {"gpt2": "\n", "gpt3": "\n\n"}.get(style, "")
-    if source.kind in _FORMS or (source.kind in ("lambada", "tsv") and source.place):
+    if source.kind in _FORMS or (source.kind in ("lambada", "tsv", *RECORDS) and source.place):
         if template is not None:
             raise UserError(f"--template: {name} has no classes; it goes with a task's name")
         if source.kind in _FORMS:
@@ -180,7 +180,7 @@ def read_task(
     if template is None:
         raise UserError(
             f"the task {name!r} is not asked in words: give one of {', '.join(TEMPLATES)}, squad, "
-            "lambada:FILE or tsv:FILE"
+            "lambada:FILE, tsv:FILE, jsonl:FILE, parquet:FILE or datasets:DIR"
         )
     asked, pool = (
         classification_prompts(task, read_examples(task, s, tfds), template) for s in splits

@@ -43,6 +43,8 @@ sources of examples:
   tsv:FILE                      a table of one's own: a header naming the task's columns and
                                 `label`, tabs between; {split} in the name becomes train,
                                 validation or test; .gz too
+  jsonl:FILE, parquet:FILE      the same columns in JSON objects, one a line, or in Parquet
+  datasets:DIR                  a set of Hugging Face's, written by save_to_disk
   squad:FILE                    questions in SQuAD's JSON, {split} as above
   conll:FILE                    a word and its tag a line, empty lines between sentences, {split}
                                 train, and dev for conll2003

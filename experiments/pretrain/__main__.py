@@ -25,7 +25,7 @@ _RECIPE = cli.recipe(_EXAMPLES)
 _FORMS = f"""sources of text, in corpus.sources:
 {cli.source_forms(DOCUMENTS)}
 or (NAME, SPLIT, WEIGHT, LANGUAGE): with a LANGUAGE of two, ("en", "de"), translation pairs, from
-tfds:NAME, text:FILE,FILE, tsv:FILE or homeassistant:LANG
+tfds:NAME, text:FILE,FILE, tsv:FILE, jsonl:FILE, parquet:FILE, datasets:DIR or homeassistant:LANG
 """
 
 main = cli.program(

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from macaron_tf.data.batches import EncodedExamples
 from macaron_tf.data.sources.names import Source
+from macaron_tf.data.sources.records import saved_splits
 from macaron_tf.data.sources.tfds import Tfds, open_set
 from macaron_tf.data.tasks.definitions import Task, get_task
 from macaron_tf.data.tasks.own_tables import TableSettings
@@ -173,12 +174,14 @@ class LabelledTask(OnePass):
     ) -> dict[str, str] | None:
         """The source's own names of splits, where they differ; None where it has only "train".
 
-        That is so for a file without {split}, and for a user's set of TensorFlow Datasets that has
-        no split named validation, dev or valid.
+        That is so for a file without {split}, and for a user's set of TensorFlow Datasets or of
+        Hugging Face's that has no split named validation, dev or valid.
         """
         parsed = Source.of(source or self.task.source or "")
-        if parsed.kind == "tfds" and self.task.own and {*splits} <= {"train", "validation"}:
-            there = open_set(parsed.place, "train", tfds).builder.info.splits
+        saved = saved_splits(parsed) if parsed.kind == "datasets" else ()
+        named = saved or parsed.kind == "tfds"
+        if named and self.task.own and {*splits} <= {"train", "validation"}:
+            there = saved or open_set(parsed.place, "train", tfds).builder.info.splits
             alike = next((name for name in ("validation", "dev", "valid") if name in there), None)
             return {"validation": alike} if alike else None
         return {} if parsed.has_splits or not {*splits} - {"all"} else None

@@ -11,7 +11,7 @@ import numpy as np
 
 from macaron_tf.data.corpus.config import CorpusConfig, CorpusSource
 from macaron_tf.data.sources import homeassistant
-from macaron_tf.data.sources.names import Source
+from macaron_tf.data.sources.names import RECORDS, Source
 from macaron_tf.data.sources.readers import (
     count_documents,
     documents,
@@ -66,11 +66,14 @@ def source_parts(source: CorpusSource, tfds: Tfds | None = None) -> list[CorpusS
     if source.is_translation:
         return [source]
     parsed = parse_documents(source.source)
-    if parsed.kind.startswith("text"):
+    if parsed.kind.startswith("text") or parsed.kind in RECORDS:
         paths = list(map(str, source_files(source.source, source.split)))
+        if parsed.kind == "datasets":
+            return [source]  # a file alone is no set
+        field = "".join(f":{name}" for name in parsed.fields)
         if not any(set(path) & set("*?[]{},") for path in paths):  # a part's name is no pattern
             return [
-                dataclasses.replace(source, source=f"{parsed.kind}:{path}", split="train")
+                dataclasses.replace(source, source=f"{parsed.kind}:{path}{field}", split="train")
                 for path in paths
             ]
     elif parsed.kind == "tfds" and source.split.isidentifier():

@@ -21,6 +21,9 @@ PAIRS = {
     TFDS: "a TensorFlow Datasets translation set, in --data-dir",
     "text:SOURCE_FILE,TARGET_FILE": "aligned lines, plain, .gz, .bz2 or .xz; {split} is filled in",
     "tsv:FILE": "two tab-separated columns, or .csv; packed and {split} as above",
+    "jsonl:FILE[:FIELD,FIELD]": "an object a line; fields of the languages' codes; packed as above",
+    "parquet:FILE[:FIELD,FIELD]": "columns of the languages' codes, or translation with both",
+    "datasets:DIR[:FIELD,FIELD]": "the same in a set that Hugging Face's save_to_disk wrote",
     "homeassistant[:LANG]": "the embedded default corpus, fetched with pip once",
     "python:MODULE:FUNCTION": "your own: FUNCTION(split) gives pairs of lines",
 }
@@ -31,9 +34,16 @@ DOCUMENTS = {
     "text:GLOB[,GLOB...]": "files, plain, .gz, .bz2 or .xz, each a document",
     "text-paragraphs:GLOB[,GLOB...]": "files whose documents are separated by blank lines",
     "text-lines:GLOB[,GLOB...]": "files with a document a line",
+    "jsonl:GLOB[,GLOB...][:FIELD]": "files with an object a line, whose field text is a document",
+    "parquet:GLOB[,GLOB...][:FIELD]": "files with a document a row, in the column text",
+    "datasets:DIR[:FIELD]": "a set that Hugging Face's save_to_disk wrote",
     "homeassistant:LANG": "the embedded default corpus, a part of the program a document",
     "python:MODULE:FUNCTION": "your own: FUNCTION(split) gives documents",
 }
+
+# Kinds whose files hold records of named fields, and forms of tables of them.
+RECORDS = ("jsonl", "parquet", "datasets")
+RECORD_TABLES = ("jsonl:FILE", "parquet:FILE", "datasets:DIR")
 
 WHOLE = ("train", "all")  # the splits of files whose names hold no {split}
 
@@ -111,7 +121,32 @@ class Source:
     @property
     def has_splits(self) -> bool:
         """Whether splits have names; files without `{split}` have only "train", equally "all"."""
-        return self.kind in ("tfds", "python") or self.is_embedded or "{split}" in self.place
+        if self.kind in ("tfds", "python") or self.is_embedded or "{split}" in self.place:
+            return True
+        return self.saved_splits is not None
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields behind the last colon of a place in `RECORDS`."""
+        _, colon, names = self.place.rpartition(":")
+        named = self.kind in RECORDS and colon and names and "/" not in names
+        return tuple(names.split(",")) if named else ()
+
+    @property
+    def without_fields(self) -> "Source":
+        """The source of all fields; see `fields`."""
+        place = self.place.rpartition(":")[0] if self.fields else self.place
+        return Source(self.kind, place)
+
+    @property
+    def saved_splits(self) -> epath.Path | None:
+        """The list of splits of a set that Hugging Face's `DatasetDict` saved, if it is one."""
+        if self.kind != "datasets":
+            return None
+        from macaron_tf.io.paths import as_path  # imports TensorFlow
+
+        listed = as_path(self.without_fields.place).expanduser() / "dataset_dict.json"
+        return listed if listed.exists() else None
 
     def path(self, split: str | HeldOut) -> epath.Path:
         """The file of a split: `{split}` in the name; without it, "train" or "all"."""

@@ -10,7 +10,15 @@ import tensorflow as tf
 from etils import epath
 
 from macaron_tf.data.sources import homeassistant
-from macaron_tf.data.sources.names import DOCUMENTS, PAIRS, HeldOut, Source, parse_source
+from macaron_tf.data.sources.names import (
+    DOCUMENTS,
+    PAIRS,
+    RECORDS,
+    HeldOut,
+    Source,
+    parse_source,
+)
+from macaron_tf.data.sources.records import Records, saved_files
 from macaron_tf.data.sources.tfds import (
     PreparedSplit,
     Tfds,
@@ -69,6 +77,8 @@ def stream_pairs(
         return _two_columns(parsed.path(split))
     if parsed.kind == "python":
         return _own_pairs(parsed, split)
+    if parsed.kind in RECORDS:
+        return _record_pairs(parsed, split, languages)
     return iter(homeassistant.read_homeassistant(parsed.place or None, split, *languages))
 
 
@@ -118,6 +128,8 @@ def source_files(
         return [path for path in sorted(folder.iterdir()) if path.is_file()]
     if parsed.kind == "python":
         return [storage.as_path(file_of(parsed.place))]
+    if parsed.kind in RECORDS:
+        return _record_files(parsed, split)
     if not paired:
         return _matching_files(parsed, split)
     return _aligned_paths(parsed, split) if parsed.kind == "text" else [parsed.path(split)]
@@ -192,6 +204,48 @@ def _tfds_pairs(found: PreparedSplit, languages: tuple[str, str]) -> Iterator[tu
         raise found.empty("record")
 
 
+def _record_files(source: Source, split: Split) -> list[epath.Path]:
+    source, split = source.without_fields, "all" if isinstance(split, HeldOut) else split
+    if source.kind == "datasets":
+        return saved_files(source, split)
+    return _matching_files(source, split)
+
+
+def _record_pairs(
+    source: Source, split: str, languages: tuple[str, str]
+) -> Iterator[tuple[str, str]]:
+    records, fields = Records(source, _record_files(source, split)), source.fields
+    if not fields:
+        known, fields = records.fields, languages
+        if not {*languages} <= {*known} and "translation" in known:
+            fields = tuple(f"translation.{code}" for code in languages)
+        elif not {*languages} <= {*known}:
+            raise UserError(
+                f"{source} has no fields {' and '.join(map(repr, languages))} and no 'translation' "
+                f"among {listed(known)}: name two, as in {source}:{','.join(languages)}"
+            )
+    if len(fields) != 2:
+        raise UserError(
+            f"{source} names {len(fields)} field, not 2: give {source.kind}:FILE:FIELD,FIELD"
+        )
+    return map(tuple, records.texts(fields))
+
+
+def _record_documents(source: Source, split: str) -> Iterator[str]:
+    paths = _record_files(source, split)
+    records, fields = Records(source, paths), source.fields
+    if not fields:
+        fields = tuple(field for field in records.fields if field in _TEXT_FIELDS)[:1]
+        fields = fields or records.fields
+    if len(fields) != 1:
+        raise UserError(
+            f"{source} has no field 'text' among {listed(fields)}: name the one to read, as in "
+            f"{source}:{fields[0] if fields else 'FIELD'}"
+        )
+    error = UserError(f"{source} holds no text in {fields[0]!r}: give another field or file")
+    return _not_blank((text for [text] in records.texts(fields)), error)
+
+
 def _own_pairs(source: Source, split: str) -> Iterator[tuple[str, str]]:
     number, pairs = 0, called(source.place, find(source.place), split)
     for number, pair in enumerate(map(tuple, pairs), start=1):
@@ -237,6 +291,8 @@ def documents(
     if parsed.kind == "python":
         error = UserError(f"{source} gives no document of the split {split!r}")
         return _not_blank(_own_documents(parsed, split), error)
+    if parsed.kind in RECORDS:
+        return _record_documents(parsed, split)
     return _file_documents(parsed.kind, _matching_files(parsed, split))
 
 

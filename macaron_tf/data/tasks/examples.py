@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import itertools
 import math
 import re
 import sys
@@ -11,16 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from macaron_tf.data.sources.names import TFDS, Source, parse_source
-from macaron_tf.data.sources.tfds import Tfds, decoded, listed, open_set, read_columns
+from macaron_tf.data.sources.names import RECORD_TABLES, parse_source
+from macaron_tf.data.sources.tfds import Tfds, decoded, read_columns
 from macaron_tf.data.tasks.definitions import Task, get_task
+from macaron_tf.data.tasks.tables import TABLES, Table, parse_task_source
 from macaron_tf.errors import UserError
-from macaron_tf.io.files import is_csv, lines_of, table_rows
+from macaron_tf.io.files import lines_of
 from macaron_tf.io.paths import as_path
-from macaron_tf.plug_ins import called, find
 
 _LABEL, _INDEX = "label", "idx"
-OWN_ROWS = "python:MODULE:FUNCTION"
 _NAMED = 20  # classes that a refusal names
 _UNSEEN = re.compile(  # white space, joiners, marks of direction, variation selectors
     "[\\s\\xad\\u034f\\u061c\\u180b-\\u180f\\u200b-\\u200f\\u202a-\\u202e\\u2060-\\u206f\\ufe00-\\ufe0f\\ufeff]"
@@ -38,128 +36,6 @@ def may_be_unlabelled(split: str) -> bool:
     A label column that is misspelt in the training file must not pass for a file without labels.
     """
     return split.startswith(("test", "all"))
-
-
-def parse_task_source(task: Task, source: str | None, *forms: str) -> Source:
-    """A task's source, its own where None is given: of one of these forms, or of TFDS."""
-    source = source or task.source
-    if source is None:
-        raise UserError(f"the task {task.name!r} has no data of its own: give {forms[0]}")
-    return parse_source(source, (TFDS, *forms), f"the task {task.name!r}")
-
-
-class Table:
-    """Rows under a header.
-
-    `tsv:FILE` is a file of `table_rows`. `python:MODULE:FUNCTION` is code of the user's:
-    `FUNCTION(split)` gives a dict an example, of texts by column, and numbers.
-    `tfds:NAME` is a set of TensorFlow Datasets, whose texts may be empty.
-
-    Attributes:
-        class_names: of each column whose classes the source names, class 0 first.
-        keeps_quotes: whether quotes around a text are a part of it, which may not be meant.
-    """
-
-    keeps_quotes = False
-
-    def __init__(self, source: Source, split: str, tfds: Tfds | None = None):
-        self.split, self._set, self.class_names = split, None, {}
-        self.path = self._head = str(source)
-        if source.kind == "tfds":
-            self._set = open_set(source.place, split, tfds)
-            columns = self._set.columns
-            self.header = list(columns)
-            self.class_names = {name: classes for name, classes in columns.items() if classes}
-        elif source.kind == "python":
-            self.header, found = _own_rows(source, split)
-            self._read = lambda: found
-        else:
-            self.path = source.path(split)
-            self._head, self.keeps_quotes = f"{self.path}, line 1", not is_csv(self.path)
-            self.header = list(map(str.strip, next(table_rows(self.path), (1, [""]))[1]))
-            self._read = self._lines
-
-    def _lines(self) -> Iterator[tuple[str, list[str]]]:
-        """The place and the cells of each line of a file behind the header."""
-        rows = itertools.islice(table_rows(self.path), 1, None)
-        return ((f"{self.path}, line {number}", cells) for number, cells in rows)
-
-    @property
-    def choices(self) -> tuple[str, ...]:
-        """The columns `choice1`, `choice2` and so on, by their numbers.
-
-        Raises:
-            UserError: a number is missing, or there twice.
-        """
-        found = [name for name in self.header if re.fullmatch(r"choice\d+", name)]
-        found.sort(key=lambda name: int(name[6:]))
-        if found != [f"choice{n}" for n in range(1, len(found) + 1)]:
-            raise UserError(
-                f"{self._head}: the columns {', '.join(found)} are not choice1 to "
-                f"choice{len(found)}: number them from 1, each number once"
-            )
-        return tuple(found)
-
-    def rows(
-        self, columns: Sequence[str], may_be_empty: Sequence[str] = ()
-    ) -> Iterator[tuple[str, list[str]]]:
-        """The place of each line, for errors, and its texts in these columns.
-
-        Raises:
-            UserError: a column that is missing or there twice, a line of too few or too many
-                columns, an empty text, or no line; names the file, the line and the column.
-        """
-        mend = f"give one of each of {', '.join(columns)}, with tabs between"
-        if self._set:
-            mend = "name the columns by --set table.text=COLUMN, table.text_b and table.label"
-        for column in columns:
-            if self.header.count(column) != 1:
-                found = ", ".join(repr(name[:40]) for name in self.header[:20])
-                raise UserError(
-                    f"{self._head}: {self.header.count(column) or 'no'} column named "
-                    f"{column!r} among {found}; {mend}"
-                )
-        if self._set:
-            rows = enumerate(self._set.rows(columns))
-            yield from ((f"{self.path}, split {self.split!r}, record {n}", row) for n, row in rows)
-            return
-        positions = [self.header.index(column) for column in columns]
-        where = None
-        for where, cells in self._read():
-            if len(cells) != len(self.header):
-                raise UserError(
-                    f"{where}: {len(cells)} columns, not the header's {len(self.header)}; "
-                    "separate columns by one tab, and take tabs and line ends out of texts"
-                )
-            texts = [cells[position] for position in positions]
-            for column, text in zip(columns, texts, strict=True):
-                if not text.strip() and column not in may_be_empty:
-                    raise UserError(
-                        f"{where}: the text in column {column!r} is empty; "
-                        "fill it in or take the line out"
-                    )
-            yield where, texts
-        if where is None:
-            raise UserError(
-                f"{self.path} holds no example: give a header and a line for each example"
-            )
-
-
-def _own_rows(source: Source, split: str) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """The columns of a user's function, and the place and the texts of each of its examples."""
-    function = find(source.place)
-    found = called(source.place, lambda: [*map(dict, function(split))])
-    header = list(found[0]) if found else []
-    rows = []
-    for number, record in enumerate(found, start=1):
-        where = f"{source}, split {split!r}, example {number}"
-        if set(record) != set(header):
-            raise UserError(f"{where}: it has {listed(record)}, the first one {listed(header)}")
-        for column, value in record.items():
-            if not isinstance(value, str | int | float):
-                raise UserError(f"{where}: {column!r} is {value!r:.40}: give text or a number")
-        rows.append((where, [str(record[column]) for column in header]))
-    return header, rows
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -221,7 +97,8 @@ def read_examples(
             `tsv:FILE`: a `Table` with the task's fields and `label`, a class by its name or number,
                 or a score; other columns are not read. The label column may be absent where the
                 split's name begins with "test" or "all";
-            `python:MODULE:FUNCTION`: the same columns of a user's function, see `Table`.
+            `jsonl:FILE`, `parquet:FILE`, `datasets:DIR`, `python:MODULE:FUNCTION`: the same
+                columns of records or of a user's function, see `Table`.
         language: of the texts that are read, where TFDS's records hold their translations (XNLI).
 
     Returns:
@@ -232,7 +109,7 @@ def read_examples(
         UserError: no such source or split; a label outside the set, a score that is no number; see
             also `Table.rows`.
     """
-    parsed = parse_task_source(task, source, "tsv:FILE", OWN_ROWS)
+    parsed = parse_task_source(task, source, *TABLES)
     if parsed.kind == "tfds" and not task.own:
         place = (task, parsed.place, split, tfds)
         choices = task.kind == "choice"
@@ -448,8 +325,8 @@ def _allowed(task: Task) -> str:
 
 
 def read_triplets(source: str, split: str) -> Examples:
-    """Reads triplets: a `Table`, `tsv:FILE`, of `anchor`, `positive` and `negative`."""
-    table = Table(parse_source(source, ("tsv:FILE",), "triplets"), split)
+    """Reads triplets: a `Table` in a file, of `anchor`, `positive` and `negative`."""
+    table = Table(parse_source(source, ("tsv:FILE", *RECORD_TABLES), "triplets"), split)
     rows = [texts for _, texts in table.rows(("anchor", "positive", "negative"))]
     return Examples(tuple(map(list, zip(*rows, strict=True))), None)
 

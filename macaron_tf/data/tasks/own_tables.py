@@ -14,13 +14,8 @@ from annotated_types import Gt, Lt
 
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import Task
-from macaron_tf.data.tasks.examples import (
-    OWN_ROWS,
-    Table,
-    parse_task_source,
-    read_examples,
-    warn_alike,
-)
+from macaron_tf.data.tasks.examples import read_examples, warn_alike
+from macaron_tf.data.tasks.tables import TABLES, Table, parse_task_source
 from macaron_tf.data.tasks.tags import FORMS, as_iob2, scheme_of, sentences_of, strays_among
 from macaron_tf.errors import UserError
 from macaron_tf.settings import Natural, Positive, Settings
@@ -115,7 +110,7 @@ class TableSettings(Settings):
         """These settings with the columns and classes that the training split of a source tells."""
         if not task.own:
             return self
-        forms = FORMS if task.kind == "tags" else ("tsv:FILE", OWN_ROWS)
+        forms = FORMS if task.kind == "tags" else TABLES
         parsed = parse_task_source(task, source, *forms)
         table = None if parsed.kind == "conll" else Table(parsed, "train", tfds)
         found = self._with_columns(task, table) if table else self

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 from macaron_tf.data.sources.names import Source
 from macaron_tf.data.tasks.definitions import Task
-from macaron_tf.data.tasks.examples import Examples, Table
+from macaron_tf.data.tasks.examples import Examples
 from macaron_tf.data.tasks.questions import Questions
+from macaron_tf.data.tasks.tables import Table
 from macaron_tf.errors import UserError
 from macaron_tf.io.files import lines_of
 

@@ -12,7 +12,8 @@ from macaron_tf.data.batches import EncodedExamples
 from macaron_tf.data.sources.tfds import Tfds, decoded, read_columns
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import check_length, encode_parts, rows_of, windows_over
-from macaron_tf.data.tasks.examples import may_be_unlabelled, parse_task_source
+from macaron_tf.data.tasks.examples import may_be_unlabelled
+from macaron_tf.data.tasks.tables import parse_task_source
 from macaron_tf.errors import UserError, parse_json
 from macaron_tf.io import paths as storage
 from macaron_tf.text.base import PieceVocabulary

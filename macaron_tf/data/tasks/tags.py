@@ -14,7 +14,7 @@ from macaron_tf.data.sources.names import Source
 from macaron_tf.data.sources.tfds import Tfds, decoded, read_columns
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import check_length, encode_parts, rows_of, windows_over
-from macaron_tf.data.tasks.examples import OWN_ROWS, Table, parse_task_source
+from macaron_tf.data.tasks.tables import TABLES, Table, parse_task_source
 from macaron_tf.errors import UserError
 from macaron_tf.io.files import lines_of
 from macaron_tf.text.base import PieceVocabulary
@@ -22,7 +22,7 @@ from macaron_tf.text.token_rows import TokenRows
 
 _WORDS, _TAGS = "tokens", "ner"
 _DOCUMENT = "-DOCSTART-"
-FORMS = ("conll:FILE", "tsv:FILE", OWN_ROWS)  # sources beside TFDS
+FORMS = ("conll:FILE", *TABLES)  # sources beside TFDS
 # Letters of the tags of entities: IOB, BIOES, BILOU, BMES and BMEWO, all beside O.
 _SCHEMES = ("BI", "BIES", "BILU", "BMES", "BMEW")
 _ENTITY = re.compile("([BIESLUMW])-.+")
@@ -59,7 +59,7 @@ def read_tagged(
             `conll:FILE`, see `Source.path`: a word a line, in the first of several columns (with
                 tabs between, or spaces in a line without tabs), its tag in the last, or CoNLL-U's
                 columns; an empty line ends a sentence, comments (`# id 1`) stand before one;
-            `tsv:FILE`, `python:MODULE:FUNCTION` or, of a task of the user's own, `tfds:NAME`: a
+            `tsv:FILE`, another of `TABLES` or, of a task of the user's own, `tfds:NAME`: a
                 `Table` whose cells hold the words of a sentence and, in the task's label column, as
                 many tags, spaces between.
 

@@ -1,0 +1,226 @@
+"""Records of named fields in files: JSON lines, Parquet, and sets that Hugging Face saved.
+
+    jsonl:FILE       an object a line, plain or packed
+    parquet:FILE     rows of columns
+    datasets:DIR     a folder that `Dataset.save_to_disk` or `DatasetDict.save_to_disk` wrote
+
+They are read record by record: a file may be larger than the memory. Parquet and Arrow are read by
+pyarrow, of the extra `tables`.
+"""
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from etils import epath
+
+from macaron_tf.data.sources.names import Source
+from macaron_tf.errors import UserError, nearest, needed
+from macaron_tf.io import paths as storage
+from macaron_tf.io.files import lines_of
+
+_BATCH = 64  # records that are in memory at once; a book is a megabyte
+_STATE = "state.json"  # in the folder of a split, with the names of its files
+
+
+class Records:
+    """The records of some files, one file after the other.
+
+    Attributes:
+        source: `jsonl:`, `parquet:` or `datasets:`.
+        fields: names of the fields of the first record.
+        class_names: of each field whose classes the files name, class 0 first.
+    """
+
+    def __init__(self, source: Source, paths: Sequence[epath.Path]):
+        self.source, self.paths = source, paths
+        first = paths[0]
+        if source.kind == "jsonl":
+            _, record = next(_objects(first), (0, None))
+            if record is None:
+                raise _empty(first)
+            self.fields = tuple(record)
+            self.class_names: dict[str, tuple[str, ...]] = {}
+        else:
+            with _opened(source.kind, first) as (schema, _):
+                self.fields, self.class_names = tuple(schema.names), _classes_of(schema)
+
+    def rows(
+        self, fields: Sequence[str], may_be_null: Sequence[str] = ()
+    ) -> Iterator[tuple[str, list[Any]]]:
+        """The place of each record, for errors, and the values of some of its fields.
+
+        A field `translation.en` is the entry `en` of the object in the field `translation`.
+
+        Args:
+            may_be_null: fields that may be null or absent, and are "" then.
+
+        Raises:
+            UserError: a field that is missing or null, a line that is no JSON object, a damaged or
+                an empty file; names the place.
+        """
+        for path in self.paths:
+            where = None
+            for where, record in self._records(path, fields):
+                yield where, [_value(where, record, field, may_be_null) for field in fields]
+            if where is None:
+                raise _empty(path)
+
+    def texts(self, fields: Sequence[str]) -> Iterator[list[str]]:
+        """The values of some fields, which must be texts; see `rows`."""
+        for where, values in self.rows(fields):
+            for field, value in zip(fields, values, strict=True):
+                if not isinstance(value, str):
+                    raise UserError(f"{where}: {field!r} is {value!r:.40}, which is no text")
+            yield values
+
+    def _records(self, path, fields: Sequence[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        if self.source.kind == "jsonl":
+            for number, record in _objects(path):
+                yield f"{path}, line {number}", record
+            return
+        number = 0
+        with _opened(self.source.kind, path) as (schema, batches):
+            columns: dict[str, None] = {}
+            for field in fields:
+                column = field if field in schema.names else field.split(".")[0]
+                if column not in schema.names:
+                    raise _no_field(str(path), schema.names, field)
+                columns[column] = None
+            for batch in batches([*columns]):
+                try:
+                    records = batch.to_pylist()
+                except UnicodeDecodeError as error:
+                    raise UserError(
+                        f"{path}: a text behind record {number} is not UTF-8; write it again"
+                    ) from error
+                for record in records:
+                    yield f"{path}, record {number}", record
+                    number += 1
+
+
+def _empty(path) -> UserError:
+    return UserError(f"{path} holds no record: remove it or give another file")
+
+
+def _value(
+    where: str, record: Mapping[str, Any], field: str, may_be_null: Sequence[str] = ()
+) -> Any:
+    value: Any = record
+    for name in (field,) if field in record else field.split("."):
+        there = isinstance(value, Mapping) and name in value
+        if not there and field not in may_be_null:
+            raise _no_field(where, value if isinstance(value, Mapping) else (), field)
+        value = value[name] if there else None
+        if value is None:
+            if field in may_be_null:
+                return ""
+            raise UserError(f"{where}: {field!r} is null; fill it in or take the record out")
+    return value
+
+
+def _no_field(where: str, known, field: str) -> UserError:
+    names = ", ".join(repr(str(name)[:40]) for name in list(known)[:20])
+    return UserError(
+        f"{where}: no field {field!r}; there are {names or 'none'}{nearest(field, map(str, known))}"
+    )
+
+
+def _objects(path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The number of each line and its object; blank lines are passed over."""
+    for number, line in enumerate(lines_of(path), start=1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise UserError(
+                f"{path}, line {number}: no JSON ({error}); write one object a line, "
+                '{"text": "..."}'
+            ) from error
+        if not isinstance(record, dict):
+            raise UserError(
+                f"{path}, line {number}: {line.strip()[:40]} is no JSON object; write one a line, "
+                '{"text": "..."}'
+            )
+        yield number, record
+
+
+@contextlib.contextmanager
+def _opened(kind: str, path):
+    """The schema of a file of pyarrow's, and a function of columns to batches of them."""
+    with needed(f"{kind}:"):
+        import pyarrow as pa
+        import pyarrow.parquet
+    try:
+        with path.open("rb") as file:
+            if kind == "parquet":
+                table = pa.parquet.ParquetFile(file)
+                yield (
+                    table.schema_arrow,
+                    lambda columns: table.iter_batches(_BATCH, columns=columns),
+                )
+            else:  # `save_to_disk` writes a stream, whose batches are not counted
+                stream = pa.ipc.open_stream(file)
+                yield stream.schema, lambda columns: _narrow(stream, columns)
+    except pa.ArrowInvalid as error:
+        words = " ".join(str(error).split())[:120]
+        raise UserError(f"{path} is no whole {kind} file ({words}): write it again") from error
+    except storage.FILE_ERRORS as error:
+        raise UserError(f"cannot read {path}: {storage.reason(error)}; check the path") from error
+
+
+def _narrow(stream, columns: Sequence[str]) -> Iterator:
+    """Batches of `_BATCH` records of some columns: those of a stream have a thousand or more."""
+    for batch in stream:
+        chosen = batch.select(columns)
+        for start in range(0, len(chosen), _BATCH):
+            yield chosen.slice(start, _BATCH)
+
+
+def _classes_of(schema) -> dict[str, tuple[str, ...]]:
+    """The names of the classes that Hugging Face's `ClassLabel` fields have in a file."""
+    text = (schema.metadata or {}).get(b"huggingface", b"{}")
+    features = json.loads(text).get("info", {}).get("features", {})
+    # A tag for each word is a list of such a feature.
+    items = {name: feature.get("feature", feature) for name, feature in features.items()}
+    return {
+        name: tuple(item["names"])
+        for name, item in items.items()
+        if item.get("_type") == "ClassLabel"
+    }
+
+
+def saved_splits(source: Source) -> tuple[str, ...]:
+    """The splits of a `datasets:` folder; () where it is one set."""
+    if source.saved_splits is None:
+        return ()
+    return tuple(storage.read_json(source.saved_splits, splits=list)["splits"])
+
+
+def record_table(source: Source, split: str) -> Records:
+    """A split of a table in `RECORD_TABLES`: one file, or one saved set."""
+    if source.fields:
+        raise UserError(
+            f"{source}: the fields of a table are named by --set table.text and others: give "
+            f"{source.without_fields}"
+        )
+    paths = saved_files(source, split) if source.kind == "datasets" else [source.path(split)]
+    return Records(source, paths)
+
+
+def saved_files(source: Source, split: str) -> list[epath.Path]:
+    """The files of a split of a `datasets:` folder."""
+    folder = source.path(split)
+    if splits := saved_splits(source):
+        if split not in splits:
+            raise UserError(f"{folder} has no split {split!r}; there are {', '.join(splits)}")
+        folder = folder / split
+    if not (folder / _STATE).exists():
+        raise UserError(
+            f"{folder} has no {_STATE}: give a folder that `save_to_disk` of a Dataset or a "
+            "DatasetDict wrote"
+        )
+    state = storage.read_json(folder / _STATE, _data_files=list)
+    return [folder / record["filename"] for record in state["_data_files"]]

@@ -1,0 +1,173 @@
+"""JSON lines, Parquet and saved sets as documents, as pairs and as tables."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+
+from macaron_tf.data.corpus.config import CorpusSource
+from macaron_tf.data.corpus.documents import source_parts
+from macaron_tf.data.sources.names import HeldOut
+from macaron_tf.data.sources.readers import documents, read_pairs, source_files, source_fingerprint
+from macaron_tf.data.tasks.definitions import get_task
+from macaron_tf.data.tasks.examples import read_examples
+from macaron_tf.data.tasks.own_tables import TableSettings
+from macaron_tf.data.tasks.tables import parse_task_source
+from macaron_tf.data.tasks.tags import sentences_of
+from macaron_tf.tasks import labelled
+from tests.harness import refuses
+
+ROWS = [{"text": f"text {n}\nü", "label": n % 2, "n": n} for n in range(70)]
+PAIRS = [{"translation": {"en": f"one {n}", "de": f"eins {n}"}} for n in range(9)]
+CLASSES = {"label": {"names": ["bad", "good"], "_type": "ClassLabel"}}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write_jsonl(path, rows):
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    packed = gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode()
+    path.write_bytes(packed)
+
+
+def write_set(folder, rows, files=2, features=None):
+    """As `Dataset.save_to_disk` of Hugging Face's `datasets` 4 does."""
+    pa = pytest.importorskip("pyarrow")
+    folder.mkdir(parents=True)
+    table = pa.Table.from_pylist(rows)
+    if features:
+        record = json.dumps({"info": {"features": features}})
+        table = table.replace_schema_metadata({"huggingface": record})
+    names = [f"data-{n:05d}-of-{files:05d}.arrow" for n in range(files)]
+    for name, part in zip(names, np.array_split(np.arange(len(rows)), files), strict=True):
+        with pa.ipc.new_stream(str(folder / name), table.schema) as stream:
+            stream.write_table(table.slice(part[0], len(part)))
+    state = {"_data_files": [{"filename": name} for name in names]}
+    (folder / "state.json").write_text(json.dumps(state))
+    return table
+
+
+def write_all(folder):
+    """The forms of the same records; two splits in the folder `dict`."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    write_jsonl(folder / "a.jsonl", ROWS)
+    write_jsonl(folder / "a.jsonl.gz", ROWS)
+    parquet.write_table(write_set(folder / "set", ROWS, 3, CLASSES), folder / "a.parquet")
+    write_set(folder / "dict/train", ROWS, 1, CLASSES)
+    write_set(folder / "dict/validation", ROWS[:20], 1, CLASSES)
+    (folder / "dict/dataset_dict.json").write_text('{"splits": ["train", "validation"]}')
+
+
+FORMS = ["jsonl:a.jsonl", "jsonl:a.jsonl.gz", "parquet:a.parquet", "datasets:set", "datasets:dict"]
+
+
+def test_documents_in_every_form(folder):
+    write_all(folder)
+    texts = [row["text"] for row in ROWS]
+    for form in FORMS:
+        assert [*documents(form)] == [*documents(f"{form}:text")] == texts, form
+        [*parts] = source_parts(CorpusSource(source=f"{form}:text"))
+        assert [text for part in parts for text in documents(part.source, part.split)] == texts
+    assert len([*documents("jsonl:*.jsonl,a.jsonl.gz:text")]) == 140
+    assert [*documents("datasets:dict", "validation")] == texts[:20]
+    assert [path.name for path in source_files("datasets:set:text", "train")] == sorted(
+        path.name for path in (folder / "set").glob("*.arrow")
+    )
+    refuses("no split 'test'; there are train, validation", documents, "datasets:dict", "test")
+    refuses("has no split 'validation'", documents, "datasets:set", "validation")
+
+
+def test_pairs_of_languages(folder):
+    write_jsonl(folder / "nested.jsonl", PAIRS)
+    write_jsonl(folder / "flat.jsonl", [row["translation"] for row in PAIRS])
+    write_set(folder / "set", PAIRS)
+    expected = [(f"one {n}", f"eins {n}") for n in range(9)]
+    for form in ("jsonl:nested.jsonl", "jsonl:flat.jsonl", "datasets:set"):
+        assert read_pairs(form, "train", "en", "de") == expected, form
+    turned = read_pairs("datasets:set:translation.de,translation.en", "all", "en", "de")
+    assert turned == [pair[::-1] for pair in expected]
+    parts = [
+        read_pairs("jsonl:flat.jsonl", HeldOut(0.3, 1, rest), "en", "de") for rest in (True, False)
+    ]
+    assert sorted(parts[0] + parts[1]) == expected and parts[1]
+    before = source_fingerprint("jsonl:flat.jsonl", "train", "en", "de")
+    write_jsonl(folder / "flat.jsonl", PAIRS)
+    assert source_fingerprint("jsonl:flat.jsonl", "train", "en", "de") != before
+    said = "no fields 'en' and 'fr' and no 'translation' among label, n, text: name two"
+    write_jsonl(folder / "a.jsonl", ROWS)
+    refuses(said, read_pairs, "jsonl:a.jsonl", "train", "en", "fr")
+
+
+def test_tables_with_the_classes_that_a_file_names(folder):
+    write_all(folder)
+    for form in FORMS:
+        names = ("bad", "good") if form[:2] in ("pa", "da") else ("0", "1")
+        own = get_task("classify", own=True)
+        settings = TableSettings().filled(own, form)
+        assert settings.classes == names, form
+        task = settings.described(own)
+        found = read_examples(task, "train", None, form)
+        assert found.first == [row["text"] for row in ROWS]
+        assert found.labels.tolist() == [row["label"] for row in ROWS]
+        splits = labelled(task).read_splits(("train", "validation"), None, form, settings)
+        counts = (70, 20) if form == "datasets:dict" else (63, 7)
+        assert tuple(map(len, splits.values())) == counts, form
+    own = get_task("regress", own=True)
+    settings = TableSettings(label="n").filled(own, "parquet:a.parquet")
+    assert settings.mean == 34.5
+
+
+def test_words_and_tags_in_lists(folder):
+    rows = [{"tokens": ["Ann", "saw", "Rome"], "tags": [1, 0, 0]}] * 3
+    classes = {"names": ["O", "B-PER", "I-PER"], "_type": "ClassLabel"}
+    write_set(folder / "set", rows, 1, {"tags": {"feature": classes, "_type": "List"}})
+    own = get_task("tag", own=True)
+    settings = TableSettings().filled(own, "datasets:set")
+    assert settings.classes == ("O", "B-PER", "I-PER")
+    task = settings.described(own)
+    source = parse_task_source(task, "datasets:set", "datasets:DIR")
+    words, tags, _ = next(sentences_of(task, source, "train"))
+    assert (words, tags) == (["Ann", "saw", "Rome"], ["B-PER", "O", "O"])
+
+
+def test_refusals(folder):
+    def read(source):
+        return [*documents(source)]
+
+    files = {
+        "bad.jsonl": b'{"text": "a"}\n{"text": \n',
+        "list.jsonl": b"[1]\n",
+        "empty.jsonl": b"\n",
+        "null.jsonl": b'{"text": "a"}\n\n{"text": null}\n',
+        "number.jsonl": b'{"text": 3}\n',
+        "missing.jsonl": b'{"text": "a"}\n{"txt": "b"}\n',
+        "latin.jsonl": '{"text": "ä"}\n'.encode("latin-1"),
+        "two.jsonl": b'{"a": "x", "b": "y"}\n',
+        "junk.parquet": b"hello",
+        "cut.jsonl.gz": gzip.compress(b'{"text": "a"}\n' * 99)[:-9],
+    }
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    refuses("bad.jsonl, line 2: no JSON .* one object a line", read, "jsonl:bad.jsonl")
+    refuses("list.jsonl, line 1: .1. is no JSON object", read, "jsonl:list.jsonl")
+    refuses("empty.jsonl holds no record", read, "jsonl:empty.jsonl")
+    refuses("null.jsonl, line 3: 'text' is null", read, "jsonl:null.jsonl")
+    refuses("number.jsonl, line 1: 'text' is 3, which is no text", read, "jsonl:number.jsonl")
+    said = "missing.jsonl, line 2: no field 'text'; there are 'txt'; perhaps you meant 'txt'"
+    refuses(said, read, "jsonl:missing.jsonl")
+    refuses("latin.jsonl, line 1: not UTF-8", read, "jsonl:latin.jsonl")
+    refuses("no field 'text' among a, b: name the one.*two.jsonl:a", read, "jsonl:two.jsonl")
+    refuses("cut.jsonl.gz is not a whole gzip file", read, "jsonl:cut.jsonl.gz")
+    refuses("no file matches 'nowhere.jsonl'", read, "jsonl:nowhere.jsonl")
+    refuses("nowhere has no state.json: give a folder that", read, "datasets:nowhere")
+    own = get_task("classify", own=True)
+    refuses(
+        "fields of a table are named by --set table.text", TableSettings().filled, own, "jsonl:x:y"
+    )
+    pytest.importorskip("pyarrow")
+    refuses("junk.parquet is no whole parquet file", read, "parquet:junk.parquet")
