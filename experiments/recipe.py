@@ -94,7 +94,13 @@ class Recipe(Settings):
 
     def usage(self) -> dict[str, typing.Any]:
         """Fields of `macaron_tf.pretrained.Pretrained` about the network's use."""
-        return {"model": self.model, "optimizer": self.training.optimizer}
+        changing = [name for name in self.may_change if name != "training.max_steps"]
+        unlisted = tuple(sorted({*self.unread(), *changing}))
+        return {
+            "model": self.model,
+            "optimizer": self.training.optimizer,
+            "unlisted": unlisted,
+        }
 
     def expect_model(self, config, kind: type, words: str) -> None:
         """Refuses a model whose configuration is of another class than `kind`.

@@ -1,6 +1,6 @@
 """A model as a folder that Hugging Face's transformers or sentence-transformers opens.
 
-    python -m export.hugging_face RUN DIR [--checkpoint average]
+    python -m export.hugging_face RUN DIR [--checkpoint average] [--license apache-2.0]
 
 RUN is a run or another place that `macaron_tf.load` opens. DIR is new, empty, or the folder of an
 earlier export; config.json, model.safetensors, the tokenizer's files and a model card are written
@@ -11,12 +11,12 @@ setting that has no place there.
 import argparse
 
 from export.saved_model import loaded
-from macaron_tf.cli.arguments import checkpoint, place, single_program
+from macaron_tf.cli.arguments import argument, checkpoint, place, single_program
 
 
 def run(options: argparse.Namespace) -> None:
     """Writes the folder; see the module's text."""
-    loaded(options).save_pretrained(options.out, format="hugging-face")
+    loaded(options).save_pretrained(options.out, "hugging-face", options.license)
     print(f"exported {options.out}; in Python: macaron_tf.load('hugging-face:{options.out}')")
 
 
@@ -27,6 +27,9 @@ main = single_program(
     place("run", "folder of a trained run"),
     place("out", "folder to write"),
     checkpoint("average, best, last or a step's number"),
+    argument(
+        "--license ID", "license of the weights as the hub spells it, such as apache-2.0 or mit"
+    ),
 )
 
 if __name__ == "__main__":

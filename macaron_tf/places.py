@@ -253,7 +253,10 @@ def _read_own(found: Location) -> Pretrained:
     record = _described(path, place)
     with paths.refuse_damage(path / MODEL, _MEND):
         usage = {name: value for name, value in record["usage"].items() if name in USAGE}
-        usage |= {name: tuple(usage.get(name, ())) for name in ("languages", "labels", "unread")}
+        usage |= {
+            name: tuple(usage.get(name, ()))
+            for name in ("languages", "labels", "unread", "unlisted")
+        }
         weights = find_checkpoint(path, found.checkpoint, record.get("save_every_steps"))
         folder, ids = record["vocabulary"] and str(record["vocabulary"]), record.get("ids")
         scores = record.get("results", {}).get("scores") or _scores(path)

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
@@ -31,7 +32,7 @@ from macaron_tf.models.base import Model
 from macaron_tf.models.config import EncoderConfig, EncoderDecoderConfig, differing_fields
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.language_model import LanguageModel
-from macaron_tf.models.model_card import model_card
+from macaron_tf.models.model_card import CardFacts, model_card
 from macaron_tf.models.tasks import EncoderClassifier
 from macaron_tf.settings import Settings
 from macaron_tf.tasks import Decoding, TaskKind, task_of
@@ -90,7 +91,10 @@ class Pretrained:
         labels: of a classifier or tagger: names of its classes, class 0 first; () = unknown.
         labelled: of a fine-tuned model: `task`, fields of its `Task`, and `limits`, of its rows.
         decoding: of a translator: fields of its `BeamSearchConfig`.
+        license: identifier of the weights' license, as Hugging Face's hub spells it; "" = unknown.
         recipe: of a run: its recipe.json.
+        unlisted: settings of the recipe, or beginnings of their paths that end in a dot, which do
+            not matter to the network: its model card leaves them out.
         results: of a run: `step` and `metrics`, from the validation of the weights; `scores`, the
             metrics of evaluations by the names of their files; `warning`, why other weights than
             the expected ones were read.
@@ -122,11 +126,18 @@ class Pretrained:
     labels: tuple[str, ...] = ()
     labelled: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     decoding: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    license: str = ""
     recipe: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    unlisted: tuple[str, ...] = ()
     results: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     lite: str | None = None
 
     def __post_init__(self):
+        if self.license and not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", self.license):
+            raise UserError(
+                f"license={self.license!r}: give an identifier as Hugging Face's hub spells it, "
+                "such as apache-2.0, mit or cc-by-4.0"
+            )
         if isinstance(self.network, Model) and not self.model:
             object.__setattr__(self, "model", _kind_of(self.network.config))
         if isinstance(self.network, LanguageModel) and self.objective is None:
@@ -365,7 +376,9 @@ class Pretrained:
         build_fit_model(tuned.network, task.objective, config).fit(rows.dataset(seed), **steps)
         return tuned
 
-    def save_pretrained(self, directory: str | os.PathLike, format: str = "weights.h5") -> None:
+    def save_pretrained(
+        self, directory: str | os.PathLike, format: str = "weights.h5", license: str | None = None
+    ) -> None:
         """Writes a folder that `macaron_tf.load`, `--init` and `export` take, whole or not at all.
 
             DIR/model.json           the network without weights, its use and its results
@@ -383,11 +396,14 @@ class Pretrained:
             format: of the weights, `"weights.h5"` or `"safetensors"`, which the package of that
                 name reads; or `"hugging-face"`: a folder for transformers, with its config.json,
                 model.safetensors and tokenizer, which `load("hugging-face:DIR")` takes.
+            license: replaces the model's `license`.
 
         Raises:
             UserError: the folder holds other files, or cannot be written; Hugging Face has no
                 counterpart of the network or of its vocabulary.
         """
+        if license is not None:
+            return dataclasses.replace(self, license=license).save_pretrained(directory, format)
         check_choice("format", format, FORMATS)
         path = paths.as_path(directory).expanduser()
         path = path if paths.is_remote(path) else path.absolute()
@@ -407,6 +423,7 @@ class Pretrained:
         else:
             write = functools.partial(self._write_files, kind=format)
         checkpoints.save_whole(path, write, manifest)
+        return None
 
     def _write_files(self, directory: epath.Path, kind: str) -> None:
         heads = {name: getattr(self, name) for name in HEADS if getattr(self, name)}
@@ -433,9 +450,15 @@ class Pretrained:
 
     def _card(self) -> str:
         pieces = self.vocabulary.pieces if self.vocabulary else None
-        languages = self.languages or (self.vocabulary.languages if pieces else ())
+        return model_card(self.card_facts, self.network, pieces)
+
+    @property
+    def card_facts(self) -> CardFacts:
+        """The facts that every form of the model card tells."""
+        languages = self.languages or (self.vocabulary.languages if self.vocabulary else ())
+        recipe, results = self.recipe, self.results
         name = self.name or "model"
-        return model_card(name, self.network, pieces, languages, self.recipe, self.results)
+        return CardFacts(name, languages, recipe, results, self.license, self.unlisted)
 
 
 # Fields about how the network is used, which model.json keeps unchanged.

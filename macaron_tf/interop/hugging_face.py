@@ -67,15 +67,13 @@ def writer(model: Pretrained) -> Callable[[epath.Path], None]:
     state = {name: np.ascontiguousarray(array) for name, array in folder.state.items()}
     files = {"config.json": json_bytes(folder.config), **folder.tokenizer, **folder.files}
     files[checkpoints.CARD] = hub_card(
-        model.name or "model",
+        model.card_facts,
         folder.library,
         folder.pipeline,
         folder.automatic or folder.config["architectures"][0],
-        model.languages or (model.vocabulary.languages if model.vocabulary else ()),
-        model.recipe,
-        model.results,
         folder.notes,
-        bool(folder.automatic),
+        code=bool(folder.automatic),
+        tokenizer=bool(folder.tokenizer),
     ).encode()
 
     def write(directory: epath.Path) -> None:

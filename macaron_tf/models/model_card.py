@@ -1,6 +1,7 @@
 """The model card of a saved network: Markdown with the header that model hubs read."""
 
 import dataclasses
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -19,6 +20,19 @@ _HUB_METRICS = {
     "bleu": "bleu",
     "perplexity": "perplexity",
 }
+# The hub's names of data sets, by those of TensorFlow Datasets and of tasks.
+_HUB_DATASETS = {
+    **dict.fromkeys(
+        ("glue", "cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"),
+        "nyu-mll/glue",
+    ),
+    "super_glue": "aps/super_glue",
+    "squad": "rajpurkar/squad",
+    "squad2": "rajpurkar/squad_v2",
+    "imdb_reviews": "stanfordnlp/imdb",
+    "wikipedia": "wikimedia/wikipedia",
+    "pg19": "deepmind/pg19",
+}
 _USE = """## Use
 
 ```python
@@ -34,56 +48,100 @@ from its weights by `--init DIR`.
 """
 
 
-def model_card(
-    name: str,
-    network: keras.Model,
-    pieces: int | None,
-    languages: Iterable[str],
-    recipe: Mapping[str, Any],
-    results: Mapping[str, Any],
-) -> str:
+@dataclasses.dataclass(frozen=True)
+class CardFacts:
+    """The facts that every form of a model card tells; see `Pretrained` for them."""
+
+    name: str
+    languages: Iterable[str] = ()
+    recipe: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    results: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    license: str = ""
+    unlisted: tuple[str, ...] = ()
+
+    def header(self, **fields: Any) -> str:
+        """The YAML that hubs read, with the given fields first; empty ones are left out."""
+        scores = {**self.results.get("scores", {}), "validation": self.results.get("metrics", {})}
+        metrics = dict.fromkeys(path.rpartition(".")[2] for path, _ in _leaves(scores))
+        fields |= {
+            "license": self.license,
+            "language": [*self.languages],
+            "datasets": self._datasets(),
+            "metrics": [_HUB_METRICS[metric] for metric in metrics if metric in _HUB_METRICS],
+        }
+        return "\n".join(["---", *(f"{k}: {_text(v)}" for k, v in fields.items() if v), "---"])
+
+    def _datasets(self) -> list[str]:
+        """The hub's names of the data sets that the recipe names."""
+        text = " ".join(str(value) for _, value in _leaves(self.recipe))
+        words = [*re.findall(r"tfds:(\w+)", text), str(self.recipe.get("task"))]
+        return [*dict.fromkeys(_HUB_DATASETS[word] for word in words if word in _HUB_DATASETS)]
+
+    def trained(self) -> Iterator[str]:
+        """The sections of a run's settings and of its metrics."""
+        apart = ("kind", "model_options", *self.unlisted)
+        sections = tuple(name for name in apart if name.endswith("."))
+        yield _table(
+            "Training",
+            ("setting", "value"),
+            (
+                row
+                for row in _leaves(self.recipe)
+                if row[0] not in apart and not row[0].startswith(sections)
+            ),
+        )
+        measured = {f"validation, step {self.results.get('step')}": self.results.get("metrics", {})}
+        measured |= self.results.get("scores", {})
+        rows = ((where, *item) for where, metrics in measured.items() for item in _leaves(metrics))
+        yield _table("Results", ("text", "metric", "value"), rows)
+
+
+def model_card(facts: CardFacts, network: keras.Model, pieces: int | None) -> str:
     """The text of a README.md.
 
     Args:
         pieces: of the vocabulary; None = there is none.
-        languages, recipe, results: see `Pretrained`.
     """
     kind, weights = type(network).__name__, network.count_params()
-    header = {"library_name": "keras", "tags": ["macaron_tf", kind], "language": [*languages]}
     reads = "without a vocabulary" if pieces is None else f"with a vocabulary of {pieces:,} pieces"
     parts = [
-        "\n".join(["---", *(f"{k}: {_text(v)}" for k, v in header.items() if v), "---"]),
-        f"# {name}\n\nNetwork: `{kind}`, {weights:,} weights, {reads}.\n",
+        facts.header(library_name="keras", tags=["macaron_tf", kind]),
+        f"# {facts.name}\n\nNetwork: `{kind}`, {weights:,} weights, {reads}.\n",
         _USE,
     ]
     if isinstance(network, Model):
         parts.append(_table("Model", ("setting", "value"), _chosen(network.config)))
-    return "\n".join(filter(None, [*parts, *_trained(recipe, results)]))
+    return "\n".join(filter(None, [*parts, *facts.trained()]))
 
 
-_HUB_USE = """## Use
-
-```python
-import transformers
-
-model = transformers.{call}  # this folder
-tokenizer = transformers.AutoTokenizer.from_pretrained("DIR")
-```
-
-macaron_tf starts from these weights by `--init hugging-face:DIR`.
-"""
+# Lines that ask a model of transformers, by the hub's name of its task.
+_ASK_ANY = 'inputs = tokenizer("A text.", return_tensors="pt")\noutputs = model(**inputs)'
+_WRITE = (
+    'inputs = tokenizer("A text", return_tensors="pt")\n'
+    "print(tokenizer.decode(model.generate(**inputs, max_new_tokens=20)[0]))"
+)
+_ASK = {
+    **dict.fromkeys(("text-generation", "translation", "text2text-generation"), _WRITE),
+    "question-answering": (
+        'inputs = tokenizer("A question?", "A context.", return_tensors="pt")\n'
+        "outputs = model(**inputs)"
+    ),
+    "multiple-choice": (
+        'texts, ends = ["A text."] * 2, ["One end.", "Another."]\n'
+        'inputs = tokenizer(texts, ends, return_tensors="pt", padding=True)\n'
+        "outputs = model(**{name: rows[None] for name, rows in inputs.items()})"
+    ),
+}
 
 
 def hub_card(
-    name: str,
+    facts: CardFacts,
     library: str,
     pipeline: str,
     kind: str,
-    languages: Iterable[str],
-    recipe: Mapping[str, Any],
-    results: Mapping[str, Any],
     notes: Iterable[str] = (),
     code: bool = False,
+    tokenizer: bool = True,
 ) -> str:
     """The README.md of a model in Hugging Face's form, with the header that its hub reads.
 
@@ -91,39 +149,35 @@ def hub_card(
         library: that opens the folder.
         pipeline: the task as the hub calls it; "" = none.
         kind: the class of transformers.
-        code: whether that class lies in the folder, as Python code.
-        languages, recipe, results: see `Pretrained`.
         notes: sentences about parts that are left out or added.
+        code: whether that class lies in the folder, as Python code.
+        tokenizer: whether the folder has a tokenizer.
     """
-    scores = {**results.get("scores", {}), "validation": results.get("metrics", {})}
-    metrics = dict.fromkeys(path.rpartition(".")[2] for path, _ in _leaves(scores))
-    header = {
-        "library_name": library,
-        "pipeline_tag": pipeline,
-        "tags": ["macaron_tf"],
-        "language": [*languages],
-        "metrics": [_HUB_METRICS[metric] for metric in metrics if metric in _HUB_METRICS],
-    }
-    call = f'{kind}.from_pretrained("DIR"{", trust_remote_code=True" if code else ""})'
+    trusted = ", trust_remote_code=True" if code else ""
+    lines = [
+        "import transformers\n",
+        f'model = transformers.{kind}.from_pretrained("DIR"{trusted})  # this folder',
+    ]
+    if tokenizer:
+        lines.append('tokenizer = transformers.AutoTokenizer.from_pretrained("DIR")')
+        lines.append(_ASK.get(pipeline, _ASK_ANY))
+    if library == "sentence-transformers":
+        lines = [
+            "import sentence_transformers\n",
+            f'model = sentence_transformers.SentenceTransformer("DIR"{trusted})  # this folder',
+            'vectors = model.encode(["A text."])',
+        ]
     remarks = "\n".join(f"- {note}" for note in notes)
     parts = [
-        "\n".join(["---", *(f"{k}: {_text(v)}" for k, v in header.items() if v), "---"]),
-        f"# {name}\n\nTrained with macaron_tf; opens as `{kind}`.\n",
-        _HUB_USE.format(call=call),
+        facts.header(library_name=library, pipeline_tag=pipeline, tags=["macaron_tf"]),
+        f"# {facts.name}\n\nTrained with macaron_tf; opens as `{kind}`.\n",
+        "\n".join(["## Use\n", "```python", *lines, "```\n"]),
+        'macaron_tf reads the folder by `macaron_tf.load("hugging-face:DIR")`, and starts from\n'
+        "its weights by `--init hugging-face:DIR`.\n",
         f"## Notes\n\n{remarks}\n" if remarks else "",
-        *_trained(recipe, results),
+        *facts.trained(),
     ]
     return "\n".join(filter(None, parts))
-
-
-def _trained(recipe: Mapping[str, Any], results: Mapping[str, Any]) -> Iterator[str]:
-    """The sections of a run's settings and of its metrics."""
-    settings = [row for row in _leaves(recipe) if row[0] not in ("kind", "model_options")]
-    yield _table("Training", ("setting", "value"), settings)
-    measured = {f"validation, step {results.get('step')}": results.get("metrics", {})}
-    measured |= results.get("scores", {})
-    rows = ((where, *item) for where, metrics in measured.items() for item in _leaves(metrics))
-    yield _table("Results", ("text", "metric", "value"), rows)
 
 
 def _chosen(config) -> Iterator[tuple[str, Any]]:

@@ -123,6 +123,33 @@ def test_a_sentence_encoder_is_read_back(tmp_path, capsys):
     )
 
 
+def test_a_card_names_license_data_metrics_and_settings_that_matter(tmp_path, capsys):
+    recipe = {"task": "sst2", "masking": {"rate": 0.15}, "training": {"seed": 3, "log_every": 5}}
+    made = model(
+        EncoderClassifier(config(), 2),
+        recipe=recipe,
+        unlisted=("masking.", "training.log_every"),
+        results={"step": 7, "metrics": {"accuracy": 0.9}},
+    )
+    made.save_pretrained(tmp_path / "out", FORMAT, license="apache-2.0")
+    card = (tmp_path / "out/README.md").read_text()
+    header = [
+        *("library_name: transformers", "pipeline_tag: text-classification"),
+        *("tags: [macaron_tf]", "license: apache-2.0"),
+        *("datasets: [nyu-mll/glue]", "metrics: [accuracy]"),
+    ]
+    assert card.split("---\n")[1].splitlines() == header
+    assert "| training.seed | 3 |" in card and "masking" not in card and "log_every" not in card
+    made.save_pretrained(tmp_path / "own", license="mit")
+    assert "\nlicense: mit\n" in (tmp_path / "own/README.md").read_text()
+    assert macaron_tf.load(tmp_path / "own").license == "mit"
+    words = [str(tmp_path / "own"), str(tmp_path / "again"), "--license"]
+    assert hugging_face.main([*words, "cc-by-4.0"]) in (None, 0)
+    assert "\nlicense: cc-by-4.0\n" in (tmp_path / "again/README.md").read_text()
+    assert hugging_face.main([*words, "Apache 2.0"]) == 2
+    assert "license='Apache 2.0': give an identifier" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [

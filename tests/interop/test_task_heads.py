@@ -20,6 +20,7 @@ from macaron_tf.pretrained import Pretrained
 from macaron_tf.tasks import Limits, SpanLimits, labelled
 from macaron_tf.text import WordPieceVocabulary
 from macaron_tf.text.byte_pairs import BytePairVocabulary, byte_alphabet
+from tests.interop.test_hugging_face_out_decoders import language_model
 from tests.interop.toys import noise
 
 pytest.importorskip("safetensors")
@@ -151,3 +152,18 @@ def test_a_model_answers_the_same_after_the_way_there_and_back(family, task, tmp
         json.loads((tmp_path / place / "config.json").read_text()) for place in ("out", "again")
     )
     assert first == again
+
+
+@pytest.mark.parametrize(
+    ("family", "task"), [("bert", "spans"), ("bert", "choices"), ("macaron", "tags"), (None, None)]
+)
+def test_the_lines_of_a_model_card_run(family, task, tmp_path):
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    made = trained(family, task) if family else language_model()
+    made.save_pretrained(tmp_path / "out", format=FORMAT)
+    code = (tmp_path / "out/README.md").read_text().split("```")[1].removeprefix("python\n")
+    names = {}
+    exec(code.replace("DIR", str(tmp_path / "out")), names)
+    assert names["inputs"]["input_ids"].shape[-1] > 1
+    assert not family or names["outputs"]
