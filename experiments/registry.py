@@ -29,7 +29,7 @@ _FAMILIES = {
     """,
     "elmo": "elmo_tiny elmo_original",
     "language_models": """
-        gpt_tiny gpt_quick gpt_base gpt2_tiny gpt2_base
+        gpt_tiny gpt_quick gpt_base gpt2_tiny gpt2_base llama_tiny llama_quick
         transformer_xl_tiny transformer_xl_base xlnet_tiny xlnet_large xlnet_base
     """,
     "tcn": """

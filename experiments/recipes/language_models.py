@@ -1,4 +1,4 @@
-"""Language models: GPT, GPT-2, Transformer-XL, XLNet.
+"""Language models: GPT, GPT-2, Llama, Transformer-XL, XLNet.
 
 The tiny ones have `bert_tiny`'s shapes, tokens and schedule; `--set model.block=macaron` or
 `--set model.block=swish_rnn` puts the papers' blocks in, at equal matrices. Measured: these, by
@@ -101,6 +101,30 @@ def gpt2_tiny() -> PretrainingRecipe:
         model="gpt2_tiny",
         vocabulary=VocabularyConfig(kind="byte_bpe", size=4_000, lower_case=False),
     )
+
+
+def llama_tiny() -> PretrainingRecipe:
+    """Llama, tiny: a GPT of today's parts over bytes, for two cores.
+
+        python -m experiments.generate complete runs/llama "The story of"
+
+    Touvron et al. 2023: RMSNorm before each sub-layer, rotary positions, a gated feed-forward with
+    SiLU, no biases, no dropout; two heads of queries to one of keys and values. `--set
+    model.block=macaron` is its splitting with the same parts.
+
+    Not measured yet.
+    """
+    return gpt2_tiny().changed(model="llama_tiny")
+
+
+def llama_quick() -> PretrainingRecipe:
+    """Llama of the quick start: `gpt_quick` with a `llama_tiny`.
+
+        python -m experiments.pretrain train llama_quick runs/llama --data-dir DIR
+
+    Not measured yet.
+    """
+    return gpt_quick().changed(model="llama_tiny", model_options=())
 
 
 def gpt2_base() -> PretrainingRecipe:

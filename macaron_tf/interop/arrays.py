@@ -274,6 +274,9 @@ def transformer_layer(
     """
     parts = {
         "attention_0/attention/query_key_value": attention[:-1],
+        # Of fewer heads of keys than of queries.
+        "attention_0/attention/query": attention[:1],
+        "attention_0/attention/key_value": attention[1:-1],
         "attention_0/attention/output": attention[-1:],
         "attention_0/norm": [norm],
         "cross_attention_0/attention/query": cross[:1],

@@ -1,10 +1,11 @@
-"""GPT, GPT-2 and XLNet of Hugging Face.
+"""GPT, GPT-2, Llama and XLNet of Hugging Face.
 
 Its releases have no Transformer-XL any more (5.23 has XLNet alone), so none is read.
 """
 
 import dataclasses
 import pathlib
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,6 +30,7 @@ from macaron_tf.interop.arrays import (
 from macaron_tf.interop.task_heads import ReadHead, find_head
 from macaron_tf.interop.vocabularies import read_language_vocabulary, read_vocabulary
 from macaron_tf.layers.heads import Pooler
+from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.language_model import LanguageModel
 from macaron_tf.models.segment_memory import TwoStreamModel
 from macaron_tf.models.tasks import (
@@ -96,6 +98,72 @@ _GPT2 = Family(
         )
     },
 )
+
+
+def _rotary(config: ForeignConfig) -> dict[str, Any]:
+    """Settings of Llama's attention and output, from the fields of several releases."""
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind != "default":
+        raise UserError(f"{config.where} has rope_type={kind!r}: only 'default' can be read.")
+    return {
+        "rotary_base": float(rope.get("rope_theta", config.get("rope_theta", 10_000.0))),
+        "num_kv_heads": config.get("num_key_value_heads"),
+        "head_dim": config.get("head_dim"),
+        "tied": bool(config.get("tie_word_embeddings", False)),
+    }
+
+
+def _rotary_fields(config: EncoderConfig) -> dict[str, Any]:
+    """The inverse of `_rotary`."""
+    return {
+        "rope_theta": config.rotary_base,
+        "rope_parameters": {"rope_theta": config.rotary_base, "rope_type": "default"},
+        "num_key_value_heads": config.num_kv_heads or config.num_heads,
+        "head_dim": config.head_dim or config.hidden_dim // config.num_heads,
+        "tie_word_embeddings": config.tied,
+    }
+
+
+_LLAMA = Family(
+    name="Llama",
+    classes="Llama",
+    tokens=("embed_tokens.weight",),
+    table={
+        "stack/final_norm": "norm",
+        **transformer_layer(
+            "layers.{}.",
+            [f"self_attn.{name}_proj" for name in ("q", "k", "v", "o")],
+            "input_layernorm",
+            [f"mlp.{name}_proj" for name in ("gate", "up", "down")],
+            "post_attention_layernorm",
+        ),
+    },
+    settings={
+        "hidden_dim": ("hidden_size", 4096),
+        "feed_forward_dim": ("intermediate_size", 11_008),
+        "num_heads": ("num_attention_heads", 32),
+        "num_layers": ("num_hidden_layers", 32),
+        "max_length": ("max_position_embeddings", 2048),
+        "attention_dropout": ("attention_dropout", 0.0),
+        "epsilon": ("rms_norm_eps", 1e-6),
+        "initializer_range": ("initializer_range", 0.02),
+        "activation": ("hidden_act", "silu", {"silu": "silu", **ACTIVATIONS}),
+    },
+    fixed={
+        **_CAUSAL,
+        **{"norm": "pre", "norm_type": "rms", "positions": "rotary", "gated": True},
+        **{"use_bias": False, "dropout": 0.0},
+    },
+    derived=_rotary,
+    underived=_rotary_fields,
+    required={"attention_bias": False, "mlp_bias": False},
+    prefix="model.",
+    output="lm_head.weight",
+    body=("layers.",),
+    repeated=(".rotary_emb.inv_freq",),  # of early versions
+    tasks=_GPT2.tasks,
+)
 # By model_type.
 LANGUAGE_FAMILIES: Mapping[str, Family] = {
     "openai-gpt": dataclasses.replace(
@@ -110,15 +178,16 @@ LANGUAGE_FAMILIES: Mapping[str, Family] = {
         starts=False,
     ),
     "gpt2": _GPT2,
+    "llama": _LLAMA,
 }
 
 
 def read_language_model(directory: str | pathlib.Path) -> Pretrained:
-    """Reads a GPT or GPT-2 as `save_pretrained` writes it, or a classifier over one.
+    """Reads a GPT, GPT-2 or Llama as `save_pretrained` writes it, or a classifier over one.
 
     The first five of our ids are the special ones. GPT-2's end of a text is our [SEP], and our
     [CLS], before a text, is embedded as it is too; GPT has neither. Ids that are not theirs are
-    never predicted.
+    never predicted. A Llama whose tokenizer is of a kind that is not read comes without it.
 
     Args:
         directory: as for `read_encoder`, with `vocab.json` and `merges.txt` or `tokenizer.json`,
@@ -130,9 +199,18 @@ def read_language_model(directory: str | pathlib.Path) -> Pretrained:
     settings, arrays = family.read_settings(config), family.arrays(directory)
     tokens = arrays.array(*family.tokens)  # (V', D)
     vocabulary, ids = None, np.concatenate([np.full(SPECIAL, -1), np.arange(len(tokens))])
-    if family.starts or any((directory / n).is_file() for n in ("vocab.json", "tokenizer.json")):
-        vocabulary, ids, starts = read_language_vocabulary(directory, family.starts)
+    files = any((directory / name).is_file() for name in ("vocab.json", "tokenizer.json"))
+    if files or family is _GPT2:
+        starts = False
+        try:
+            vocabulary, ids, starts = read_language_vocabulary(directory, family.starts)
+        except UserError as error:
+            if family is not _LLAMA:
+                raise
+            print(f"note: the model is read without its tokenizer: {error}", file=sys.stderr)
         family = dataclasses.replace(family, starts=starts)
+    elif family is _LLAMA:
+        family = dataclasses.replace(family, starts=False)
     # One that was written here has pieces of its own around a text.
     found = find_head(family, config, arrays, settings, special=bool(ids[PAD] >= 0))
     return import_language_model(arrays, family, settings, vocabulary, ids, found)
@@ -166,6 +244,9 @@ def import_language_model(
         "tokens/table": rows(ids, size)(tokens),
         "language_head/bias": bias,
     }
+    if not settings.get("tied", True):
+        table["output_table/table"] = Raw(family.output, transform=rows(ids, size))
+        family = dataclasses.replace(family, output="")
     kind, options, fields = LanguageModel, {}, {}
     if found:
         kind, options, fields = found.kind, found.options, found.fields
@@ -175,8 +256,9 @@ def import_language_model(
     assign_weights(network, arrays, table)
     objective = None if found else "causal_language"
     unread = family.check_rest(arrays)
+    model = "llama_base" if family.name == _LLAMA.name else "gpt2_base"
     return Pretrained(
-        network, "gpt2_base", objective, vocabulary, ids, unread, starts=family.starts, **fields
+        network, model, objective, vocabulary, ids, unread, starts=family.starts, **fields
     )
 
 

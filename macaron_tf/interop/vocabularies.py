@@ -223,15 +223,17 @@ def read_vocabulary(
 def read_gpt2_vocabulary(directory: pathlib.Path) -> tuple[BytePairVocabulary, np.ndarray]:
     """`read_vocabulary` of GPT-2, whose one special piece is the end of a text.
 
-    That piece's id stands for [SEP], and for [CLS] too, for theirs begins a text with it; -1 for
-    our other special ids.
+    That piece's id stands for [SEP], and for [CLS] too, for theirs begins a text with it, unless
+    another piece does (Llama's); -1 for our other special ids.
     """
     found = _Tokenizer(directory, ["vocab.json", "vocabulary.json"])
     numbers, merges, prefix = found.byte_pairs()
     end = found.token("eos_token") or "<|endoftext|>"
     if end not in numbers:
         raise UserError(f"the tokenizer of {directory} has no piece {end!r} for the end of a text.")
-    kept, ids = _ordered(numbers, [None, None, end, end, None])
+    start = found.token("bos_token")
+    start = start if start in numbers else end
+    kept, ids = _ordered(numbers, [None, None, start, end, None])
     vocabulary = BytePairVocabulary(kept, merges, add_prefix_space=prefix)
     return _with_added(vocabulary, found, ids), ids
 

@@ -1,4 +1,4 @@
-"""Our language models as Hugging Face's GPT-2, GPT and XLNet, and classifiers over the former."""
+"""Our language models as Hugging Face's GPT-2, GPT, Llama and XLNet, and their classifiers."""
 
 import dataclasses
 from typing import Any
@@ -26,8 +26,12 @@ from macaron_tf.special_ids import BOS, EOS, PAD
 from macaron_tf.text.byte_pairs import SPECIAL
 
 LANGUAGE_MODELS = (LanguageModel, CausalClassifier)
-# By family: the model_type, and the norm before the scores.
-_KINDS = {"GPT-2": ("gpt2", "ln_f"), "GPT": ("openai-gpt", "h.{}.ln_2")}
+# By family: the model_type, the norm before the scores, and how the class's name ends.
+_KINDS = {
+    "GPT-2": ("gpt2", "ln_f", "LMHeadModel"),
+    "GPT": ("openai-gpt", "h.{}.ln_2", "LMHeadModel"),
+    "Llama": ("llama", "norm", "ForCausalLM"),
+}
 
 
 def language_folder(model: Pretrained) -> HuggingFaceFolder:
@@ -40,13 +44,13 @@ def language_folder(model: Pretrained) -> HuggingFaceFolder:
         model: its network is one of `LANGUAGE_MODELS`.
 
     Raises:
-        UserError: a part or a setting has no place in GPT-2 nor in GPT.
+        UserError: a part or a setting has no place in GPT-2, GPT or Llama.
     """
     network, config = model.network, model.config
     # A bias of scores is no misfit here: it may be zeros, as in a GPT-2 that was read.
     plain = dataclasses.replace(config, output_bias=True)
     family = fitting([*LANGUAGE_FAMILIES.values()], plain)
-    model_type, _ = _KINDS[family.name]
+    model_type, _, ending = _KINDS[family.name]
     ids = _their_ids(model)
     roles = {"pad": PAD, "bos": BOS, "eos": EOS}
     if not model.starts:
@@ -71,7 +75,10 @@ def language_folder(model: Pretrained) -> HuggingFaceFolder:
         notes.append("a row is [CLS], the text and [MASK], which the tokenizer adds")
     else:
         _check_bias(model, ids, family)
-        fields["architectures"] = [f"{family.classes}LMHeadModel"]
+        if network.language_head.output_table:
+            scores = network.language_head.output_table.matrix("float32")
+            state[family.output] = their_rows(ids)(keras.ops.convert_to_numpy(scores))
+        fields["architectures"] = [family.classes + ending]
         pipeline = "text-generation"
         files["generation_config.json"] = json_bytes({**numbers, **_barred(model, ids)})
     tokenizer = {}
@@ -210,6 +217,14 @@ def _fold_head(model: Pretrained, state: dict[str, np.ndarray], family: Family) 
     kernel, bias = (value.astype("float64") for value in unstandardized(model))
     norm = _KINDS[family.name][1].format(model.config.num_layers - 1)
     name = f"{family.prefix}{norm}.bias"
+    if name not in state and np.any(bias):
+        raise UserError(
+            f"the head has a bias, which has no place in Hugging Face's {family.name}: save it in "
+            "this library's own format"
+        )
+    state["score.weight"] = kernel.T.astype("float32")
+    if name not in state:
+        return
     offset = state[name] + np.linalg.pinv(kernel.T) @ bias
     if not np.allclose(offset @ kernel, state[name] @ kernel + bias, atol=1e-6):
         raise UserError(
@@ -217,4 +232,3 @@ def _fold_head(model: Pretrained, state: dict[str, np.ndarray], family: Family) 
             f"Face's {family.name} has no bias for them: save it in this library's own format"
         )
     state[name] = offset.astype("float32")
-    state["score.weight"] = kernel.T.astype("float32")

@@ -129,6 +129,7 @@ def misfits(family: Family, config: StackConfig) -> dict[str, Any]:
 def _plain(config: StackConfig) -> StackConfig:
     """The configuration with unused settings and default sizes reset, and equal blocks as one."""
     usual = {"head_dim": config.hidden_dim // config.num_heads, "embedding_dim": config.hidden_dim}
+    usual["num_kv_heads"] = config.num_heads
     there = [name for name in usual if name in hints_of(type(config))]
     changes = {name: None for name in there if getattr(config, name) == usual[name]}
     if config.longest is None:

@@ -7,7 +7,7 @@ from keras import ops
 
 from macaron_tf.errors import check_count
 from macaron_tf.layers.dense import activation as activation_named
-from macaron_tf.layers.embeddings import cluster_bounds, cluster_width
+from macaron_tf.layers.embeddings import TiedEmbedding, cluster_bounds, cluster_width
 from macaron_tf.layers.heads import Head
 from macaron_tf.layers.norms import LayerNormalization
 
@@ -42,13 +42,16 @@ class TableHead(Head):
 class NextTokenHead(TableHead):
     """Scores of every token; a matrix first brings x to the width E of the table if it differs.
 
+    Args:
+        tied: whether the table is the embeddings'; if not, `output_table` is its own (Llama's).
+
     Call arguments: `x (..., D)` and `table (V, E)`, or its transpose `(E, V)` with
     `transposed=True`. Returns `(..., V)` of the table's dtype.
 
     References: Press and Wolf 2017; Radford et al. 2018 (GPT), eq. 2.
     """
 
-    def __init__(self, vocab_size: int, use_bias: bool = False, **kwargs):
+    def __init__(self, vocab_size: int, use_bias: bool = False, tied: bool = True, **kwargs):
         # Not cast by the policy: cached decoding asks for float32 scores of bfloat16 models.
         super().__init__(vocab_size, use_bias, autocast=False, **kwargs)
 
@@ -58,6 +61,11 @@ class NextTokenHead(TableHead):
             self.projection = self.built_dense(
                 x_shape, table_shape[-1], "projection", use_bias=False
             )
+        self.output_table = None
+        if not self.tied:
+            start = keras.initializers.TruncatedNormal(stddev=self.initializer_range)
+            options = {"scale": False, "initializer": start, "name": "output_table"}
+            self.output_table = self.part(TiedEmbedding, None, *table_shape, **options)
         self.build_bias()
 
     def call(self, x, table, transposed=False):

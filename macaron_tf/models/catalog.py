@@ -66,6 +66,15 @@ _GPT3_SIZES = {  # D, H, d, layers
     "13b": (5140, 40, 128, 40),
     "175b": (12288, 96, 128, 96),
 }
+# Llama (Touvron et al. 2023, sections 2.1 to 2.3; grouped queries from Llama 2's 70B on): no
+# biases, no dropout, a feed-forward of two thirds of F for its third matrix. tiny, mini and base
+# have two or three heads of queries to one of keys; 7b is the first paper's, 3_8b Llama 3's.
+_LLAMA = {
+    **{"causal": True, "num_segments": 0, "embedding_norm": False, "positions": "rotary"},
+    **{"norm": "pre", "norm_type": "rms", "epsilon": 1e-5, "use_bias": False},
+    **{"activation": "silu", "gated": True, "dropout": 0.0, "attention_dropout": 0.0},
+}
+_LLAMA_HEADS = {"tiny": 2, "mini": 2, "base": 4}  # of keys and values
 LANGUAGE_MODELS: dict[str, EncoderConfig] = {
     **_family("gpt", _TWO_CORES, **_GPT),
     **_family("gpt", ("base",), vocab_size=40_480, **_GPT),
@@ -80,6 +89,21 @@ LANGUAGE_MODELS: dict[str, EncoderConfig] = {
         )
         for size, (width, heads, head_dim, layers) in _GPT3_SIZES.items()
     },
+    **{
+        f"llama_{size}": dataclasses.replace(
+            _SIZES[size],
+            feed_forward_dim=_SIZES[size].feed_forward_dim * 2 // 3,
+            num_kv_heads=heads,
+            **_LLAMA,
+        )
+        for size, heads in _LLAMA_HEADS.items()
+    },
+    "llama_7b": EncoderConfig(
+        32_000, 4096, 11_008, 32, 32, tied=False, **{**_LLAMA, "epsilon": 1e-6}
+    ),
+    "llama_3_8b": EncoderConfig(
+        128_256, 4096, 14_336, 32, 32, num_kv_heads=8, rotary_base=5e5, tied=False, **_LLAMA
+    ),
 }
 
 # Dai et al. 2019, section 4.1, "standard" for WikiText-103, and its released script: 16 layers,

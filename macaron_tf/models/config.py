@@ -158,7 +158,8 @@ READERS = {
     "rotary_base": "positions=rotary",
     "positions": "attention, of block=transformer, macaron, swish_rnn or amlp,",
     "output_bias": "a causal model without adaptive_cutoffs",
-    **dict.fromkeys(("adaptive_divisor", "tied"), "a model with adaptive_cutoffs"),
+    "adaptive_divisor": "a model with adaptive_cutoffs",
+    "tied": "a causal model, or one with adaptive_cutoffs,",
     "initializer": "initializer_range=None",
     "spatial_dropout": "mixer=tcn",
     "embedding_dropout": "a model over ids",
@@ -199,8 +200,9 @@ class EncoderConfig(StackConfig):
         output_bias: whether a language model's scores have a bias for each token.
         adaptive_cutoffs, adaptive_divisor: a language model scores tokens by an `AdaptiveSoftmax`
             with these; no cutoffs = a softmax over the embedding table.
-        tied: whether an adaptive softmax scores by the embeddings, which are then as narrow for
-            rare tokens (`AdaptiveEmbedding`); a softmax over the embedding table always does.
+        tied: whether a language model scores tokens by their embeddings; if not, a table of its
+            own does. Those of a tied adaptive softmax are as narrow for rare tokens
+            (`AdaptiveEmbedding`).
         summary: the position that a classifier reads: `"first"`, [CLS]'s, or `"last"`, for rows
             that end with it (XLNet).
     """

@@ -99,7 +99,7 @@ class Encoder(Model):
         positions = () if config.positions == "rotary" else ("positions",)
         if config.adaptive_cutoffs:
             return ("adaptive_divisor", "tied", *positions)
-        return ("output_bias", *positions) if config.causal else positions
+        return ("output_bias", "tied", *positions) if config.causal else positions
 
     def build(self, input_shape=None):
         if not self.embeddings.built:

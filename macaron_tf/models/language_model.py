@@ -34,7 +34,8 @@ class TokenModel(Model):
                 tied=config.tied,
                 name="adaptive_softmax",
             )
-        return NextTokenHead(**options, use_bias=self.use_bias, name="language_head")
+        options |= {"use_bias": self.use_bias, "tied": config.tied}
+        return NextTokenHead(**options, name="language_head")
 
     def build(self, input_shape=None):
         config = self.config
@@ -48,10 +49,12 @@ class TokenModel(Model):
         return self.language_head(hidden, self.table(hidden.dtype))
 
     def table(self, dtype):
-        """The tokens' embeddings `(V, E)`, or those of each cluster, `AdaptiveEmbedding.tables`."""
+        """The table that scores, `(V, E)`, or those of each cluster, `AdaptiveEmbedding.tables`."""
         tokens = self.encoder.embeddings.tokens
-        adaptive = self.config.adaptive_embeddings
-        return tokens.tables(dtype) if adaptive else tokens.matrix(dtype)
+        if self.config.adaptive_embeddings:
+            return tokens.tables(dtype)
+        untied = not (self.config.tied or self.config.adaptive_cutoffs)
+        return (self.language_head.output_table if untied else tokens).matrix(dtype)
 
 
 class LanguageModel(TokenModel):

@@ -39,6 +39,10 @@ BART = {
     **dict(norm="post", positions="learned", max_length=50, embedding_norm=True),
     **dict(embedding_scale=False, logits_bias=True, activation="gelu"),
 }
+LLAMA = {
+    **dict(positions="rotary", num_kv_heads=2, rotary_base=500.0, norm_type="rms", gated=True),
+    **dict(use_bias=False, activation="silu", tied=False, attention_dropout=0.0),
+}
 T5 = {
     "rnn_step_sizes": (1, 2, 4),  # as in a recipe for any block; this one has no recurrence
     **dict(norm="pre", norm_type="rms", positions="none", relative_bias="shared"),
@@ -122,9 +126,12 @@ def saved(made: Pretrained, place) -> dict:
     return json.loads((place / "config.json").read_text())
 
 
-@pytest.mark.parametrize(("norm", "model_type"), [("pre", "gpt2"), ("post", "openai-gpt")])
-def test_a_language_model_is_read_back(norm, model_type, tmp_path):
-    made = language_model(norm)
+@pytest.mark.parametrize(
+    ("norm", "options", "model_type"),
+    [("pre", {}, "gpt2"), ("post", {}, "openai-gpt"), ("pre", LLAMA, "llama")],
+)
+def test_a_language_model_is_read_back(norm, options, model_type, tmp_path):
+    made = language_model(norm, **options)
     assert saved(made, tmp_path / "out")["model_type"] == model_type
     generation = json.loads((tmp_path / "out/generation_config.json").read_text())
     assert generation["suppress_tokens"] == [0, 1, 2, 4] and generation["eos_token_id"] == EOS
@@ -196,10 +203,10 @@ def opened(kind: str, place):
     return theirs, transformers.AutoTokenizer.from_pretrained(place)
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
-def test_pytorch_s_language_model_writes_the_same(norm, tmp_path):
+@pytest.mark.parametrize(("norm", "options"), [("pre", {}), ("post", {}), ("pre", LLAMA)])
+def test_pytorch_s_language_model_writes_the_same(norm, options, tmp_path):
     torch = pytest.importorskip("torch")
-    made = language_model(norm)
+    made = language_model(norm, **options)
     saved(made, tmp_path / "out")
     theirs, tokenizer = opened("AutoModelForCausalLM", tmp_path / "out")
     encoded = [[BOS, *row] for row in made.vocabulary.encode_lines(HARD)]

@@ -31,6 +31,9 @@ EXACT = {
     "gpt2_medium": 354_823_168,
     "gpt2_large": 774_030_080,
     "gpt2_xl": 1_557_611_200,
+    # Hugging Face's Llamas of these shapes.
+    "llama_7b": 6_738_415_616,
+    "llama_3_8b": 8_030_261_248,
     # Hugging Face's models of these shapes; the papers print 60M, 220M, 770M, 2.8B and 11B
     # (Raffel et al. 2020, section 3.7).
     "t5_small": 60_506_624,
@@ -107,7 +110,9 @@ def shaped(name: str, **changes):
     config = catalog.config(name, **changes)
     with keras.StatelessScope(initialize_variables=False):
         kind = EncoderDecoder if isinstance(config, EncoderDecoderConfig) else Encoder
-        model = (LanguageModel if name.startswith(("gpt", "transformer_xl")) else kind)(config)
+        model = (LanguageModel if name.startswith(("gpt", "llama", "transformer_xl")) else kind)(
+            config
+        )
         model.build()
     return model
 
