@@ -123,7 +123,7 @@ def marks_of(mask) -> list:
     """`keep` and, of a mask of integers, `follows`, `(B, L, 1)` float32: see `one_step`."""
     if mask is None:
         return []
-    keep = ops.cast(mask, "float32")[..., None]
+    keep = ops.expand_dims(ops.cast(mask, "float32"), -1)
     whole = keras.backend.standardize_dtype(mask.dtype) == "bool"
     return [keep] if whole else [keep, ops.cast(keep < 2, "float32")]
 
