@@ -407,7 +407,10 @@ _XLM = EncoderFamily(
     padding=2,
 )
 # Our own blocks, by a PyTorch file of ours.
-_POOLED = {"pooler/dense": "pooler.dense", "head/dense": "head.dense"}
+_POOLED = {
+    "table": {"pooler/dense": "pooler.dense", "head/dense": "head.dense"},
+    "activation_field": "pooler_activation",
+}
 _OWN = EncoderFamily(
     name="Macaron",
     classes="Macaron",
@@ -420,8 +423,8 @@ _OWN = EncoderFamily(
         "masked_language/norm": "masked_language.norm",
     },
     tasks={
-        EncoderClassifier: TaskHead("ForSequenceClassification", "text-classification", _POOLED),
-        EncoderChooser: TaskHead("ForMultipleChoice", "multiple-choice", _POOLED),
+        EncoderClassifier: TaskHead("ForSequenceClassification", "text-classification", **_POOLED),
+        EncoderChooser: TaskHead("ForMultipleChoice", "multiple-choice", **_POOLED),
         EncoderTagger: TaskHead(
             "ForTokenClassification", "token-classification", {"head/dense": "head.dense"}
         ),

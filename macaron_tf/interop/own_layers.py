@@ -26,6 +26,8 @@ _FIELDS = (
     *("embedding_norm", "embedding_scale", "initializer_range"),
     *("dropout", "attention_dropout", "activation_dropout"),
 )
+# transformers takes a model's `max_length` for a setting of generation, and saves no such model.
+_RENAMED = {"max_length": "max_position_embeddings"}
 _SIZES: dict[type[Mixer], Callable[[Any, EncoderConfig], dict[str, Any]]] = {
     MultiHeadAttention: lambda mixer, config: {},
     FeedForward: lambda mixer, config: {
@@ -52,8 +54,10 @@ def own_code() -> dict[str, bytes]:
 
 
 def own_settings(config: ForeignConfig) -> dict[str, Any]:
-    """Our settings in a `config.json` that this module wrote; their names there are ours."""
-    return {name: config.get(name) for name in _FIELDS if config.get(name) is not None}
+    """Our settings in a `config.json` that this module wrote; all but one have our names there."""
+    names = {name: _RENAMED.get(name, name) for name in _FIELDS}
+    found = {name: config.get(theirs) for name, theirs in names.items()}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def own_fields(config: EncoderConfig) -> dict[str, Any]:
@@ -67,7 +71,7 @@ def own_fields(config: EncoderConfig) -> dict[str, Any]:
         "scheme": any(name not in (None, *ACTIVATIONS) for name in functions),
     }
     fields = {
-        name: value
+        _RENAMED.get(name, name): value
         for name, value in fields.items()
         if value is not None and not unknown.get(name, False)
     }

@@ -15,7 +15,6 @@ import numpy as np
 from macaron_tf.data.tasks.definitions import TASKS, Task, get_task
 from macaron_tf.data.tasks.own_tables import TableSettings
 from macaron_tf.interop.arrays import (
-    ACTIVATIONS,
     Arrays,
     Family,
     ForeignConfig,
@@ -50,7 +49,8 @@ _CLASSES_OF = {  # name of the argument with the number of classes
     CausalClassifier: "num_classes",
     EncoderTagger: "num_tags",
 }
-HEAD_ACTIVATIONS = {**ACTIVATIONS, "tanh": "tanh"}
+# Their names and ours are the same.
+HEAD_ACTIVATIONS = ("tanh", "gelu", "relu", "silu")
 _CHOICES = 4  # of a model that does not say how many it was trained on; some may be left empty
 _LONGEST, _LONGEST_SPANS = 128, 384  # rows of models that do not say what they were trained on
 
@@ -111,7 +111,8 @@ def find_head(
         options["head_dropout"] = settings["dropout"] if given is None else given
     if kind in (EncoderClassifier, EncoderChooser):
         field, usual = head.activation_field, head.activation
-        own = config.choice(field, HEAD_ACTIVATIONS, usual) if field else usual
+        known = dict(zip(HEAD_ACTIVATIONS, HEAD_ACTIVATIONS, strict=True))
+        own = config.choice(field, known, usual) if field else usual
         options["pooler_activation"] = own
     if kind in _CLASSES_OF:
         options[_CLASSES_OF[kind]] = count
@@ -188,9 +189,7 @@ def head_fields(model: Pretrained, family: Family, kind: type) -> dict[str, Any]
     )
     if head.activation_field:
         activation = pooler_activation(network)
-        fields[head.activation_field] = next(
-            theirs for theirs, ours in HEAD_ACTIVATIONS.items() if ours == activation
-        )
+        fields[head.activation_field] = activation
     if not chooser:
         fields |= _label_fields(model, network.head)
     if kind in (EncoderClassifier, CausalClassifier):

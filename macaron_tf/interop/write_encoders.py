@@ -11,7 +11,12 @@ import numpy as np
 
 from macaron_tf.interop.arrays import UNUSED_TOKEN_BIAS, Raw, Table, TaskHead, json_bytes
 from macaron_tf.interop.encoders import FAMILIES, EncoderFamily
-from macaron_tf.interop.task_heads import head_fields, head_state, pooler_activation
+from macaron_tf.interop.task_heads import (
+    HEAD_ACTIVATIONS,
+    head_fields,
+    head_state,
+    pooler_activation,
+)
 from macaron_tf.interop.tokenizer_files import tokenizer_files
 from macaron_tf.interop.writing import (
     HuggingFaceFolder,
@@ -103,7 +108,8 @@ class _Encoder:
             return f"the head of {kind.__name__}, an activation between two matrices,"
         if kind in (EncoderClassifier, EncoderChooser):
             head, activation = family.tasks[kind], pooler_activation(self.network)
-            if not head.activation_field and head.activation != activation:
+            known = HEAD_ACTIVATIONS if head.activation_field else (head.activation,)
+            if activation not in known:
                 return f"pooler_activation={activation!r}"
         if self.replaced and "replaced_token/dense" not in family.heads:
             return "a head over replaced tokens"

@@ -124,6 +124,27 @@ def test_pytorch_gives_the_same_scores(system, network, tmp_path):
     np.testing.assert_allclose(ours, found, atol=1e-5)
 
 
+def test_pytorch_s_models_follow_transformers_customs(tmp_path):
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    written(PretrainingEncoder, SYSTEMS["macaron"], tmp_path / "out")
+    opened = transformers.AutoModelForMaskedLM.from_pretrained
+    theirs = opened(tmp_path / "out", trust_remote_code=True)
+    ids = torch.tensor(IDS).long()
+    named, plain = theirs(ids), theirs(ids, return_dict=False)
+    assert type(plain) is tuple and torch.equal(plain[0], named.logits)
+    plain = theirs(ids, labels=ids, output_hidden_states=True, return_dict=False)
+    assert [type(part) for part in plain] == [torch.Tensor, torch.Tensor, tuple]
+    theirs.resize_token_embeddings(len(WORDS) + 3)
+    more = theirs(ids).logits
+    assert more.shape[-1] == len(WORDS) + 3 and (theirs.masked_language.bias[-3:] == 0).all()
+    torch.testing.assert_close(more[..., : len(WORDS)], named.logits)
+    theirs.save_pretrained(tmp_path / "again")
+    again = opened(tmp_path / "again", trust_remote_code=True)
+    torch.testing.assert_close(again(ids).logits, more)
+    theirs.resize_token_embeddings(len(WORDS))
+    torch.testing.assert_close(theirs(ids).logits, named.logits)
+
+
 def test_distances_have_their_buckets(tmp_path):
     """A text longer than the farthest bucket, whose biases differ much."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")

@@ -14,22 +14,14 @@ import torch
 from torch import nn
 from torch.nn import functional
 from transformers import PretrainedConfig, PreTrainedModel
-from transformers.modeling_outputs import (
-    BaseModelOutput,
-    MaskedLMOutput,
-    MultipleChoiceModelOutput,
-    QuestionAnsweringModelOutput,
-    SequenceClassifierOutput,
-    TokenClassifierOutput,
-)
+from transformers import modeling_outputs as outputs
+from transformers.utils import can_return_tuple
 
 ACTIVATIONS = {
     "gelu": functional.gelu,
     "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
-    "relu": functional.relu,
-    "silu": functional.silu,
-    "tanh": torch.tanh,
-    "sigmoid": torch.sigmoid,
+    **{"relu": functional.relu, "silu": functional.silu},
+    **{"tanh": torch.tanh, "sigmoid": torch.sigmoid},
 }
 # Explicit Runge-Kutta methods: a row has the weights of the slopes so far for the next point; the
 # last row gives the result.
@@ -39,36 +31,16 @@ SOLVERS = {
     "heun": ((1.0,), (1 / 2, 1 / 2)),
     "rk4": ((1 / 2,), (0.0, 1 / 2), (0.0, 0.0, 1.0), (1 / 6, 1 / 3, 1 / 3, 1 / 6)),
 }
-
-
 # Settings by macaron_tf's names, documented there in `macaron_tf.models.EncoderConfig`.
 SETTINGS = {
-    "vocab_size": 8,
-    "hidden_dim": 8,
-    "embedding_dim": None,
-    "num_layers": 0,
-    "num_heads": 1,
-    "head_dim": None,
-    "layers": (),
-    "activation": "gelu",
-    "scaled": True,
-    "use_bias": True,
-    "gated": False,
-    "norm": "post",
-    "norm_type": "layer",
-    "affine": True,
-    "epsilon": 1e-12,
-    "positions": "learned",
-    "max_length": 512,
-    "toeplitz": True,
-    "num_segments": 2,
-    "embedding_norm": True,
-    "embedding_scale": False,
-    "dropout": 0.1,
-    "attention_dropout": 0.1,
-    "activation_dropout": 0.0,
-    "classifier_dropout": 0.1,
-    "initializer_range": 0.02,
+    **{"vocab_size": 8, "hidden_dim": 8, "embedding_dim": None, "num_heads": 1, "head_dim": None},
+    **{"num_layers": 0, "layers": (), "activation": "gelu", "gated": False},
+    **{"scaled": True, "use_bias": True},
+    **{"norm": "post", "norm_type": "layer", "affine": True, "epsilon": 1e-12},
+    **{"positions": "learned", "max_position_embeddings": 512, "toeplitz": True, "num_segments": 2},
+    **{"embedding_norm": True, "embedding_scale": False, "initializer_range": 0.02},
+    **{"dropout": 0.1, "attention_dropout": 0.1, "activation_dropout": 0.0},
+    **{"classifier_dropout": 0.1, "pooler_activation": "tanh"},
 }
 
 
@@ -94,15 +66,12 @@ class MacaronConfig(PretrainedConfig):
         super().__init__(**fields)
 
 
-def layer_norm(config, width):
-    return nn.LayerNorm(width, config.epsilon, elementwise_affine=config.affine)
-
-
-def block_norm(config):
-    """The norm of a sub-layer, or the final norm of a stack."""
-    if config.norm_type == "rms":
+def layer_norm(config, width=None):
+    """A norm of `width`; without one that of a sub-layer or a stack, which may be an RMSNorm."""
+    if width is None and config.norm_type == "rms":
         return nn.RMSNorm(config.hidden_dim, config.epsilon)
-    return layer_norm(config, config.hidden_dim)
+    width = width or config.hidden_dim
+    return nn.LayerNorm(width, config.epsilon, elementwise_affine=config.affine)
 
 
 class Embeddings(nn.Module):
@@ -116,7 +85,7 @@ class Embeddings(nn.Module):
         self.tokens = nn.Embedding(config.vocab_size, width)
         self.positions = self.segments = None
         if config.positions == "learned":
-            self.positions = nn.Embedding(config.max_length, width)
+            self.positions = nn.Embedding(config.max_position_embeddings, width)
         if config.num_segments:
             self.segments = nn.Embedding(config.num_segments, width)
         self.norm = layer_norm(config, width) if config.embedding_norm else nn.Identity()
@@ -208,9 +177,8 @@ class SwishRNN(nn.Module):
         self.inner = nn.Linear(config.hidden_dim, 2 * width, bias=False)
         self.outer = nn.Linear(width, config.hidden_dim)
         self.alpha = nn.Parameter(torch.ones(width))
-        self.beta = nn.Parameter(torch.zeros(width))
-        self.state_bias = nn.Parameter(torch.zeros(width))
-        self.gate_bias = nn.Parameter(torch.zeros(width))
+        for name in ("beta", "state_bias", "gate_bias"):
+            self.register_parameter(name, nn.Parameter(torch.zeros(width)))
         self.dropout = nn.Dropout(config.activation_dropout)
 
     def forward(self, x, mask, bias=None):
@@ -237,7 +205,7 @@ class Gating(nn.Module):
 
     def __init__(self, config, width):
         super().__init__()
-        length = config.max_length
+        length = config.max_position_embeddings
         self.norm = layer_norm(config, width)
         self.kernel = nn.Parameter(
             torch.zeros(2 * length - 1) if config.toeplitz else torch.zeros(length, length)
@@ -249,7 +217,7 @@ class Gating(nn.Module):
         v = self.norm(v).masked_fill(~mask[..., None], 0.0)
         length, places = v.shape[1], torch.arange(v.shape[1], device=v.device)
         kernel = self.kernel[:length, :length] if self.kernel.ndim == 2 else None
-        if kernel is None:  # M[t, s] = w[max_length - 1 + s - t]
+        if kernel is None:  # M[t, s] = w[most - 1 + s - t]
             kernel = self.kernel[len(self.bias) - 1 + places - places[:, None]]
         gate = kernel @ v + self.bias[:length, None]
         return u * (gate if addition is None else gate + addition)
@@ -275,10 +243,8 @@ class GatedMLP(nn.Module):
 
 
 MIXERS = {
-    "attention": Attention,
-    "feed_forward": FeedForward,
-    "swish_rnn": SwishRNN,
-    "gated_mlp": GatedMLP,
+    **{"attention": Attention, "feed_forward": FeedForward},
+    **{"swish_rnn": SwishRNN, "gated_mlp": GatedMLP},
 }
 
 
@@ -288,7 +254,7 @@ class SubLayer(nn.Module):
     def __init__(self, config, step):
         super().__init__()
         self.pre, self.kind = config.norm == "pre", step["mixer"]
-        self.norm = None if "norm" in step else block_norm(config)
+        self.norm = None if "norm" in step else layer_norm(config)
         self.dropout = nn.Dropout(config.dropout)
         self.add_module(self.kind, MIXERS[self.kind](config, step))
 
@@ -335,7 +301,7 @@ class Stack(nn.Module):
             if step.get("bias") and step["bias"] not in self._modules:
                 self.add_module(step["bias"], RelativeBias(config))
         self.pre = config.norm == "pre"
-        self.final_norm = block_norm(config) if self.pre else None
+        self.final_norm = layer_norm(config) if self.pre else None
 
     def forward(self, x, mask):
         """x after the embeddings and after each layer, (B, L, D) each."""
@@ -387,6 +353,7 @@ class MacaronModel(MacaronPreTrainedModel):
     def set_input_embeddings(self, value):
         self.embeddings.tokens = value
 
+    @can_return_tuple
     def forward(
         self,
         input_ids=None,
@@ -397,13 +364,13 @@ class MacaronModel(MacaronPreTrainedModel):
         output_hidden_states=False,
         **kwargs,
     ):
-        shape = (input_ids if inputs_embeds is None else inputs_embeds).shape[:2]
-        if attention_mask is None:
-            attention_mask = torch.ones(shape, device=self.device)
         x = self.embeddings(input_ids, token_type_ids, position_ids, inputs_embeds)
-        states = self.stack(self.projection(x), attention_mask.bool())
+        mask = (
+            torch.ones(x.shape[:2], device=x.device) if attention_mask is None else attention_mask
+        )
+        states = self.stack(self.projection(x), mask.bool())
         kept = states if output_hidden_states else None
-        return BaseModelOutput(last_hidden_state=states[-1], hidden_states=kept)
+        return outputs.BaseModelOutput(last_hidden_state=states[-1], hidden_states=kept)
 
 
 class MaskedLanguageHead(nn.Module):
@@ -429,93 +396,86 @@ class MacaronForMaskedLM(MacaronPreTrainedModel):
         self.masked_language = MaskedLanguageHead(config)
         self.post_init()
 
+    def resize_token_embeddings(self, *args, **kwargs):
+        """The embeddings as transformers resizes them; a new token's bias is 0."""
+        table = super().resize_token_embeddings(*args, **kwargs)
+        bias = self.masked_language.bias.data
+        bias = functional.pad(bias, (0, table.num_embeddings - len(bias)))
+        self.masked_language.bias = nn.Parameter(bias)
+        return table
+
+    @can_return_tuple
     def forward(self, input_ids=None, attention_mask=None, labels=None, **kwargs):
-        out = self.macaron(input_ids, attention_mask, **kwargs)
+        out = self.macaron(input_ids, attention_mask, return_dict=True, **kwargs)
         table = self.macaron.embeddings.tokens.weight
         logits = self.masked_language(out.last_hidden_state, table)
-        loss = None if labels is None else cross_entropy(logits, labels)
-        return MaskedLMOutput(loss=loss, logits=logits, hidden_states=out.hidden_states)
+        loss = cross_entropy(logits, labels)
+        return outputs.MaskedLMOutput(loss=loss, logits=logits, hidden_states=out.hidden_states)
 
 
-class Pooler(nn.Module):
-    """`tanh(x[0] W + b)`, x[0] at the first position."""
+class TaskModel(MacaronPreTrainedModel):
+    """The encoder, and scores of each position, or of the first one behind a pooler.
+
+    The pooler is `activation(x[0] W + b)`, the head dropout and a linear layer.
+    """
+
+    pooled = False
+    heads = None  # number of scores; None = one for each label
+    answer = None
 
     def __init__(self, config):
-        super().__init__()
-        self.dense = nn.Linear(config.hidden_dim, config.hidden_dim)
-
-    def forward(self, x):
-        return torch.tanh(self.dense(x[:, 0]))
-
-
-class Head(nn.Module):
-    """Dropout and a linear layer."""
-
-    def __init__(self, config, outputs):
-        super().__init__()
+        super().__init__(config)
+        width = config.hidden_dim
+        self.macaron = MacaronModel(config)
+        if self.pooled:
+            self.pooler = nn.ModuleDict({"dense": nn.Linear(width, width)})
         self.dropout = nn.Dropout(config.classifier_dropout)
-        self.dense = nn.Linear(config.hidden_dim, outputs)
-
-    def forward(self, x):
-        return self.dense(self.dropout(x))
-
-
-class MacaronForSequenceClassification(MacaronPreTrainedModel):
-    def __init__(self, config):
-        super().__init__(config)
-        self.macaron = MacaronModel(config)
-        self.pooler = Pooler(config)
-        self.head = Head(config, config.num_labels)
+        self.head = nn.ModuleDict({"dense": nn.Linear(width, self.heads or config.num_labels)})
         self.post_init()
 
+    def scores(self, *args, **kwargs):
+        """The head's scores, and the hidden states if they are asked for."""
+        out = self.macaron(*args, return_dict=True, **kwargs)
+        x = out.last_hidden_state
+        if self.pooled:
+            x = ACTIVATIONS[self.config.pooler_activation](self.pooler["dense"](x[:, 0]))
+        return self.head["dense"](self.dropout(x)), out.hidden_states
+
+    @can_return_tuple
     def forward(self, input_ids=None, attention_mask=None, labels=None, **kwargs):
-        out = self.macaron(input_ids, attention_mask, **kwargs)
-        logits, loss = self.head(self.pooler(out.last_hidden_state)), None  # (B, C)
+        logits, states = self.scores(input_ids, attention_mask, **kwargs)  # (B, C) or (B, L, C)
+        loss = cross_entropy(logits, labels)
         if labels is not None and self.config.num_labels == 1:
-            loss = functional.mse_loss(logits[:, 0], labels.float())
-        elif labels is not None:
-            loss = cross_entropy(logits, labels)
-        return SequenceClassifierOutput(loss=loss, logits=logits, hidden_states=out.hidden_states)
+            loss = functional.mse_loss(logits[..., 0], labels.float())
+        return self.answer(loss=loss, logits=logits, hidden_states=states)
 
 
-class MacaronForMultipleChoice(MacaronPreTrainedModel):
-    def __init__(self, config):
-        super().__init__(config)
-        self.macaron = MacaronModel(config)
-        self.pooler = Pooler(config)
-        self.head = Head(config, 1)
-        self.post_init()
+class MacaronForSequenceClassification(TaskModel):
+    pooled = True
+    answer = outputs.SequenceClassifierOutput
 
+
+class MacaronForTokenClassification(TaskModel):
+    answer = outputs.TokenClassifierOutput
+
+
+class MacaronForMultipleChoice(TaskModel):
+    pooled = True
+    heads = 1
+
+    @can_return_tuple
     def forward(self, input_ids, attention_mask=None, token_type_ids=None, labels=None, **kwargs):
         given = (input_ids, attention_mask, token_type_ids)  # (B, choices, L) each
         rows = (None if ids is None else ids.flatten(0, 1) for ids in given)
-        out = self.macaron(*rows, **kwargs)
-        logits = self.head(self.pooler(out.last_hidden_state)).view(input_ids.shape[:2])
-        loss = None if labels is None else cross_entropy(logits, labels)
-        return MultipleChoiceModelOutput(loss, logits, out.hidden_states)
+        logits, states = self.scores(*rows, **kwargs)
+        logits = logits.view(input_ids.shape[:2])
+        return outputs.MultipleChoiceModelOutput(cross_entropy(logits, labels), logits, states)
 
 
-class MacaronForTokenClassification(MacaronPreTrainedModel):
-    def __init__(self, config):
-        super().__init__(config)
-        self.macaron = MacaronModel(config)
-        self.head = Head(config, config.num_labels)
-        self.post_init()
+class MacaronForQuestionAnswering(TaskModel):
+    heads = 2
 
-    def forward(self, input_ids=None, attention_mask=None, labels=None, **kwargs):
-        out = self.macaron(input_ids, attention_mask, **kwargs)
-        logits = self.head(out.last_hidden_state)  # (B, L, C)
-        loss = None if labels is None else cross_entropy(logits, labels)
-        return TokenClassifierOutput(loss=loss, logits=logits, hidden_states=out.hidden_states)
-
-
-class MacaronForQuestionAnswering(MacaronPreTrainedModel):
-    def __init__(self, config):
-        super().__init__(config)
-        self.macaron = MacaronModel(config)
-        self.head = Head(config, 2)
-        self.post_init()
-
+    @can_return_tuple
     def forward(
         self,
         input_ids=None,
@@ -524,15 +484,16 @@ class MacaronForQuestionAnswering(MacaronPreTrainedModel):
         end_positions=None,
         **kwargs,
     ):
-        out = self.macaron(input_ids, attention_mask, **kwargs)
-        start, end = self.head(out.last_hidden_state).unbind(-1)  # (B, L) each
+        logits, states = self.scores(input_ids, attention_mask, **kwargs)
+        start, end = logits.unbind(-1)  # (B, L) each
         loss = None
         if start_positions is not None and end_positions is not None:
-            loss = cross_entropy(start, start_positions) + cross_entropy(end, end_positions)
-            loss = loss / 2
-        return QuestionAnsweringModelOutput(loss, start, end, out.hidden_states)
+            loss = (cross_entropy(start, start_positions) + cross_entropy(end, end_positions)) / 2
+        return outputs.QuestionAnsweringModelOutput(loss, start, end, states)
 
 
 def cross_entropy(logits, labels):
-    """The mean over all labels except -100."""
+    """The mean over all labels except -100; None without labels."""
+    if labels is None:
+        return None
     return functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
