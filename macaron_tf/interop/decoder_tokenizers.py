@@ -57,8 +57,9 @@ def language_tokenizer(
         fields = ("bos_token", "eos_token", "unk_token", "cls_token", "sep_token")
         nothing = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False}
         special = dict.fromkeys(fields, _END)
-        files = merged_files(vocabulary, names, special, ids, max_length, processor=nothing)
-        return changed(files, {}, {"cls_token": None, "sep_token": None})
+        files = merged_files(vocabulary, names, special, ids, max_length)
+        whole, options = {"post_processor": nothing}, {"cls_token": None, "sep_token": None}
+        return changed(files, whole, options)
     files = tokenizer_files(vocabulary, ids, max_length=max_length, segments=False)
     before = ["cls_token"] if starts or ends else []
     if ends:

@@ -1,79 +1,37 @@
-"""BERT and its relatives in Hugging Face: see `FAMILIES`; and sentence-transformers.
+"""BERT and its relatives of Hugging Face, and sentence-transformers, read into our encoders.
 
-Each family is a table of names. KerasHub's and Model Garden's BERT have theirs in `keras_models`
-and come through `import_encoder` too.
+KerasHub's and Model Garden's BERT have their tables in `keras_models` and come through
+`import_encoder` too.
 """
 
 import dataclasses
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from macaron_tf.errors import UserError
 from macaron_tf.interop.arrays import (
-    ACTIVATIONS,
     UNUSED_TOKEN_BIAS,
     Arrays,
-    Family,
     ForeignConfig,
     Raw,
-    Table,
-    TaskHead,
     assign_weights,
     built,
     check_files,
     read_json,
     rows,
     say_spare_rows,
-    transformer_layer,
 )
-from macaron_tf.interop.own_layers import OWN_TABLE, own_code, own_fields, own_settings
+from macaron_tf.interop.encoder_families import FAMILIES, EncoderFamily
 from macaron_tf.interop.task_heads import ReadHead, find_head
 from macaron_tf.interop.vocabularies import read_vocabulary, read_xlm_vocabulary
 from macaron_tf.layers.heads import Pooler
 from macaron_tf.layers.language_heads import ReplacedTokenHead
-from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.pretraining import PretrainingEncoder
-from macaron_tf.models.tasks import (
-    EncoderChooser,
-    EncoderClassifier,
-    EncoderSpanReader,
-    EncoderTagger,
-)
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import PieceVocabulary
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EncoderFamily(Family):
-    """A family of encoders; None or empty for parts that it has not.
-
-    Attributes:
-        heads: the layers over the body that score tokens and pairs of texts; a model may lack any
-            of them, and of `table` the pooler.
-        code: the Python files, by name, that a folder holds for `trust_remote_code=True`.
-        masked_class: ending of the class that scores masked tokens.
-        positions, segments: arrays of Hugging Face, both read before the table is.
-        bias: names of the bias of the head over masked tokens, one of which there is.
-        head_options: of our head over masked tokens, where they are not the encoder's.
-        moses: whether words are cut by Moses's rules, see `read_xlm_vocabulary`; the tokenizer's
-            files may then be missing.
-        padding: their padding's id where the configuration does not say.
-        positions_from_padding: whether the first position is the one after the padding's id.
-    """
-
-    heads: Table = dataclasses.field(default_factory=dict)
-    code: Callable[[], dict[str, bytes]] = dict
-    masked_class: str = "ForMaskedLM"
-    positions: str = ""
-    segments: str | None = None
-    bias: tuple[str, ...] = ()
-    head_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    moses: bool = False
-    padding: int = 0
-    positions_from_padding: bool = False
 
 
 def import_encoder(
@@ -132,323 +90,6 @@ def import_encoder(
         has_masked_language=bias is not None,
         **heads,
     )
-
-
-def _xlm_settings(config: ForeignConfig) -> dict:
-    languages = config.number("n_langs", 1)
-    return {
-        "activation": "gelu" if config.get("gelu_activation", True) else "relu",
-        "feed_forward_dim": 4 * config.number("emb_dim", 2048),
-        # A model of one language has no table of languages.
-        "num_languages": languages if languages > 1 and config.get("use_lang_emb", True) else 0,
-    }
-
-
-def _xlm_fields(config: EncoderConfig) -> dict:
-    """The inverse of `_xlm_settings`."""
-    return {
-        "gelu_activation": config.activation == "gelu",
-        "n_langs": max(config.num_languages, 1),
-        "use_lang_emb": config.num_languages > 0,
-    }
-
-
-def head_table(prefix: str, norm: str = "LayerNorm") -> Table:
-    """The transformation of the head over masked tokens."""
-    return {"masked_language/dense": f"{prefix}dense", "masked_language/norm": prefix + norm}
-
-
-_REQUIRED = {
-    "position_embedding_type": "absolute",
-    "is_decoder": False,
-    "add_cross_attention": False,
-    "tie_word_embeddings": True,
-}
-SETTINGS = {
-    "hidden_dim": ("hidden_size", 768),
-    "feed_forward_dim": ("intermediate_size", 3072),
-    "num_heads": ("num_attention_heads", 12),
-    "num_layers": ("num_hidden_layers", 12),
-    "max_length": ("max_position_embeddings", 512),
-    "num_segments": ("type_vocab_size", 2),
-    "dropout": ("hidden_dropout_prob", 0.1),
-    "attention_dropout": ("attention_probs_dropout_prob", 0.1),
-    "epsilon": ("layer_norm_eps", 1e-12),
-    "initializer_range": ("initializer_range", 0.02),
-    "activation": ("hidden_act", "gelu", ACTIVATIONS),
-}
-_LAYERS = transformer_layer(
-    "encoder.layer.{}.",
-    [*(f"attention.self.{part}" for part in ("query", "key", "value")), "attention.output.dense"],
-    "attention.output.LayerNorm",
-    ["intermediate.dense", "output.dense"],
-    "output.LayerNorm",
-)
-_LINEAR = {"head/dense": "classifier"}
-_TAGGER = TaskHead("ForTokenClassification", "token-classification", _LINEAR)
-_READER = TaskHead("ForQuestionAnswering", "question-answering", {"head/dense": "qa_outputs"})
-_BERT = EncoderFamily(
-    name="BERT",
-    classes="Bert",
-    prefix="bert.",
-    body=("embeddings.", "encoder."),
-    tokens=("embeddings.word_embeddings.weight",),
-    table={
-        "embeddings/norm": "embeddings.LayerNorm",
-        **_LAYERS,
-        "pooler/dense": "pooler.dense",
-    },
-    heads={
-        **head_table("cls.predictions.transform."),
-        "sentence_pair/dense": "cls.seq_relationship",
-    },
-    tasks={
-        EncoderClassifier: TaskHead(
-            "ForSequenceClassification", "text-classification", _LINEAR, pooled=True
-        ),
-        EncoderChooser: TaskHead("ForMultipleChoice", "multiple-choice", _LINEAR, pooled=True),
-        EncoderTagger: _TAGGER,
-        EncoderSpanReader: _READER,
-    },
-    bias=("cls.predictions.bias", "cls.predictions.decoder.bias"),
-    positions="embeddings.position_embeddings.weight",
-    segments="embeddings.token_type_embeddings.weight",
-    output="cls.predictions.decoder.weight",
-    settings=SETTINGS,
-    required=_REQUIRED,
-)
-_ROBERTA = dataclasses.replace(
-    _BERT,
-    name="RoBERTa",
-    classes="Roberta",
-    prefix="roberta.",
-    heads=head_table("lm_head.", "layer_norm"),
-    tasks={
-        **_BERT.tasks,
-        EncoderClassifier: TaskHead(
-            "ForSequenceClassification",
-            "text-classification",
-            {"pooler/dense": "classifier.dense", "head/dense": "classifier.out_proj"},
-        ),
-    },
-    bias=("lm_head.bias", "lm_head.decoder.bias"),
-    head_options={"activation": "gelu"},
-    output="lm_head.decoder.weight",
-    padding=1,
-    positions_from_padding=True,
-)
-_DISTILBERT = EncoderFamily(
-    name="DistilBERT",
-    classes="DistilBert",
-    prefix="distilbert.",
-    body=("embeddings.", "transformer."),
-    tokens=("embeddings.word_embeddings.weight",),
-    table={
-        "embeddings/norm": "embeddings.LayerNorm",
-        **transformer_layer(
-            "transformer.layer.{}.",
-            [f"attention.{part}_lin" for part in ("q", "k", "v", "out")],
-            "sa_layer_norm",
-            ["ffn.lin1", "ffn.lin2"],
-            "output_layer_norm",
-        ),
-    },
-    heads={
-        "masked_language/dense": "vocab_transform",
-        "masked_language/norm": "vocab_layer_norm",
-    },
-    tasks={
-        **{
-            kind: dataclasses.replace(
-                _BERT.tasks[kind],
-                table={"pooler/dense": "pre_classifier", **_LINEAR},
-                pooled=False,
-                activation="relu",
-            )
-            for kind in (EncoderClassifier, EncoderChooser)
-        },
-        EncoderTagger: _TAGGER,
-        EncoderSpanReader: _READER,
-    },
-    bias=("vocab_projector.bias",),
-    positions="embeddings.position_embeddings.weight",
-    head_dropout="seq_classif_dropout",
-    output="vocab_projector.weight",
-    settings={
-        "hidden_dim": ("dim", 768),
-        "feed_forward_dim": ("hidden_dim", 3072),
-        "num_heads": ("n_heads", 12),
-        "num_layers": ("n_layers", 6),
-        "max_length": ("max_position_embeddings", 512),
-        "dropout": ("dropout", 0.1),
-        "attention_dropout": ("attention_dropout", 0.1),
-        "initializer_range": ("initializer_range", 0.02),
-        "activation": ("activation", "gelu", ACTIVATIONS),
-    },
-    fixed={"num_segments": 0},
-    required={"tie_word_embeddings": True},
-)
-_ALBERT = dataclasses.replace(
-    _BERT,
-    name="ALBERT",
-    classes="Albert",
-    prefix="albert.",
-    table={
-        "embeddings/norm": "embeddings.LayerNorm",
-        "encoder/projection": "encoder.embedding_hidden_mapping_in",
-        **transformer_layer(
-            "encoder.albert_layer_groups.0.albert_layers.0.",
-            [f"attention.{part}" for part in ("query", "key", "value", "dense")],
-            "attention.LayerNorm",
-            ["ffn", "ffn_output"],
-            "full_layer_layer_norm",
-        ),
-        "pooler/dense": "pooler",
-    },
-    heads={**head_table("predictions."), "sentence_pair/dense": "sop_classifier.classifier"},
-    bias=("predictions.bias", "predictions.decoder.bias"),
-    head_dropout="classifier_dropout_prob",
-    output="predictions.decoder.weight",
-    settings={
-        **SETTINGS,
-        "hidden_dim": ("hidden_size", 4096),
-        "embedding_dim": ("embedding_size", 128),
-        "feed_forward_dim": ("intermediate_size", 16384),
-        "num_heads": ("num_attention_heads", 64),
-        "dropout": ("hidden_dropout_prob", 0.0),
-        "attention_dropout": ("attention_probs_dropout_prob", 0.0),
-        "activation": ("hidden_act", "gelu_new", ACTIVATIONS),
-    },
-    fixed={"sharing": "all"},
-    required={**_REQUIRED, "num_hidden_groups": 1, "inner_group_num": 1},
-)
-_ELECTRA = dataclasses.replace(
-    _BERT,
-    name="ELECTRA",
-    classes="Electra",
-    prefix="electra.",
-    body=("embeddings", "encoder."),
-    table={
-        "embeddings/norm": "embeddings.LayerNorm",
-        "encoder/projection": "embeddings_project",
-        **_LAYERS,
-    },
-    heads={
-        **head_table("generator_predictions."),
-        "replaced_token/dense": "discriminator_predictions.dense",
-        "replaced_token/answer": "discriminator_predictions.dense_prediction",
-    },
-    tasks={
-        EncoderClassifier: dataclasses.replace(
-            _ROBERTA.tasks[EncoderClassifier], activation="gelu"
-        ),
-        EncoderChooser: TaskHead(
-            "ForMultipleChoice",
-            "multiple-choice",
-            {"pooler/dense": "sequence_summary.summary", "head/dense": "classifier"},
-            activation="gelu",
-            activation_field="summary_activation",
-        ),
-        EncoderTagger: _TAGGER,
-        EncoderSpanReader: _READER,
-    },
-    bias=("generator_lm_head.bias",),
-    head_options={"activation": "gelu"},
-    output="generator_lm_head.weight",
-    settings={
-        **SETTINGS,
-        "hidden_dim": ("hidden_size", 256),
-        "embedding_dim": ("embedding_size", 128),
-        "feed_forward_dim": ("intermediate_size", 1024),
-        "num_heads": ("num_attention_heads", 4),
-    },
-)
-_XLM = EncoderFamily(
-    name="XLM",
-    classes="XLM",
-    masked_class="WithLMHeadModel",
-    prefix="transformer.",
-    body=("embeddings", "position_emb", "lang_emb", "layer_norm", "attentions.", "ffns."),
-    tokens=("embeddings.weight",),
-    table={
-        "embeddings/languages": Raw("lang_embeddings.weight"),
-        "embeddings/norm": "layer_norm_emb",
-        **transformer_layer(
-            "",
-            [f"attentions.{{}}.{part}_lin" for part in ("q", "k", "v", "out")],
-            "layer_norm1.{}",
-            ["ffns.{}.lin1", "ffns.{}.lin2"],
-            "layer_norm2.{}",
-        ),
-    },
-    bias=("pred_layer.proj.bias",),
-    head_options={"transform": False},
-    positions="position_embeddings.weight",
-    output="pred_layer.proj.weight",
-    settings={
-        "hidden_dim": ("emb_dim", 2048),
-        "num_heads": ("n_heads", 16),
-        "num_layers": ("n_layers", 12),
-        "max_length": ("max_position_embeddings", 512),
-        "dropout": ("dropout", 0.1),
-        "attention_dropout": ("attention_dropout", 0.1),
-        "epsilon": ("layer_norm_eps", 1e-12),
-        "initializer_range": ("init_std", 0.02),
-    },
-    fixed={"num_segments": 0},
-    derived=_xlm_settings,
-    underived=_xlm_fields,
-    tasks={
-        EncoderTagger: _TAGGER,
-        EncoderSpanReader: dataclasses.replace(_READER, ending="ForQuestionAnsweringSimple"),
-    },
-    required={"causal": False, "asm": False, "is_encoder": True, "tie_word_embeddings": True},
-    moses=True,
-    padding=2,
-)
-# Our own blocks, by a PyTorch file of ours.
-_POOLED = {
-    "table": {"pooler/dense": "pooler.dense", "head/dense": "head.dense"},
-    "activation_field": "pooler_activation",
-}
-_OWN = EncoderFamily(
-    name="Macaron",
-    classes="Macaron",
-    prefix="macaron.",
-    body=("embeddings.", "projection.", "stack."),
-    tokens=("embeddings.tokens.weight",),
-    table=OWN_TABLE,
-    heads={
-        "masked_language/dense": "masked_language.dense",
-        "masked_language/norm": "masked_language.norm",
-    },
-    tasks={
-        EncoderClassifier: TaskHead("ForSequenceClassification", "text-classification", **_POOLED),
-        EncoderChooser: TaskHead("ForMultipleChoice", "multiple-choice", **_POOLED),
-        EncoderTagger: TaskHead(
-            "ForTokenClassification", "token-classification", {"head/dense": "head.dense"}
-        ),
-        EncoderSpanReader: TaskHead(
-            "ForQuestionAnswering", "question-answering", {"head/dense": "head.dense"}
-        ),
-    },
-    code=own_code,
-    bias=("masked_language.bias",),
-    positions="embeddings.positions.weight",
-    derived=own_settings,
-    underived=own_fields,
-)
-# By model_type.
-FAMILIES: Mapping[str, EncoderFamily] = {
-    "bert": _BERT,
-    "distilbert": _DISTILBERT,
-    "roberta": _ROBERTA,
-    "xlm-roberta": dataclasses.replace(_ROBERTA, name="XLM-R", classes="XLMRoberta"),
-    "albert": _ALBERT,
-    "electra": _ELECTRA,
-    "xlm": _XLM,
-    "macaron": _OWN,
-}
 
 
 def read_encoder(directory: str | pathlib.Path, lower_case: bool | None = None) -> Pretrained:

@@ -20,7 +20,8 @@ from macaron_tf.interop.arrays import (
     read_json,
     transformer_layer,
 )
-from macaron_tf.interop.encoders import SETTINGS, EncoderFamily, head_table, import_encoder
+from macaron_tf.interop.encoder_families import SETTINGS, EncoderFamily, head_table
+from macaron_tf.interop.encoders import import_encoder
 from macaron_tf.interop.language_models import LANGUAGE_FAMILIES, import_language_model
 from macaron_tf.interop.vocabularies import read_keras_hub_vocabulary
 from macaron_tf.layers.dense import activation

@@ -85,7 +85,11 @@ def find_head(
         settings: our settings, as `Family.read_settings` gives them.
         special: whether rows have special ids, where no task of ours is recorded.
     """
-    name = (config.get("architectures") or [""])[0]
+    with refuse_damage(config.where, "restore its architectures and id2label"):
+        name = str((config.get("architectures") or [""])[0])
+        named = {
+            int(number): str(label) for number, label in (config.get("id2label") or {}).items()
+        }
     kinds = {family.classes + head.ending: kind for kind, head in family.tasks.items()}
     if name not in kinds:
         return None
@@ -103,35 +107,36 @@ def find_head(
     if reason:
         print(f"note: the head of {name} is not read, since {reason}", file=sys.stderr)
         return None
-    classes = kind in _CLASSES_OF and count > 1
-    labels = _labels(config, count) if classes else ()
-    options: dict[str, Any] = {}
+    labels = ()
+    if kind in _CLASSES_OF and count > 1:
+        labels = tuple(named.get(number, "") for number in range(count))
+        if not all(labels) or len({*labels}) < count:
+            labels = default_labels(count)
+    options = {_CLASSES_OF[kind]: count} if kind in _CLASSES_OF else {}
     if kind is not EncoderSpanReader:
-        given = config.get(family.head_dropout)
-        options["head_dropout"] = settings["dropout"] if given is None else given
+        usual = settings.get("dropout", 0.1)
+        given = config.get(family.head_dropout) is not None
+        options["head_dropout"] = config.number(family.head_dropout, usual) if given else usual
     if kind in (EncoderClassifier, EncoderChooser):
-        field, usual = head.activation_field, head.activation
         known = dict(zip(HEAD_ACTIVATIONS, HEAD_ACTIVATIONS, strict=True))
-        own = config.choice(field, known, usual) if field else usual
-        options["pooler_activation"] = own
-    if kind in _CLASSES_OF:
-        options[_CLASSES_OF[kind]] = count
-    longest = _LONGEST_SPANS if kind is EncoderSpanReader else _LONGEST
-    longest = min(settings.get("max_length", longest), longest)
-    spans = SpanLimits(max_question=min(SpanLimits.max_question, longest // 2))
-    limits = Limits(longest, spans, causal=kind is CausalClassifier, special=special)
-    unknown = _task_of(config, kind, labels), limits, {}
-    task, limits, metrics = _recorded(config, kind, labels) or unknown
+        field, usual = head.activation_field, head.activation
+        options["pooler_activation"] = config.choice(field, known, usual) if field else usual
+    task, limits, metrics = _recorded(config, kind, labels) or (
+        _task_of(config, kind, labels),
+        _limits_of(kind, settings, special),
+        {},
+    )
     described = {"task": dataclasses.asdict(task), "limits": dataclasses.asdict(limits)}
     fields = {"labels": labels, "labelled": described, "results": {"metrics": metrics}}
     return ReadHead(kind, options, head, fields)
 
 
-def _labels(config: ForeignConfig, count: int) -> tuple[str, ...]:
-    """The names of the classes; LABEL_0, LABEL_1 and so on where the configuration has none."""
-    names = config.get("id2label") or {}
-    found = tuple(str(names.get(str(number), "")) for number in range(count))
-    return found if all(found) and len({*found}) == count else default_labels(count)
+def _limits_of(kind: type, settings: Mapping[str, Any], special: bool) -> Limits:
+    """The limits of a model that was trained elsewhere."""
+    longest = _LONGEST_SPANS if kind is EncoderSpanReader else _LONGEST
+    longest = min(settings.get("max_length", longest), longest)
+    spans = SpanLimits(max_question=min(SpanLimits.max_question, longest // 2))
+    return Limits(longest, spans, causal=kind is CausalClassifier, special=special)
 
 
 def default_labels(count: int) -> tuple[str, ...]:

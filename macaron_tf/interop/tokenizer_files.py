@@ -111,14 +111,12 @@ def merged_files(
     ids: np.ndarray,
     max_length: int | None,
     segments: bool = False,
-    processor: Mapping[str, Any] | None = None,
 ) -> dict[str, bytes]:
     """The files of byte-level pairs, `vocab.json` and `merges.txt` among them.
 
     Args:
         names: the piece's name for each of our ids.
         special: names of special pieces by field.
-        processor: a post-processor for `tokenizer.json`; None = that of `template`.
     """
     numbers = {name: int(n) for name, n in zip(names, ids, strict=True) if n >= 0}
     # The steps of `BytePairVocabulary.normalized`.
@@ -142,8 +140,6 @@ def merged_files(
             "merges": [merge.split(" ") for merge in vocabulary.merges],
         },
     }
-    if processor:
-        parts["post_processor"] = processor
     options = {"tokenizer_class": "PreTrainedTokenizerFast", "add_prefix_space": prefix}
     own = {name: numbers[name] for name in special.values()}
     merges = "".join(f"{merge}\n" for merge in vocabulary.merges)
@@ -172,13 +168,11 @@ def unigram_files(
     ids: np.ndarray,
     max_length: int | None,
     segments: bool = False,
-    processor: Mapping[str, Any] | None = None,
 ) -> dict[str, bytes]:
     """The files of a SentencePiece model, of unigrams or byte pairs.
 
     Args:
         special: names of special pieces by field, in the order of our ids.
-        processor: see `merged_files`.
 
     Raises:
         UserError: the vocabulary uses Moses's rules, or some of their ids have no piece.
@@ -223,8 +217,6 @@ def unigram_files(
         "decoder": {**spaces, "split": True},
         "model": rule,
     }
-    if processor:
-        parts["post_processor"] = processor
     options = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "do_lower_case": vocabulary.normalization.lower_case,
@@ -339,8 +331,7 @@ def assembled(
     """`tokenizer.json` and `tokenizer_config.json`.
 
     Args:
-        parts: fields of `tokenizer.json`: normalizer, pre-tokenizer, decoder and model, and a
-            post-processor to replace that of `template`, if any.
+        parts: fields of `tokenizer.json`: normalizer, pre-tokenizer, decoder and model.
         options: further fields of the configuration.
         special: names of special pieces by field.
         numbers: ids of special pieces by name.

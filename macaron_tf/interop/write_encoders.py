@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 from macaron_tf.interop.arrays import UNUSED_TOKEN_BIAS, Raw, Table, TaskHead, json_bytes
-from macaron_tf.interop.encoders import FAMILIES, EncoderFamily
+from macaron_tf.interop.encoder_families import FAMILIES, EncoderFamily
 from macaron_tf.interop.task_heads import (
     HEAD_ACTIVATIONS,
     head_fields,

@@ -20,6 +20,7 @@ from macaron_tf.pretrained import Pretrained
 from macaron_tf.tasks import Limits, SpanLimits, labelled
 from macaron_tf.text import WordPieceVocabulary
 from macaron_tf.text.byte_pairs import BytePairVocabulary, byte_alphabet
+from tests.harness import refuses
 from tests.interop.test_hugging_face_out_decoders import language_model
 from tests.interop.toys import noise
 
@@ -167,3 +168,35 @@ def test_the_lines_of_a_model_card_run(family, task, tmp_path):
     exec(code.replace("DIR", str(tmp_path / "out")), names)
     assert names["inputs"]["input_ids"].shape[-1] > 1
     assert not family or names["outputs"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"id2label": ["x"]}, "config.json is damaged.*restore its architectures and id2label"),
+        ({"architectures": 3}, "config.json is damaged"),
+        ({"classifier_dropout": "much"}, "classifier_dropout='much': it must be a number"),
+        ({"macaron_tf": {"task": {}}}, "is damaged.*restore its macaron_tf, or take that out"),
+    ],
+)
+def test_a_damaged_head_is_one_sentence(changes, sentence, tmp_path):
+    trained("bert", "classes").save_pretrained(tmp_path / "out", format=FORMAT)
+    fields = json.loads((tmp_path / "out/config.json").read_text())
+    (tmp_path / "out/config.json").write_text(json.dumps(fields | changes))
+    refuses(sentence, macaron_tf.load, f"hugging-face:{tmp_path / 'out'}")
+
+
+def test_a_record_of_another_head_does_not_count(tmp_path):
+    """As after a training in transformers, which keeps unknown fields."""
+    trained("bert", "classes").save_pretrained(tmp_path / "out", format=FORMAT)
+    fields = json.loads((tmp_path / "out/config.json").read_text())
+    fields["macaron_tf"]["task"]["labels"] = ["p", "q"]
+    fields["id2label"]["2"] = "other"
+    (tmp_path / "out/config.json").write_text(json.dumps(fields))
+    read = macaron_tf.load(f"hugging-face:{tmp_path / 'out'}")
+    assert read.labels == ("x", "y", "other") and read.task.texts == ("text",)
+    (tmp_path / "out/config.json").write_text(
+        json.dumps({**fields, "macaron_tf": None, "finetuning_task": "mnli"})
+    )
+    read = macaron_tf.load(f"hugging-face:{tmp_path / 'out'}")
+    assert read.task.texts == ("first", "second") and read.task.task.labels[2] == "other"
