@@ -64,8 +64,8 @@ def seeded():
     keras.utils.set_random_seed(1)
 
 
-# Rooms that train, export or start processes: their tests are thorough unless marked quick.
-THOROUGH = ("distribution", "engines", "experiments", "export")
+# Rooms of commands, exports, processes, other libraries: tests are thorough unless marked quick.
+THOROUGH = ("distribution", "engines", "experiments", "export", "interop")
 # Rooms that come first, so that the workers of xdist end together.
 LONG = (*THOROUGH, "training")
 

@@ -20,7 +20,6 @@ from tests.harness import ids, numpy_of
 ROWS = ids(8, 6)
 ROWS[:, 4:] = 0  # padding
 LABELS = np.arange(8) % 2
-BLOCKS = ["macaron", "swish_rnn"]
 
 
 def tiny(**changes) -> models.EncoderConfig:
@@ -123,7 +122,10 @@ def test_an_export_takes_ids_alone_or_in_a_dict_as_the_model_did(tmp_path):
         np.testing.assert_allclose(answers, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("implementation", NAMES)
+@pytest.mark.parametrize(
+    "implementation",
+    [pytest.param(name, marks=[pytest.mark.thorough] * (name == "xla")) for name in NAMES],
+)
 @pytest.mark.parametrize(
     "make",
     [
@@ -220,8 +222,15 @@ def test_a_translator_needs_source_and_target():
     np.testing.assert_array_equal(model(names), model({"source": ROWS, "target": ROWS}))
 
 
-@pytest.mark.parametrize("block", BLOCKS)
-@pytest.mark.parametrize("options", [{"jit_compile": True}, {"steps_per_execution": 2}])
+# Blocks differ in what XLA compiles, and not in how often Keras calls them.
+@pytest.mark.parametrize(
+    ("block", "options"),
+    [
+        ("macaron", {"steps_per_execution": 2}),
+        ("swish_rnn", {"jit_compile": True}),
+        pytest.param("macaron", {"jit_compile": True}, marks=pytest.mark.thorough),
+    ],
+)
 def test_keras_s_own_fit(block, options):
     model = compiled(classifier(block=block), **options)
     history = model.fit(ROWS, LABELS, batch_size=4, epochs=10, verbose=0).history

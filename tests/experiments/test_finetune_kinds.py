@@ -115,8 +115,8 @@ def test_rows_that_end_with_cls_are_read_too(folder, tmp_path, answered, refused
     vocabulary.save(tmp_path / "vocabulary")
     runs = {task: tmp_path / task for task in READING}
     for task, run in runs.items():
-        steps = {"training__max_steps": 2, "training__validate_every": 2}
-        flags = toy_flags(folder, task, model="xlnet_tiny", model__summary="last", **steps)
+        short = {"training__max_steps": 2, "training__validate_every": 2, "model__num_layers": 1}
+        flags = toy_flags(folder, task, model="xlnet_tiny", model__summary="last", **short)
         flags = [*without(flags, "--vocabulary"), "--vocabulary", str(tmp_path / "vocabulary")]
         if task == "squad2":
             first = ["train", task, str(run), *without(flags, "model.summary")]

@@ -18,6 +18,7 @@ from tests.harness import numpy_of, refuses, softmax
 from tests.interop import toys
 
 pytest.importorskip("safetensors")
+pytestmark = pytest.mark.quick
 
 OUTPUT = "cls.predictions.decoder.weight"
 IDS = np.array([[2, 5, 7, 3, 6, 3], [2, 9, 3, 0, 0, 0]], "int32")
