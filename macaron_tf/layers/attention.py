@@ -97,12 +97,11 @@ def _by_groups(product, left, right):
     heads, kept = left.shape[-3], right.shape[-3]
     if heads == kept:
         return product(left, right)
-    outer, (length, width) = ops.shape(left)[1:-3], ops.shape(left)[-2:]
+    *outer, _, length, width = ops.shape(left)
     # (..., H, L, n) -> (..., K, H/K L, n)
-    left = ops.reshape(left, (-1, *outer, kept, heads // kept * length, width))
-    y = product(left, right)
+    y = product(ops.reshape(left, (*outer, kept, heads // kept * length, width)), right)
     # (..., K, H/K L, m) -> (..., H, L, m)
-    return ops.reshape(y, (-1, *outer, heads, length, ops.shape(y)[-1]))
+    return ops.reshape(y, (*outer, heads, length, ops.shape(y)[-1]))
 
 
 class MultiHeadAttention(Mixer):

@@ -77,6 +77,7 @@ class GatedMLPBlock(Block):
         return GatedMLP(
             causal=self.causal,
             tiny_attention_dim=config.tiny_attention_dim if self.tiny_attention else None,
+            rotary_base=config.rotary_base if config.positions == "rotary" else None,
             **config.options("feed_forward_dim", "max_length", "toeplitz", "activation"),
             **config.options("epsilon", "affine", "activation_dropout", "attention_dropout"),
             kernel_initializer=self.kernel_initializer.clone(),

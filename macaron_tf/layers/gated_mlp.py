@@ -9,6 +9,7 @@ from macaron_tf.layers.dense import activation as activation_named
 from macaron_tf.layers.mixer import Context, Mixer
 from macaron_tf.layers.norms import Dropout, normalization
 from macaron_tf.layers.recording import Recording
+from macaron_tf.layers.rotary import RotaryAttention
 
 
 class SpatialGating(Recording, keras.layers.Layer):
@@ -105,6 +106,7 @@ class GatedMLP(Mixer):
         feed_forward_dim: F, which U makes of D; V has F/2 rows.
         max_length, causal, toeplitz, epsilon, affine: see `SpatialGating`.
         tiny_attention_dim: width of the head, 64 or 128 in the paper; None for no attention.
+        rotary_base: of rotary positions in that head; None = none.
         activation: of the inner channels, the paper's is `"gelu"`.
         kernel_initializer: of all matrices but the one between positions.
 
@@ -121,6 +123,7 @@ class GatedMLP(Mixer):
         causal: bool = False,
         toeplitz: bool = False,
         tiny_attention_dim: int | None = None,
+        rotary_base: float | None = None,
         activation="gelu",
         activation_dropout: float = 0.0,
         attention_dropout: float = 0.0,
@@ -136,7 +139,8 @@ class GatedMLP(Mixer):
     @property
     def reads(self) -> tuple[str, ...]:
         tiny = ("tiny_attention_dim", "attention_dropout") if self.tiny_attention_dim else ()
-        return ("activation", "activation_dropout", "toeplitz", *tiny)
+        rotary = ("positions", "rotary_base") if tiny and self.rotary_base else ()
+        return ("activation", "activation_dropout", "toeplitz", *tiny, *rotary)
 
     def build(self, input_shape):
         *outer_shape, hidden_dim = input_shape
@@ -155,10 +159,12 @@ class GatedMLP(Mixer):
         )
         self.tiny_attention = None
         if self.tiny_attention_dim is not None:
+            rotary = {"rotary_base": self.rotary_base} if self.rotary_base else {}
             self.tiny_attention = self.part(
-                MultiHeadAttention,
+                RotaryAttention if rotary else MultiHeadAttention,
                 input_shape,
                 1,
+                **rotary,
                 head_dim=self.tiny_attention_dim,
                 output_dim=self.feed_forward_dim // 2,
                 dropout=self.attention_dropout,
@@ -172,7 +178,8 @@ class GatedMLP(Mixer):
     def mix(self, x, context: Context, state=None):
         mask, training, addition = context.mask, context.training, None
         if self.tiny_attention:
-            addition = self.tiny_attention(x, mask=mask, training=training)  # (B, L, F/2)
+            own = Context(mask=mask, positions=context.positions, training=training)
+            addition, _ = self.tiny_attention.mix(x, own)  # (B, L, F/2)
         z = self.drop(self.inner(x, training=training), training=training)  # (B, L, F)
         y = self.gating(z, mask=mask, addition=addition, training=training)  # (B, L, F/2)
         return self.outer(y, training=training), None  # (B, L, D)

@@ -101,6 +101,14 @@ def test_continuations_are_the_graphs(gpt, lengths, new):
     assert_equal(continued(decoders["fp32"], lengths, new), continued(network, lengths, new))
 
 
+def test_rotary_positions_and_shared_keys_are_the_graphs():
+    options = dict(positions="rotary", num_kv_heads=1, norm_type="rms", use_bias=False, tied=False)
+    network = language_model(gated=True, **options)
+    decoder = converted_decoder(network, "fp32")
+    for asked in (([1], 5), ([70, 3], 9)):
+        assert_equal(continued(decoder, *asked), continued(network, *asked))
+
+
 def test_samples_are_the_graphs(gpt):
     network, decoders = gpt
     asked = ([2, 5], 12, 1.0, 3)

@@ -1,0 +1,109 @@
+"""Llama's parts beside what reads weights: Adafactor, int8, LoRA, SavedModels; in other systems."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from macaron_tf.layers import MultiHeadAttention, RotaryAttention
+from macaron_tf.layers.packing import packing_scope
+from macaron_tf.models import Encoder, EncoderDecoder, LanguageModel, catalog
+from macaron_tf.training.optimizer import Adafactor
+from macaron_tf.variables import spec_of
+from tests.harness import built, ids, normal, numpy_of, rejects
+
+V = 40
+SIZES = {"vocab_size": V, "hidden_dim": 16, "feed_forward_dim": 24, "num_heads": 4}
+ROTARY = {**SIZES, "positions": "rotary", "num_kv_heads": 2, "dropout": 0.0}
+
+
+def llama(**options) -> LanguageModel:
+    config = catalog.config("llama_tiny", **SIZES, num_layers=2, tied=False, **options)
+    return built(LanguageModel, config, noise=0.2)
+
+
+def answers(model, length: int = 7) -> np.ndarray:
+    return numpy_of(model({"token_ids": ids(2, length, vocab_size=V)}))
+
+
+def test_queries_and_keys_are_parts_of_their_own():
+    model = llama()
+    specs = {w.path.partition("block_0/")[2]: spec_of(w) for w in model.weights}
+    found = {n.split("/")[-2]: (s.axes, s.parts) for n, s in specs.items() if "attention/" in n}
+    joined = ("embed", "heads")
+    assert found == {
+        "query": (joined, 1),
+        "key_value": (joined, 2),
+        "output": (joined[::-1], 1),
+    }
+    attention = model.encoder.stack.blocks[0].mixers("tokens")[0]
+    kernel = attention.key_value.kernel
+    gradient = normal(*kernel.shape) * np.repeat([1.0, 100.0], kernel.shape[1] // 2)
+    # Keys and values each step as a matrix alone does.
+    halves = [keras.Variable(half) for half in np.split(numpy_of(kernel), 2, axis=1)]
+    for variables, gradients in (([kernel], [gradient]), (halves, np.split(gradient, 2, axis=1))):
+        optimizer = Adafactor(learning_rate=0.1)
+        optimizer.build(variables)
+        optimizer.apply_gradients(zip(map(tf.constant, gradients), variables, strict=True))
+    alone = np.concatenate([numpy_of(half) for half in halves], axis=1)
+    np.testing.assert_allclose(numpy_of(kernel), alone, atol=1e-6)
+
+
+def test_exports_and_int8_answer_alike(tmp_path):
+    model = llama()
+    expected = answers(model)
+    model.export(tmp_path / "served", verbose=False)
+    served = tf.saved_model.load(tmp_path / "served")
+    found = served.serve({"token_ids": ids(2, 7, vocab_size=V)})
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    attention = model.encoder.stack.blocks[0].mixers("tokens")[0]
+    attention.query.enable_lora(2)
+    np.testing.assert_allclose(answers(model), expected, atol=1e-6)  # it starts at 0
+    model = llama()
+    model.quantize("int8")
+    rounded = answers(model)
+    assert 0 < np.abs(rounded - expected).max() / np.std(expected) < 0.2
+    context, cache = model.init_decode(2, 1, 7)
+    for t, tokens in enumerate(ids(2, 7, vocab_size=V).T):
+        logits, cache = model.decode_step(tokens[:, None], t, context, cache)
+        np.testing.assert_allclose(numpy_of(logits)[:, 0], rounded[:, t], atol=1e-4)
+
+
+@pytest.mark.parametrize("block", ["macaron", "swish_rnn", "amlp"])
+def test_any_attention_turns(block):
+    """A shift of all positions changes nothing, their order does; packed rows are as padded."""
+    options = {**ROTARY, "num_kv_heads": None if block == "amlp" else 2, "num_layers": 2}
+    plain = dict(block=block, num_segments=0, toeplitz=True, max_length=16, activation="gelu")
+    model = built(Encoder, catalog.config("bert_tiny", **options, **plain), noise=0.2)
+    given = ids(2, 7, vocab_size=V)
+    given[1, 5:] = 0
+    expected = numpy_of(model({"token_ids": given}))
+    places = np.tile(np.arange(7), (2, 1))
+    moved = numpy_of(model({"token_ids": given, "position_ids": places + 30}))
+    np.testing.assert_allclose(moved, expected, atol=2e-5)
+    turned = numpy_of(model({"token_ids": given, "position_ids": places * 3}))
+    assert np.abs(turned - expected).max() > 1e-3
+    with packing_scope():
+        packed = numpy_of(model({"token_ids": given}))
+    real = given != 0
+    np.testing.assert_allclose(packed[real], expected[real], atol=2e-5)
+
+
+def test_attention_to_a_source_is_not_turned():
+    sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1}
+    model = built(EncoderDecoder, catalog.config("transformer_tiny", **ROTARY, **sizes))
+    [encoder], [decoder] = model.encoder.blocks, model.decoder.blocks
+    turning = [type(one) for one in (*encoder.mixers("tokens"), *decoder.mixers("tokens"))]
+    assert turning == [RotaryAttention] * 2
+    assert [type(one) for one in decoder.mixers("memory")] == [MultiHeadAttention]
+
+
+def test_other_kinds_of_positions_exclude_rotary_ones():
+    build = catalog.build
+    rejects("rotary' and relative_bias exclude", catalog.config, "t5_tiny", positions="rotary")
+    for name, option, reader in (
+        ("t5_tiny", {"rotary_base": 100.0}, "positions=rotary reads it"),
+        ("transformer_xl_tiny", {"num_kv_heads": 2}, "attention, of block=transformer, macaron"),
+        ("gmlp_tiny", {"positions": "rotary"}, "attention, of block=transformer, macaron"),
+    ):
+        rejects(f"{next(iter(option))} has no effect here: {reader}", build, name, **option)
