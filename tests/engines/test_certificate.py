@@ -19,7 +19,9 @@ from tests.engines.test_graph import BYTES, WORDS, loaded
 from tests.harness import refuses
 
 MODELS = {
-    "classes": lambda: loaded(EncoderClassifier, "bert_tiny", WORDS, 2, labels=("no", "yes")),
+    "classes": lambda: loaded(
+        EncoderClassifier, "bert_tiny", WORDS, 2, labels=("no", "yes"), max_length=16
+    ),
     "fills": lambda: loaded(PretrainingEncoder, "bert_tiny", WORDS, has_masked_language=True),
     "writes": lambda: loaded(LanguageModel, "gpt2_tiny", BYTES),
 }

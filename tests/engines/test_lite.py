@@ -9,7 +9,8 @@ import pytest
 import tensorflow as tf
 
 from export.server.servable import Servable
-from macaron_tf.engines.lite import NETWORK, RECORD, LiteNetwork
+from macaron_tf.engines import lite_writer
+from macaron_tf.engines.lite import NETWORK, RECORD, LiteModel, LiteNetwork
 from macaron_tf.engines.lite_writer import write_lite
 from macaron_tf.engines.networks import TaskNetwork
 from macaron_tf.models import (
@@ -41,12 +42,12 @@ SYSTEMS = ("macaron_bert", "swish_rnn", "amlp", "xlnet", "gpt")
 OTHERS = ("bert", "bert_rab", "gmlp", "albert", "electra", "roberta", "span_bert", "gpt2", "xlm")
 
 
-def made(kind, name: str, *arguments, vocabulary=WORDS, **usage) -> Pretrained:
+SMALL = dict(hidden_dim=32, feed_forward_dim=48, num_heads=2, num_layers=2, initializer_range=0.5)
+
+
+def made(kind, name, *arguments, vocabulary=WORDS, changes=SMALL, **usage) -> Pretrained:
     """A small model whose answers differ from text to text."""
-    changes = dict(hidden_dim=32, feed_forward_dim=48, num_heads=2, num_layers=2)
-    config = catalog.config(
-        name, vocab_size=vocabulary.size, initializer_range=0.5, max_length=LENGTH, **changes
-    )
+    config = catalog.config(name, vocab_size=vocabulary.size, max_length=LENGTH, **changes)
     network = kind(config, *arguments)
     network.build()
     usage.setdefault("max_length", LENGTH)
@@ -81,6 +82,22 @@ def with_head(kind: str) -> tuple[Pretrained, list]:
     return Pretrained(network, vocabulary=words, name="elmo"), ["a b", "c d e f a b"]
 
 
+def by_lite(model: Pretrained, texts: list, kind: str = "fp32") -> list:
+    """The answers of LiteRT, which is seen to give each."""
+    model = model.with_lite(kind)
+    small = model._graph()._small
+    given = []
+
+    def answer(inputs: dict) -> dict | None:
+        given.append(LiteModel.answer(small, inputs))
+        return given[-1]
+
+    small.answer = answer
+    answers = [model.predict(text) for text in texts]
+    assert len(given) == len(texts) and None not in given
+    return answers
+
+
 def alike(found: list, expected: list, tolerance: float) -> None:
     """Checks that answers of `predict` are equal, their numbers within a tolerance."""
     for one, other in zip(*map(tf.nest.flatten, (found, expected)), strict=True):
@@ -99,13 +116,22 @@ def test_every_system_answers_as_its_graph(system):
     model = made(kind, name, 2, labels=("no", "yes"))
     expected = model.predict(TEXTS)
     assert len({answer["probabilities"][0] for answer in expected}) > 3
-    alike(model.with_lite().predict(TEXTS), expected, 1e-5)
+    alike(by_lite(model, TEXTS), expected, 1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "tolerance"), [("fp32", 1e-5), ("int8", 0.02)])
+def test_the_base_size_s_width_converts(kind, tolerance):
+    wide = dict(hidden_dim=768, feed_forward_dim=3072, num_heads=12, num_layers=1)
+    model = made(EncoderClassifier, "bert_tiny", 2, labels=("no", "yes"), changes=wide)
+    alike(by_lite(model, TEXTS, kind), model.predict(TEXTS), tolerance)
 
 
 @pytest.mark.parametrize("kind", ["choice", "spans", "tags", "vectors", "filling", "words"])
-def test_every_head_answers_as_its_graph(kind):
+def test_every_head_answers_as_its_graph(kind, monkeypatch):
+    monkeypatch.setattr(lite_writer, "LENGTHS", (8, 16))  # some have no limit of their own
     model, texts = with_head(kind)
-    alike(model.with_lite().predict(texts), model.predict(texts), 1e-5)
+    alike(by_lite(model, texts), model.predict(texts), 1e-5)
 
 
 @pytest.fixture(scope="module")
