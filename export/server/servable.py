@@ -98,12 +98,13 @@ class Servable:
             self._signatures[DEFAULT_SIGNATURE].waits = False
 
     def _opened_lite(self) -> LiteModel | None:
-        """The engine of small requests, where the version has one that can be opened here."""
+        """The engine of small requests, where the version has one that is faster and opens here."""
         folder = pathlib.Path(self.path, "assets.extra")
         if not (folder / NETWORK).is_file():
             return None
         try:
-            return LiteModel(LiteNetwork(folder), self._model)
+            network = LiteNetwork(folder)
+            return LiteModel(network, self._model) if network.most_rows else None
         except UserError as error:
             _LOG.warning("small requests go through the graph: %s", error)
             return None
