@@ -490,7 +490,7 @@ class EncodedExamples:
 
     needs_labels: ClassVar[bool] = True
 
-    rows: TokenRows
+    rows: TokenRows | JoinedRows
     boundaries: np.ndarray | None
     labels: np.ndarray | TokenRows | None
     max_length: int

@@ -48,6 +48,11 @@ class TokenRows:
     def lengths(self) -> np.ndarray:
         return np.diff(self.offsets)
 
+    @property
+    def is_mapped(self) -> bool:
+        """Whether the ids are a file's, mapped into memory."""
+        return isinstance(self.ids.base, mmap.mmap)
+
     def taken(self, rows: np.ndarray) -> "TokenRows":
         lengths = self.lengths[rows]
         offsets = _offsets(lengths)
@@ -127,7 +132,7 @@ def _unmap(rows: TokenRows) -> None:
 
     A page of 4 KB that is read maps the 15 around it, so that batches would map all of a corpus.
     """
-    if isinstance(rows.ids.base, mmap.mmap):
+    if rows.is_mapped:
         rows.ids.base.madvise(mmap.MADV_DONTNEED)
 
 

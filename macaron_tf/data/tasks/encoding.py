@@ -10,11 +10,12 @@ import tensorflow as tf
 
 from macaron_tf.data.batches import EncodedExamples, in_parts
 from macaron_tf.data.tasks.examples import Examples
+from macaron_tf.data.tasks.stored import GrowingRows
 from macaron_tf.errors import UserError
 from macaron_tf.io.progress import track
 from macaron_tf.special_ids import CLS_SEGMENT, PAD
 from macaron_tf.text.base import PieceVocabulary
-from macaron_tf.text.token_rows import TokenRows
+from macaron_tf.text.token_rows import JoinedRows, TokenRows
 
 _CHUNK = 1024  # examples tokenized at once: at 512 ids a row, 2 MB of ids
 
@@ -193,17 +194,17 @@ def encode_parts(
             that belong to them.
 
     Returns:
-        All rows without their padding, and the arrays of each part.
+        All rows without their padding, mapped from the disk where they are many, and the arrays of
+        each part.
     """
     _check_any(total)
-    parts, arrays = [], []
+    rows, arrays = GrowingRows(vocabulary_size), []
     sized = ((part.stop - part.start, part) for part in in_parts(total, _CHUNK))
     for part in track(sized, total, "tokenizing", "examples"):
         token_ids, *others = encode(part)
-        parts.append(np.asarray(token_ids))
+        rows.add(np.asarray(token_ids))
         arrays.append(others)
-    ids, lengths = [part[part != 0] for part in parts], [(part != 0).sum(axis=1) for part in parts]
-    return TokenRows.of_lengths(ids, lengths, vocabulary_size), arrays
+    return rows.rows(), arrays
 
 
 def _check_any(total: int) -> None:
@@ -228,11 +229,12 @@ def encode_examples(
     """
     contexts, *choices = examples.texts
     count = len(choices) or 1
-    first, asked = (
-        texts and [text for text in texts for _ in range(count)]
-        for texts in (contexts, examples.questions)
-    )
-    second = [text for texts in zip(*choices, strict=True) for text in texts] if choices else None
+    first, asked, second = contexts, examples.questions, choices[0] if choices else None
+    if count > 1:
+        first, asked = (
+            texts and [text for text in texts for _ in range(count)] for texts in (first, asked)
+        )
+        second = [text for texts in zip(*choices, strict=True) for text in texts]
 
     def encode(part: slice) -> tuple:
         if count > 1:
@@ -246,7 +248,7 @@ def encode_examples(
 
     rows, boundaries = encode_parts(len(first), encode, vocabulary.size)
     return EncodedExamples(
-        rows,
+        JoinedRows([rows]) if rows.is_mapped else rows,
         np.concatenate([boundary for (boundary,) in boundaries]),
         examples.labels,
         max_length,

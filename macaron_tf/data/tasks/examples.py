@@ -1,5 +1,6 @@
 """Examples of tasks on one text or more: from TensorFlow Datasets, or from tables."""
 
+import array
 import contextlib
 import dataclasses
 import math
@@ -13,6 +14,7 @@ import numpy as np
 from macaron_tf.data.sources.names import RECORD_TABLES, parse_source
 from macaron_tf.data.sources.tfds import Tfds, decoded, read_columns
 from macaron_tf.data.tasks.definitions import Task, get_task
+from macaron_tf.data.tasks.stored import Texts
 from macaron_tf.data.tasks.tables import TABLES, Table, parse_task_source
 from macaron_tf.errors import UserError
 from macaron_tf.io.files import lines_of
@@ -43,8 +45,9 @@ class Examples:
     """A split of N examples of one text or more, in the source's order.
 
     Attributes:
-        texts: lists of N texts: one or two; contexts and then each choice; or anchors, positives
-            and negatives of triplets. A choice that is "" is not there: examples may have fewer.
+        texts: lists of N texts, or `Texts` on the disk: one or two; contexts and then each choice;
+            or anchors, positives and negatives of triplets. A choice that is "" is not there:
+            examples may have fewer.
         labels: (N,) int32 classes or right choices, or float32 scores (float64 of the user's own,
             which may be of any range); None where the answers are kept secret, or the order of a
             triplet says all.
@@ -54,7 +57,7 @@ class Examples:
         questions: N questions to the contexts, of choices that answer one.
     """
 
-    texts: tuple[list[str], ...]
+    texts: tuple[Sequence[str], ...]
     labels: np.ndarray | None
     indices: np.ndarray | None = None
     groups: np.ndarray | None = None
@@ -74,7 +77,10 @@ class Examples:
 
     def take(self, rows: np.ndarray) -> "Examples":
         """The examples of these numbers."""
-        texts = tuple([column[row] for row in rows] for column in self.texts)
+        texts = tuple(
+            column.taken(rows) if isinstance(column, Texts) else [column[row] for row in rows]
+            for column in self.texts
+        )
         arrays = (self.labels, self.indices, self.groups)
         found = (None if array is None else array[rows] for array in arrays)
         return Examples(texts, *found, self.questions and [self.questions[row] for row in rows])
@@ -118,11 +124,17 @@ def read_examples(
         fields, *others = _of_table(task, Table(parsed, split, tfds))
     second = [(field,) for field in task.second] if task.kind == "choice" else [task.second]
     first, questions, *second = (
-        [" ".join(texts) for texts in zip(*map(fields.get, names), strict=True)]
-        for names in (task.first, task.question, *second)
+        _joined([*map(fields.get, names)]) for names in (task.first, task.question, *second)
     )
     texts = (first, *filter(None, second))
     return Examples(texts, *others, questions=questions or None)
+
+
+def _joined(columns: Sequence[Sequence[str]]) -> Sequence[str]:
+    """The texts of each example in one, spaces between."""
+    if len(columns) == 1:
+        return columns[0]
+    return Texts.of(map(" ".join, zip(*columns, strict=True)))
 
 
 # The texts of each field, and the labels, indices and groups of `Examples`.
@@ -231,36 +243,49 @@ def _of_table(task: Task, table: Table) -> _Columns:
     must = not may_be_unlabelled(table.split)
     labelled = must or task.label in table.header
     may_be_empty = (task.label, *(task.second if choices else ()))
-    found = table.rows((*fields, task.label) if labelled else fields, may_be_empty)
-    places, rows = zip(*found, strict=True)
-    whole = [any(cell[:1] == '"' == cell[1:][-1:] for cell in row) for row in rows]
-    if table.keeps_quotes and any(whole):
+    columns, labels = [Texts() for _ in fields], array.array("d")
+    quoted, first_quoted, unlabelled = 0, "", ""
+    for where, row in table.rows((*fields, task.label) if labelled else fields, may_be_empty):
+        for column, text in zip(columns, row, strict=False):
+            column.append(text)
+        if table.keeps_quotes and any(cell[:1] == '"' == cell[1:][-1:] for cell in row):
+            quoted, first_quoted = quoted + 1, first_quoted or where
+        answer = None
+        if labelled and (must or row[-1].strip()):
+            answer = _parse_label(task, row[-1].strip(), where)
+            labels.append(answer)
+        else:
+            unlabelled = unlabelled or where
+        if choices:
+            _check_choices(task, row[: len(fields)][-len(task.second) :], answer, where)
+    if quoted:
         print(
-            f"warning: {places[whole.index(True)]}: quotes around a text are kept, in "
-            f"{sum(whole):,} lines; a table whose name ends in .csv is read without them",
+            f"warning: {first_quoted}: quotes around a text are kept, in {quoted:,} lines; a table "
+            "whose name ends in .csv is read without them",
             file=sys.stderr,
         )
-    if labelled := labelled and (must or any(row[-1].strip() for row in rows)):
-        answers = zip(places, rows, strict=True)
-        labels = [_parse_label(task, row[-1].strip(), where) for where, row in answers]
-    if choices:
-        for number, (where, row) in enumerate(zip(places, rows, strict=True)):
-            there = [bool(choice.strip()) for choice in row[: len(fields)][-len(task.second) :]]
-            missing = "" if sum(there) > 1 else "two choices"
-            if labelled and not missing and not there[labels[number]]:
-                missing = f"the right choice {task.labels[labels[number]]!r}"
-            if missing:
-                names = ", ".join(task.second)
-                raise UserError(f"{where}: {missing} must not be empty; fill in {names}")
-    texts = {field: [row[i] for row in rows] for i, field in enumerate(fields)}
-    groups = None
+    if labels and unlabelled:
+        _parse_label(task, "", unlabelled)  # raises
+    texts = {field: column.settled() for field, column in zip(fields, columns, strict=True)}
+    count, groups = len(columns[0]), None
     if task.grouped:  # equal texts are the same paragraph, or the same question to it
         paragraphs, questions = texts[task.first[0]], texts[task.second[0]]
         pairs = list(zip(paragraphs, questions, strict=True))
         groups = np.stack([_numbers(paragraphs), _numbers(pairs)], axis=1)
     scores = np.float64 if task.own else np.float32
-    labels = np.array(labels, scores if task.regression else np.int32) if labelled else None
-    return texts, labels, np.arange(len(rows), dtype=np.int64), groups
+    labels = np.array(labels, scores if task.regression else np.int32) if labels else None
+    return texts, labels, np.arange(count, dtype=np.int64), groups
+
+
+def _check_choices(task: Task, choices: Sequence[str], answer: int | None, where: str) -> None:
+    """Refuses an example of less than two choices, or without the right one."""
+    there = [bool(choice.strip()) for choice in choices]
+    missing = "" if sum(there) > 1 else "two choices"
+    if answer is not None and not missing and not there[answer]:
+        missing = f"the right choice {task.labels[answer]!r}"
+    if missing:
+        names = ", ".join(task.second)
+        raise UserError(f"{where}: {missing} must not be empty; fill in {names}")
 
 
 def _numbers(items: Sequence) -> list[int]:

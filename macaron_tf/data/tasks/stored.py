@@ -1,0 +1,123 @@
+"""Texts and ids of many examples: in memory while they are few, else in files without a name.
+
+A fine-tuning set may be larger than the memory. What grows with it there is a few numbers an
+example: where its text and its row lie, and its label.
+"""
+
+import array
+import mmap
+import os
+import tempfile
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from macaron_tf.io import paths as storage
+from macaron_tf.io.files import cache_directory
+from macaron_tf.text.token_rows import TokenRows
+
+_KEPT = 1 << 24  # bytes in memory before they go to the disk
+
+
+class _Pool:
+    """Bytes, written one after another; the system removes the file with its last user."""
+
+    def __init__(self):
+        self._kept, self.written, self._file = bytearray(), 0, None
+
+    @property
+    def size(self) -> int:
+        return self.written + len(self._kept)
+
+    def add(self, data: bytes) -> None:
+        self._kept += data
+        if len(self._kept) >= _KEPT:
+            self.flush()
+
+    def flush(self) -> None:
+        folder = cache_directory()
+        mend = "make room, or set MACARON_TF_CACHE to a folder on another disk"
+        with storage.clear_errors(f"cannot write into {folder}", mend):
+            if self._file is None:
+                folder.mkdir(parents=True, exist_ok=True)
+                self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+            self._file.write(self._kept)
+            self._file.flush()
+        self.written, self._kept = self.size, bytearray()
+
+    def read(self, start: int, end: int) -> bytes:
+        """Bytes that were added at once."""
+        if start >= self.written:
+            return bytes(self._kept[start - self.written : end - self.written])
+        return os.pread(self._file.fileno(), end - start, start)
+
+    def map(self) -> mmap.mmap:
+        """All bytes, mapped into memory."""
+        self.flush()
+        return mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+class Texts(Sequence):
+    """Texts that are added one by one, or some rows of such."""
+
+    def __init__(self):
+        self._pool, self._ends, self._rows = _Pool(), array.array("q", [0]), None
+
+    @classmethod
+    def of(cls, texts: Iterable[str]) -> "Texts | list[str]":
+        """All of some texts: a list where they are few."""
+        found = cls()
+        for text in texts:
+            found.append(text)
+        return found.settled()
+
+    def append(self, text: str) -> None:
+        self._pool.add(text.encode("utf-8", "surrogatepass"))
+        self._ends.append(self._pool.size)
+
+    def settled(self) -> "Texts | list[str]":
+        """These texts, in a list where they are few."""
+        return self if self._pool.written else list(self)
+
+    def taken(self, rows: np.ndarray) -> "Texts":
+        """The texts of these numbers, which stay where they are."""
+        found = Texts()
+        found._pool, found._ends = self._pool, self._ends
+        found._rows = rows if self._rows is None else self._rows[rows]
+        return found
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1 if self._rows is None else len(self._rows)
+
+    def __getitem__(self, key):
+        if isinstance(key, slice):
+            return [self[row] for row in range(*key.indices(len(self)))]
+        row = range(len(self))[key] if self._rows is None else self._rows[key]
+        text = self._pool.read(self._ends[row], self._ends[row + 1])
+        return text.decode("utf-8", "surrogatepass")
+
+    def tolist(self) -> list[str]:
+        return list(self)
+
+
+class GrowingRows:
+    """Rows of ids that are added part by part."""
+
+    def __init__(self, vocabulary_size: int):
+        self._dtype = np.dtype(np.uint16 if vocabulary_size <= 1 << 16 else np.int32)
+        self._pool, self._lengths = _Pool(), []
+
+    def add(self, ids: np.ndarray) -> None:
+        """Adds rows `(M, L)` without their padding, 0."""
+        self._pool.add(ids[ids != 0].astype(self._dtype).tobytes())
+        self._lengths.append((ids != 0).sum(axis=1))
+
+    def rows(self) -> TokenRows:
+        """All rows; the ids are mapped from the disk where they are many."""
+        offsets = np.zeros(sum(map(len, self._lengths)) + 1, np.int64)
+        np.cumsum(np.concatenate(self._lengths), out=offsets[1:])
+        if self._pool.written:
+            ids = np.ndarray(int(offsets[-1]), self._dtype, self._pool.map())
+        else:
+            ids = np.frombuffer(self._pool.read(0, self._pool.size), self._dtype)
+        return TokenRows(ids, offsets)

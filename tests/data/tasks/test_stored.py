@@ -1,0 +1,62 @@
+"""Examples on the disk are those in memory."""
+
+import json
+
+import numpy as np
+import pytest
+
+from macaron_tf.data.batches import ExampleBatches
+from macaron_tf.data.tasks import stored
+from macaron_tf.data.tasks.definitions import get_task
+from macaron_tf.data.tasks.encoding import encode_examples
+from macaron_tf.data.tasks.examples import read_examples
+from macaron_tf.data.tasks.own_tables import TableSettings
+from macaron_tf.text.token_rows import JoinedRows
+
+
+@pytest.mark.parametrize("second", [False, True])
+def test_examples_on_the_disk_are_those_in_memory(tmp_path, monkeypatch, vocabulary, second):
+    """Texts, a held-out share of them, ids, batches and fingerprints; one text or two."""
+    monkeypatch.setenv("MACARON_TF_CACHE", str(tmp_path / "cache"))
+    rng = np.random.default_rng(0)
+    words = ["ä low", "new", "lower", "wide newer"]
+    rows = [
+        {
+            "text": " ".join(rng.choice(words, rng.integers(1, 9))),
+            **({"text_b": str(rng.choice(words[2:]))} if second else {}),
+            "label": ["a", "b"][n % 2],
+        }
+        for n in range(300)
+    ]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    own, source = get_task("classify", own=True), f"jsonl:{file}"
+    task = TableSettings().filled(own, source).described(own)
+
+    def found():
+        examples = read_examples(task, "train", None, source)
+        some = examples.take(np.arange(299, 3, -2))
+        encoded = [encode_examples(vocabulary, one, 12) for one in (examples, some)]
+        batches = [ExampleBatches(one, 8) for one in encoded]
+        texts = [list(column) for one in (examples, some) for column in one.texts]
+        given = [next(iter(one.dataset(seed=1, start_step=3))) for one in batches]
+        return encoded, texts, given, [one.fingerprint() for one in batches]
+
+    encoded, texts, batches, prints = found()
+    monkeypatch.setattr(stored, "_KEPT", 1 << 9)
+    on_disk, same_texts, same_batches, same_prints = found()
+    assert isinstance(on_disk[0].rows, JoinedRows) and not isinstance(encoded[0].rows, JoinedRows)
+    assert texts == same_texts and prints == same_prints
+    for one, other in zip(batches, same_batches, strict=True):
+        for name, values in one.items():
+            np.testing.assert_array_equal(values, other[name])
+    assert not list((tmp_path / "cache").iterdir())  # the files have no name
+
+
+def test_texts_keep_what_no_encoding_has():
+    texts = stored.Texts()
+    for text in ("a", "", "\ud800", "ü\n"):
+        texts.append(text)
+    assert list(texts) == ["a", "", "\ud800", "ü\n"] == texts.settled()
+    assert texts[-1] == "ü\n" and texts[1:3] == ["", "\ud800"]
+    assert texts.taken(np.array([3, 0])).taken(np.array([1])).tolist() == ["a"]
