@@ -129,7 +129,6 @@ class TrainingSession(keras.callbacks.Callback):
         reporters: Sequence[Reporter],
         workers: Workers,
         interruptions: Interruptions,
-        callbacks: Sequence[keras.callbacks.Callback] = (),
     ):
         super().__init__()
         self.set_model(model)
@@ -139,7 +138,7 @@ class TrainingSession(keras.callbacks.Callback):
         self.reporters = reporters
         self.workers = workers
         self.interruptions = interruptions
-        self.callbacks = callbacks
+        self.callbacks: Sequence[keras.callbacks.Callback] = ()  # others, within `fit`
         self.checkpoints = CheckpointDirectory(run_dir)
         self.state = RunState()
         self.interrupted = False
@@ -411,7 +410,7 @@ def train(
             progress = TrainingBar(config.max_steps, config.max_minutes)
             reporters = [JsonLines(run_dir), TensorBoard(run_dir), progress]
         session = TrainingSession(
-            model, run_dir, vocabulary_hash, validate, reporters, workers, interruptions, callbacks
+            model, run_dir, vocabulary_hash, validate, reporters, workers, interruptions
         )
         session.restore()
         if on_start and workers.chief:
@@ -425,7 +424,7 @@ def train(
             if validate is not None and step and at_end and validated_at != step:
                 session.on_epoch_end()  # the run was left before this round's validation
             if not session.decide()[0]:
-                _fit(session, train_dataset_fn)
+                _fit(session, train_dataset_fn, callbacks)
         workers.totals([0.0])  # a barrier: the chief has written
         if session.interrupted or interruptions.received is not None:
             done = f"step {model.step} is saved in {run_dir}" if model.step else "before any update"
@@ -443,8 +442,9 @@ def train(
         )
 
 
-def _fit(session: TrainingSession, train_dataset_fn) -> None:
+def _fit(session: TrainingSession, train_dataset_fn, callbacks) -> None:
     """The updates that are left, the rest of a begun round first."""
+    session.callbacks = callbacks
     model, config, step = session.model, session.config, session.model.step
     saves = config.save_every_steps or config.max_steps
     model.stops = (config.log_every, config.validate_every, saves, config.max_steps)
@@ -456,7 +456,7 @@ def _fit(session: TrainingSession, train_dataset_fn) -> None:
                 initial_epoch=step // config.validate_every,
                 epochs=-(-config.max_steps // config.validate_every),
                 steps_per_epoch=config.validate_every,
-                callbacks=[_ValidationLogs(session), *session.callbacks, session],
+                callbacks=[_ValidationLogs(session), *callbacks, session],
                 verbose=0,
             )
     finally:
