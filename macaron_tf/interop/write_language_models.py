@@ -56,6 +56,8 @@ def language_folder(model: Pretrained) -> HuggingFaceFolder:
     if not model.starts:
         del roles["bos"]
     numbers = {f"{role}_token_id": int(ids[n]) for role, n in roles.items() if ids[n] >= 0}
+    if isinstance(network, CausalClassifier) and ids[PAD] < 0 <= ids[EOS]:
+        numbers["pad_token_id"] = int(ids[EOS])  # theirs reads the last token that is none
     fields = {
         **written_settings(family, config),
         **numbers,
@@ -72,7 +74,8 @@ def language_folder(model: Pretrained) -> HuggingFaceFolder:
         fields["architectures"] = [family.classes + head.ending]
         fields |= head_fields(model, family, CausalClassifier)
         pipeline = head.pipeline
-        notes.append("a row is [CLS], the text and [MASK], which the tokenizer adds")
+        if _framed(model):
+            notes.append("a row is [CLS], the text and [MASK], which the tokenizer adds")
     else:
         _check_bias(model, ids, family)
         if network.language_head.output_table:
@@ -88,7 +91,7 @@ def language_folder(model: Pretrained) -> HuggingFaceFolder:
             ids,
             config.longest,
             model.starts,
-            isinstance(network, CausalClassifier),
+            _framed(model),
         )
     else:
         notes.append("there is no tokenizer: the model has no vocabulary")
@@ -164,6 +167,12 @@ def two_stream_folder(model: Pretrained) -> HuggingFaceFolder:
     )
 
 
+def _framed(model: Pretrained) -> bool:
+    """Whether rows have special pieces at both ends: of a classifier that was trained here."""
+    special = model.labelled.get("limits", {}).get("special", True)
+    return isinstance(model.network, CausalClassifier) and special
+
+
 def _their_ids(model: Pretrained) -> np.ndarray:
     """Their id for each of ours.
 
@@ -178,7 +187,7 @@ def _their_ids(model: Pretrained) -> np.ndarray:
     rows = keras.ops.convert_to_numpy(model.encoder.embeddings.tokens.table)
     if ids[BOS] == ids[EOS] >= 0 and not np.array_equal(rows[BOS], rows[EOS]):
         ids[BOS] = ids.max() + 1
-    if isinstance(model.network, CausalClassifier):
+    if _framed(model):
         absent = np.flatnonzero(ids[:SPECIAL] < 0)
         ids[absent] = ids.max() + 1 + np.arange(len(absent))
     return ids
