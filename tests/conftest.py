@@ -8,9 +8,14 @@ import signal
 import sys
 import tempfile
 
+gc.disable()  # until the tests are collected: a quarter of the time of imports, whose objects stay
 # Set before TensorFlow is imported by any test module: its start-up notes are not test output.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+# Tests compile for XLA's own passes; LLVM's optimization behind these takes longer than it saves.
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+)
 # A shell that starts the tests in the background has them, and their processes, ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # A cache for the session alone (token caches, pip's and Matplotlib's files). Only the default
@@ -64,8 +69,9 @@ def seeded():
     keras.utils.set_random_seed(1)
 
 
-# Rooms of commands, exports, processes, other libraries: tests are thorough unless marked quick.
-THOROUGH = ("distribution", "engines", "experiments", "export", "interop")
+# Rooms of commands, exports, processes, other libraries and hostile input: their tests are thorough
+# unless they are marked quick.
+THOROUGH = ("distribution", "engines", "experiments", "export", "fuzz", "interop")
 # Rooms that come first, so that the workers of xdist end together.
 LONG = (*THOROUGH, "training")
 
@@ -87,8 +93,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """Has the garbage collector look seldom: graphs are traced by millions of small objects."""
     gc.collect()
-    gc.freeze()  # the imported modules stay
+    gc.freeze()
     gc.set_threshold(100_000, 20, 100)
+    gc.enable()
 
 
 def pytest_unconfigure() -> None:

@@ -11,6 +11,8 @@ import tensorflow as tf
 from tests.harness import numpy_of
 from tests.models.on_both import ATTENTION, CASES, RECURRENCE, model_of, recurrence_loss
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture(scope="module")
 def models():
@@ -29,10 +31,9 @@ def on_jax(models, tmp_path_factory):
     np.savez(folder / "weights.npz", **weights)
     pytest.importorskip("jax")
     files = [folder / "weights.npz", folder / "numbers.npz"]
-    quickly = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
     done = subprocess.run(
         [sys.executable, "-m", "tests.models.on_both", *files],
-        env={**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "XLA_FLAGS": quickly},
+        env={**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"},
         capture_output=True,
         text=True,
         check=False,
