@@ -65,7 +65,7 @@ def own_fields(config: EncoderConfig) -> dict[str, Any]:
     fields = {name: getattr(config, name) for name in _FIELDS}
     functions = [mix.activation for scheme in config.splittings for mix in scheme]
     unknown = {
-        "positions": config.relative,
+        "positions": config.relative or config.positions == "rotary",
         "block": any(map(is_place, config.blocks)),
         "activation": config.activation not in ACTIVATIONS,
         "scheme": any(name not in (None, *ACTIVATIONS) for name in functions),

@@ -1,6 +1,7 @@
 """Encoders with the heads that they are pre-trained with, and ELECTRA's pair of them."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -148,11 +149,13 @@ def generator_config(config: EncoderConfig, fraction: float = 0.25) -> EncoderCo
 
     References: Clark et al. 2020 (ELECTRA), section 3.2 and table 6.
     """
+    heads = max(1, round(config.num_heads * fraction))
     return dataclasses.replace(
         config,
         hidden_dim=round(config.hidden_dim * fraction),
         feed_forward_dim=round(config.feed_forward_dim * fraction),
-        num_heads=max(1, round(config.num_heads * fraction)),
+        num_heads=heads,
+        num_kv_heads=config.num_kv_heads and math.gcd(heads, config.num_kv_heads),
         embedding_dim=config.embedding_width,
     )
 

@@ -8,6 +8,7 @@ import tensorflow as tf
 from macaron_tf.layers import MultiHeadAttention, RotaryAttention
 from macaron_tf.layers.packing import packing_scope
 from macaron_tf.models import Encoder, EncoderDecoder, LanguageModel, catalog
+from macaron_tf.models.pretraining import generator_config
 from macaron_tf.training.optimizer import Adafactor
 from macaron_tf.variables import spec_of
 from tests.harness import built, ids, normal, numpy_of, rejects
@@ -96,6 +97,12 @@ def test_attention_to_a_source_is_not_turned():
     turning = [type(one) for one in (*encoder.mixers("tokens"), *decoder.mixers("tokens"))]
     assert turning == [RotaryAttention] * 2
     assert [type(one) for one in decoder.mixers("memory")] == [MultiHeadAttention]
+
+
+def test_a_generator_shares_its_fewer_heads_of_keys():
+    config = catalog.config("bert_tiny", **{**ROTARY, "num_heads": 12, "hidden_dim": 96})
+    generator = generator_config(config)
+    assert (generator.num_heads, generator.num_kv_heads) == (3, 1)
 
 
 def test_other_kinds_of_positions_exclude_rotary_ones():
