@@ -1,12 +1,13 @@
-"""A client of a served model, over REST (standard library only) or gRPC.
+"""A client of a served model, over REST (standard library only) or gRPC, or without a server.
 
     python -m export.client --name NAME "A dog is running."
     python -m export.client --name NAME < source.txt > answers.txt
+    python -m export.client --local served/NAME "A dog is running."
 
 One line in, one line out, in order, whatever the model answers; of a model that takes several texts
 (a pair; a question and its context; a context, its question and choices) tabs stand between them.
-It works with `export.serve` and with TensorFlow Serving, and reads from the server what the model
-takes:
+It works with `export.serve`, with TensorFlow Serving, and with an exported model's folder, from
+which it reads what the model takes:
 
     a translator     the translation
     a classifier     the label, and CLASS=PROBABILITY of each class, tabs between
@@ -20,225 +21,28 @@ takes:
 In Python: `RestClient(url, name).answers(lines)`, and `translate(lines)` of a translator.
 """
 
-import abc
 import argparse
-import contextlib
 import dataclasses
-import functools
 import http.client
 import itertools
 import json
-import re
+import logging
 import sys
 import time
 import urllib.parse
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from numbers import Integral, Real
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from export.base_client import Client, ClientError
 from macaron_tf.cli.arguments import Parser, argument, count
 from macaron_tf.cli.program import decoded, exit_on_user_error
-from macaron_tf.errors import UserError, check_whole, parse_json
+from macaron_tf.errors import UserError, parse_json
 from macaron_tf.io.serving import MAX_VERSION, as_json
 
 _BUSY = (429, 503)
-_SIGNATURE = "serving_default"
-# Columns of a line, in order. A choice has context, question, then choice1, choice2 and so on.
-_COLUMNS = ("text", "first", "second", "question", "context")
-_CHOICE_COLUMNS = ("context", "question")
-_BITS = {"DT_INT32": 32, "DT_INT64": 64}
-_GREATEST = {"DT_FLOAT": 3.4028234e38, "DT_DOUBLE": 1.7976931348623157e308}
 # Statuses that may be the fault of one line.
 _LINE_REFUSED = (400, 413, "INVALID_ARGUMENT")
 _CONNECT_SECONDS = 10.0  # in which a gRPC server that starts is asked again
-# Inputs of a generator, as `experiments.generate` has them.
-_GENERATION = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": 1, "max_tokens": 128}
-
-
-class ClientError(Exception):
-    """The server refused a request or gave no answer; `status` is its HTTP status or gRPC code."""
-
-    def __init__(self, message: str, status: int | str | None = None):
-        super().__init__(message)
-        self.status = status
-
-
-@dataclasses.dataclass(frozen=True)
-class Candidate:
-    """One translation and the model's score for it (higher is better)."""
-
-    text: str
-    score: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Signature:
-    """The inputs and outputs of a served model: TensorFlow's names of their dtypes, by name."""
-
-    inputs: dict[str, str]
-    outputs: dict[str, str]
-
-    @property
-    def texts(self) -> list[str]:
-        """The inputs that are text, in the order of a line's columns."""
-        texts = sorted(name for name, dtype in self.inputs.items() if dtype == "DT_STRING")
-        choices = [name for name in texts if re.fullmatch("choice[0-9]+", name)]
-        choices.sort(key=lambda name: int(name.removeprefix("choice")))
-        known = (*(_CHOICE_COLUMNS if choices else _COLUMNS), *choices)
-        first = [name for name in known if name in texts]
-        return first + [name for name in texts if name not in known]
-
-    def columns(
-        self, lines: Sequence[str], given: Mapping[str, float], first: int
-    ) -> dict[str, list]:
-        """Lines as the inputs; raises UserError where they do not fit.
-
-        Args:
-            given: inputs that are numbers, the same for each line.
-            first: the number of the first line, for errors.
-        """
-        texts = self.texts
-        numbers = {name: given.get(name, _GENERATION.get(name)) for name in self.inputs}
-        numbers = {name: value for name, value in numbers.items() if name not in texts}
-        if missing := [name for name, value in numbers.items() if value is None]:
-            raise UserError(
-                f"the model takes the number {missing[0]!r}: give --input {missing[0]}=VALUE"
-            )
-        if unknown := given.keys() - numbers:
-            known = ", ".join(numbers) or "none"
-            raise UserError(f"the model takes no number {min(unknown)!r}: it takes {known}")
-        numbers = {name: _number(name, value, self.inputs[name]) for name, value in numbers.items()}
-        rows = [line.split("\t") if len(texts) != 1 else [line] for line in lines]
-        for number, row in enumerate(rows, first):
-            if len(row) != len(texts):
-                raise UserError(
-                    f"line {number}: {len(row)} texts, and the model takes {len(texts)} "
-                    f"({', '.join(texts)}): separate them by one tab each"
-                )
-        columns = {name: [row[i] for row in rows] for i, name in enumerate(texts)}
-        return columns | {name: [value] * len(lines) for name, value in numbers.items()}
-
-
-def _number(name: str, value: Any, dtype: str) -> Any:
-    """A value as a Python number; refuses one that its dtype cannot hold: gRPC would round it."""
-    real = isinstance(value, Real) and not isinstance(value, bool)
-    if bits := _BITS.get(dtype):
-        if real and isinstance(value, Integral) and -(2 ** (bits - 1)) <= value < 2 ** (bits - 1):
-            return int(value)
-        raise UserError(f"{name}={value!r}: the model wants int{bits}")
-    if most := _GREATEST.get(dtype):
-        if real and abs(value) <= most:
-            return float(value)
-        raise UserError(f"{name}={value!r}: the model wants a finite number")
-    return value
-
-
-@dataclasses.dataclass(eq=False)
-class Client(abc.ABC):
-    """Base of the REST and gRPC clients: sends lines in batches; a subclass runs one request.
-
-    Where the server refuses, or cannot be reached, all methods raise a ClientError.
-
-    Attributes:
-        version: None = the newest.
-        timeout: seconds to wait for an answer.
-        batch_size: lines sent in one request.
-    """
-
-    address: str
-    name: str
-    version: int | None = None
-    timeout: float = 60.0
-    batch_size: int = 32
-
-    @functools.cached_property
-    def signature(self) -> Signature:
-        """The model's signature `serving_default`, as the server describes it."""
-        with self._as_documented():
-            found = self._metadata()["signature_def"]
-            if _SIGNATURE not in found:
-                raise ClientError(f"the model has no signature {_SIGNATURE}")
-            inputs, outputs = (
-                {name: about["dtype"] for name, about in found[_SIGNATURE].get(part, {}).items()}
-                for part in ("inputs", "outputs")
-            )
-            return Signature(inputs, outputs)
-
-    @contextlib.contextmanager
-    def _as_documented(self) -> Iterator[None]:
-        """Turns a field that is missing in the answer into a ClientError."""
-        try:
-            yield
-        except (KeyError, TypeError, AttributeError):
-            raise ClientError(
-                f"{self.address} does not answer as TensorFlow Serving does: is it another server?"
-            ) from None
-
-    def answers(
-        self, lines: Sequence[str], first: int = 1, **numbers: float
-    ) -> list[dict[str, Any]]:
-        """The outputs by name for each line, whatever the model; texts of a line at tabs.
-
-        Args:
-            first: the number of the first line, for errors.
-            numbers: inputs of the model that are numbers, such as `max_tokens`.
-
-        Raises:
-            UserError: a line does not fit the model.
-        """
-        columns = self.signature.columns(lines, numbers, first)
-        [only, *_] = self.signature.outputs
-        found = []
-        for part in self._run_in_batches(_SIGNATURE, first, **columns):
-            values = {name or only: value for name, value in part.items()}
-            rows = min(len(lines) - len(found), self.batch_size)
-            for name, value in values.items():
-                if not isinstance(value, list) or len(value) != rows:
-                    raise ClientError(f"the model's output {name!r} has no row for each line")
-            found += [{name: value[i] for name, value in values.items()} for i in range(rows)]
-        return found
-
-    def translate(self, lines: Sequence[str]) -> list[str]:
-        """The best translation of each line, in order."""
-        return [candidates[0].text for candidates in self.n_best(lines)]
-
-    def n_best(self, lines: Sequence[str]) -> list[list[Candidate]]:
-        """All translations of each line, best first."""
-        found = []
-        for part in self._run_in_batches(_SIGNATURE, text=lines):
-            if "translations" not in part:
-                raise ClientError(f"the model {self.name!r} is no translator")
-            rows = zip(part["translations"], part["scores"], strict=True)
-            found += [list(map(Candidate, *row)) for row in rows]
-        return found
-
-    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
-        """Log-probabilities (natural logarithm, summed over tokens) of given translations.
-
-        Raises:
-            ValueError: unequal numbers of lines.
-        """
-        if len(sources) != len(targets):
-            raise ValueError(f"{len(sources)} sources but {len(targets)} targets")
-        outputs = self._run_in_batches("score", source=sources, target=targets)
-        return [score for part in outputs for score in part.get("log_probs") or part[""]]
-
-    def _run_in_batches(
-        self, signature: str, first: int = 1, /, **columns: Sequence
-    ) -> Iterator[dict]:
-        for column in columns.values():
-            check_whole((value for value in column if isinstance(value, str)), first)
-        for start in range(0, len(next(iter(columns.values()))), self.batch_size):
-            end = start + self.batch_size
-            yield self._run(signature, {name: list(c[start:end]) for name, c in columns.items()})
-
-    @abc.abstractmethod
-    def _run(self, signature: str, inputs: dict[str, list]) -> dict[str, list]:
-        """Runs one request of a signature; outputs by name, "" where one alone has none."""
-
-    @abc.abstractmethod
-    def _metadata(self) -> dict[str, Any]:
-        """The `SignatureDefMap` of the model, as JSON has it."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -440,6 +244,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     add("text", nargs="*", help="lines to answer; none: standard input, a line each")
     add("--url", default="http://127.0.0.1:8501", help="REST address (%(default)s)")
     add("--grpc", metavar="HOST:PORT", help="use gRPC at this address instead of REST")
+    add("--local", metavar="DIR", help="answer by the model exported to DIR, without a server")
     add("--name", default="model", help="the model's name (%(default)s, as TensorFlow Serving's)")
     text = "the model's version (default: the newest)"
     count("--version N", text, least=0, below=MAX_VERSION + 1)(parser)
@@ -451,6 +256,8 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parsed = parser.parse_args(arguments)
     if parsed.grpc == "":
         parser.error("--grpc is empty: write HOST:PORT")
+    if parsed.grpc and parsed.local is not None:
+        parser.error("--grpc and --local: give one, a server's address or an export's folder")
     pairs = [given.partition("=")[::2] for given in parsed.input]
     try:
         parsed.input = {name: parse_json(number, object) for name, number in pairs}
@@ -464,6 +271,13 @@ def main(arguments: list[str] | None = None) -> None:
     """Runs the command."""
     parsed = parse_arguments(arguments)
     kind, address = (GrpcClient, parsed.grpc) if parsed.grpc else (RestClient, parsed.url)
+    if parsed.local is not None:
+        # Imported late: TensorFlow takes seconds. It advises against the session of its own server.
+        from export.local_client import LocalClient
+
+        logging.getLogger("tensorflow").setLevel(logging.ERROR)
+
+        kind, address = LocalClient, parsed.local
     client = kind(address, parsed.name, parsed.version, parsed.timeout, parsed.batch_size)
 
     def show(lines: list[str], first: int) -> None:

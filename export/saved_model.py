@@ -30,8 +30,9 @@ BFLOAT16 = switch(
 )
 LITE = argument(
     "--lite",
-    "also write the network for LiteRT, with which `export.serve` answers small requests: int8 "
-    "takes half the time of the SavedModel, and its probabilities are about 1e-3 away",
+    "also write the network for LiteRT, with which `export.serve` and `export.client --local` "
+    "answer small requests: int8 takes half the time of the SavedModel, and its probabilities are "
+    "about 1e-3 away",
     choices=("fp32", "int8"),
 )
 ONNX = switch("--onnx", "also write the network for ONNX Runtime, ids in and numbers out")

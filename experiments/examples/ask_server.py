@@ -17,7 +17,8 @@ import json
 import time
 import urllib.request
 
-from export.client import ClientError, GrpcClient, RestClient, text_of
+from export.base_client import ClientError
+from export.client import GrpcClient, RestClient, text_of
 
 # %% tags=["active-ipynb"]
 # import sys

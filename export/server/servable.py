@@ -10,10 +10,8 @@ from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow_serving.apis import prediction_log_pb2
 
 from export.server.errors import invalid
-from macaron_tf.engines.lite import NETWORK, LiteModel, LiteNetwork
-from macaron_tf.engines.session import SessionModel
+from macaron_tf.engines.exported import ExportedModel
 from macaron_tf.engines.warm_up import WARMUP_REQUESTS, typical
-from macaron_tf.errors import UserError
 
 DEFAULT_SIGNATURE = "serving_default"
 _LOG = logging.getLogger(__name__)
@@ -29,7 +27,7 @@ class Signature:
 
     `batchable` says whether requests may be joined along axis 0: every input and output has an
     open first dimension. The batcher clears it when a run shows that the rows do not match.
-    `waits` says whether a request waits for others to join: LiteRT runs row by row.
+    `waits` says whether a request waits for others to join: those that LiteRT answers do not.
     """
 
     def __init__(self, name: str, signature_def: meta_graph_pb2.SignatureDef):
@@ -78,7 +76,7 @@ class Signature:
 
 
 class Servable:
-    """A version of the model, in memory: its graph, and its network in LiteRT where it has one.
+    """A version of the model, in memory.
 
     A broken SavedModel raises any of TensorFlow's errors.
     """
@@ -86,28 +84,17 @@ class Servable:
     def __init__(self, path: str, version: int):
         self.path = path
         self.version = version
-        self._model = SessionModel(path)
+        self._model = ExportedModel(path)
         self.signature_defs = self._model.signature_defs
         self._signatures = {
             name: Signature(name, signature)
             for name, signature in self.signature_defs.items()
             if signature.method_name  # the loader's own "__saved_model_init_op" has none
         }
-        self._small = self._opened_lite()
-        if self._small is not None:
+        if self._model.small is not None:
             self._signatures[DEFAULT_SIGNATURE].waits = False
-
-    def _opened_lite(self) -> LiteModel | None:
-        """The engine of small requests, where the version has one that is faster and opens here."""
-        folder = pathlib.Path(self.path, "assets.extra")
-        if not (folder / NETWORK).is_file():
-            return None
-        try:
-            network = LiteNetwork(folder)
-            return LiteModel(network, self._model) if network.most_rows else None
-        except UserError as error:
-            _LOG.warning("small requests go through the graph: %s", error)
-            return None
+        if self._model.warning is not None:
+            _LOG.warning("small requests go through the graph: %s", self._model.warning)
 
     def signature(self, name: str = "") -> Signature:
         """The signature of that name; "" is `serving_default`. A ServingError where it is none."""
@@ -121,10 +108,6 @@ class Servable:
 
     def run(self, signature: Signature, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Outputs by name. Thread-safe."""
-        if self._small is not None and signature.name == DEFAULT_SIGNATURE:
-            found = self._small.answer(inputs)
-            if found is not None:
-                return found
         return self._model.run(signature.name, inputs)
 
     def warm_up(self) -> None:

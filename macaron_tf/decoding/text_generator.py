@@ -118,6 +118,10 @@ class TextGenerator:
             lambda *given: first_state(*given, self.prefill_fn), autograph=False
         )
 
+    def options(self) -> dict[str, Any]:
+        """The arguments beside the model and the vocabulary, as JSON."""
+        return {"longest": self.longest, "starts": bool(self.prefix)}
+
     def asking(self, model: Any) -> Self:
         """A copy that asks another model of the same kind, such as a `LiteDecoder`."""
         made = copy.copy(self)
@@ -320,6 +324,10 @@ class SequenceGenerator(TextGenerator):
             token_bytes, vocabulary.spaces_after, vocabulary.byte_fallback
         )
         self.barred = np.concatenate([self.barred, np.arange(rows) >= sentinels])
+
+    def options(self) -> dict[str, Any]:
+        starts = {"source_start": self.source_start, "answer_start": self.answer_start}
+        return {"longest": self.longest, "sentinels": self.sentinels, **starts}
 
     @property
     def prefill_fn(self) -> None:

@@ -4,22 +4,26 @@ import contextlib
 import pathlib
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from macaron_tf.decoding.sampling import Prompts, State
 from macaron_tf.engines.accuracy import Accuracy
-from macaron_tf.engines.graph import TaskGraph, under_policy
-from macaron_tf.engines.lite import NETWORK, LiteModel, LiteNetwork
+from macaron_tf.engines.exported import LiteTexts
+from macaron_tf.engines.graph import SmallEngine, TaskGraph, under_policy
+from macaron_tf.engines.lite import DECODER, NETWORK, LiteModel, LiteNetwork
+from macaron_tf.engines.lite_decoding import LiteDecoder
 from macaron_tf.engines.networks import OpenedNetwork
 from macaron_tf.engines.onnx import OnnxNetwork
 from macaron_tf.engines.openvino import OpenVinoNetwork
 from macaron_tf.engines.session import SessionModel
 from macaron_tf.engines.warm_up import typical
 from macaron_tf.errors import UserError
-from macaron_tf.io.serving import failed_check
+from macaron_tf.io.serving import EXTRA, failed_check
 from macaron_tf.tasks.base import OnePass, TaskKind
 
 # Largest differences allowed, relative to the largest output. bfloat16 rounds by up to 4e-3 and
@@ -45,6 +49,7 @@ LINE = "A man in a blue shirt is riding a bike down the street, and a dog runs [
 ROWS = (1, 2, 4, 8, 16, 32, 64)  # of requests that LiteRT and the graph are timed with
 _PATIENCE = 0.25  # seconds spent timing each number; at least one run
 _REFUSED = "the model refuses every test text"
+_PROMPT, _TOKENS = 64, 12  # tokens read one by one, and written, in comparing decoders
 _ABSENT = -1e8  # outputs below this belong to padding
 _SERVED = "serving_default"
 
@@ -91,7 +96,7 @@ class Certificate:
         self,
         graph: TaskGraph,
         folder: pathlib.Path,
-        lite: LiteNetwork | None,
+        lite: LiteNetwork | LiteDecoder | None,
         formats: Sequence[str],
     ) -> dict[str, Any]:
         """Opens, compares, times and scores each file in a version's folder.
@@ -111,12 +116,17 @@ class Certificate:
         """
         facts: dict[str, Any] = {}
         with contextlib.closing(SessionModel(folder)) as model:
-            found = [self._saved_model(graph, folder, model)]
-            if lite:
-                files = [folder / "assets.extra" / NETWORK]
+            row, taken = self._saved_model(graph, folder, model)
+            found, small = [row], None
+            if isinstance(lite, LiteDecoder):
+                small = LiteTexts(self.task.asking(lite))
+                found.append(self._decoder(lite, small, folder / EXTRA / DECODER))
+            elif lite:
+                small, files = LiteModel(lite, model), [folder / EXTRA / NETWORK]
                 found.append(self._opened(f"LiteRT {lite.kind}", lite.kind, lambda: lite, files))
-                ask = lambda count: self._request(self._known[0][0], count)  # noqa: E731
-                facts["lite"] = {"measured": break_even(model, lite, ask) if self._known else []}
+            if lite and small:
+                ask = lambda count: self._request(taken[0], count)  # noqa: E731
+                facts["lite"] = {"measured": break_even(model, lite, small, ask) if taken else []}
         if "onnx" in formats:
             files = [*(folder / "onnx").iterdir()]
             found.append(self._opened("ONNX", "fp32", lambda: OnnxNetwork(folder), files))
@@ -142,7 +152,8 @@ class Certificate:
 
     def _saved_model(
         self, graph: TaskGraph, folder: pathlib.Path, model: SessionModel
-    ) -> dict[str, Any]:
+    ) -> tuple[dict[str, Any], list[tuple[str, ...]]]:
+        """The facts of the SavedModel, and the texts that it does not refuse."""
         kind = "bfloat16" if self.task.network.compute_dtype == "bfloat16" else "fp32"
         pairs, taken, metrics = [], [], {}
         if isinstance(self.task, OnePass):
@@ -162,11 +173,45 @@ class Certificate:
         files = [folder / "saved_model.pb", *(folder / "variables").iterdir()]
         facts = {"target": "SavedModel, from text to answer", "bytes": _bytes(files)}
         if not taken:
-            return {**facts, "not_checked": _REFUSED}
+            return {**facts, "not_checked": _REFUSED}, taken
         judged = _judged("SavedModel", kind, pairs)
         given = {count: self._request(taken[0], count) for count in (1, 32)}
         timed = _timed(lambda count: model.run(_SERVED, given[count]))
-        return {**facts, **judged, **timed, **metrics}
+        return {**facts, **judged, **timed, **metrics}, taken
+
+    def _decoder(self, lite: LiteDecoder, small: LiteTexts, file: pathlib.Path) -> dict[str, Any]:
+        """Compares the scores of tokens, along the texts that the network writes greedily.
+
+        Returns:
+            See `check`; also `texts`, their number, and `parted`, of how many LiteRT prefers
+            another token at some step, and `log_prob`, the largest difference of a preferred
+            token's log-probability.
+        """
+        target, task = f"LiteRT {lite.kind}, from text to answer", self.task.asking(lite)
+        # Traced for a few shapes, then for all.
+        step = tf.function(self.task.decoder.decode_step, autograph=False, reduce_retracing=True)
+        pairs, count, parted, log_prob = [], 0, 0, 0.0
+        for texts in self._asked:
+            with self._exact(), _unless_refused(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # Keras warns of a softmax over a first token
+                try:
+                    begun = [one.begin(tf.constant(texts)) for one in (task, self.task)]
+                except tf.errors.InvalidArgumentError:  # the task refuses the text
+                    continue
+                steps = [*_steps(begun, (lite.decode_step, step), lite.config.longest)]
+            pairs += steps
+            count += bool(steps)
+            parted += any(found.argmax() != expected.argmax() for found, expected in steps)
+            for found, expected in steps:
+                own, exact = tf.nn.log_softmax([found, expected]).numpy()[:, expected.argmax()]
+                log_prob = max(log_prob, float(abs(own - exact)))
+        facts = {"target": target, "bytes": _bytes([file])}
+        if not pairs:
+            return {**facts, "not_checked": _REFUSED}
+        judged = _judged(target, lite.kind, pairs)
+        judged |= {"texts": count, "parted": parted, "log_prob": _rounded(log_prob)}
+        given = {count: self._request((LINE,), count) for count in (1, 32)}
+        return {**facts, **judged, **_timed(lambda count: small.serve(given[count]))}
 
     def _opened(
         self, target: str, kind: str, open_it: Callable[[], OpenedNetwork], files: Iterable
@@ -212,6 +257,35 @@ def _unless_refused() -> Iterator[None]:
 
 def _tensors(arrays: Mapping[str, np.ndarray]) -> dict[str, tf.Tensor]:
     return {name: tf.constant(array) for name, array in arrays.items()}
+
+
+def _steps(
+    begun: Sequence[tuple[Prompts, Any, State]], functions: Sequence[Callable], longest: int | None
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields scores `(V,)` of a text's next tokens, by LiteRT and by the network.
+
+    Both read the tokens that the network prefers. Too long a prompt, of a model that reads it token
+    by token, yields nothing.
+
+    Args:
+        begun: what `Decoding.begin` returned for the text, of LiteRT and of the network.
+        functions: their `decode_step`.
+    """
+    prompts, _, state = begun[1]
+    ids, index = prompts.ids[0].numpy().tolist(), int(state.index)
+    caches, last = [state.cache for *_, state in begun], min(len(ids) + _TOKENS, longest or np.inf)
+    if len(ids) - index > _PROMPT:
+        return
+    while index < last:
+        token, scores = tf.constant([[ids[index]]]), []
+        for number, (function, (_, context, _)) in enumerate(zip(functions, begun, strict=True)):
+            given = token, tf.constant(index), context, caches[number]
+            logits, caches[number] = function(*given)
+            scores.append(logits.numpy()[0, 0])
+        index += 1
+        if index == len(ids):
+            yield scores[0], scores[1]
+            ids.append(int(scores[1].argmax()))
 
 
 def _arrays(tensors: Mapping[str, tf.Tensor]) -> dict[str, np.ndarray]:
@@ -270,7 +344,10 @@ def _timed(run: Callable[[int], Any]) -> dict[str, float]:
 
 
 def break_even(
-    model: SessionModel, lite: LiteNetwork, ask: Callable[[int], dict[str, np.ndarray]]
+    model: SessionModel,
+    lite: LiteNetwork | LiteDecoder,
+    small: SmallEngine,
+    ask: Callable[[int], dict[str, np.ndarray]],
 ) -> list[dict[str, float]]:
     """Times requests of more and more rows in LiteRT and in the graph, until the graph is faster.
 
@@ -278,13 +355,14 @@ def break_even(
     interleaved times counts, since other programs only lengthen them.
 
     Args:
+        small: answers by `lite`.
         ask: makes the inputs of a request of so many rows.
 
     Returns:
         A dictionary for each number of `ROWS` that was timed: `rows`, and `lite` and `graph`,
         milliseconds a request; none if LiteRT does not take the request.
     """
-    small, found = LiteModel(lite, model), []
+    found = []
     default, lite.most_rows = lite.most_rows, ROWS[-1]
     for rows in ROWS:
         given = ask(rows)
@@ -337,7 +415,13 @@ def certificate_table(rows: Sequence[Mapping[str, Any]]) -> str:
             cells = (row["target"], f"not checked: {row['not_checked']}", "", "", size)
         else:
             numbers = (f"{row[name]:g}" for name in ("difference", "ms_1", "ms_32"))
-            cells = (row["target"], *numbers, size)
+            target = row["target"]
+            if "parted" in row:
+                target += (
+                    f" (log-probabilities {row['log_prob']:g} away, another token in "
+                    f"{row['parted']} of {row['texts']} texts)"
+                )
+            cells = (target, *numbers, size)
         lines.append((*cells, *(_metrics(row.get("metrics", {})),) * scored))
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 

@@ -74,7 +74,7 @@ class TaskGraph:
         with self._scope, implementation_scope("loop"), packing_scope():
             return {
                 # No autograph: the functions call tf.while_loop themselves.
-                name: tf.function(_checked(function), autograph=False).get_concrete_function(
+                name: tf.function(checked(function), autograph=False).get_concrete_function(
                     *(tf.TensorSpec((None,), dtype, each) for each, dtype in inputs.items())
                 )
                 for name, (function, inputs) in self.task.functions().items()
@@ -108,7 +108,7 @@ class TaskGraph:
             )
 
         specs = (tf.TensorSpec((None,), dtype, name) for name, dtype in task.inputs.items())
-        first = tf.function(_checked(prepare), autograph=False).get_concrete_function(*specs)
+        first = tf.function(checked(prepare), autograph=False).get_concrete_function(*specs)
         parts = {
             name: tf.TensorSpec(part.shape, part.dtype, name)
             for name, part in _numbered(kept).items()
@@ -303,7 +303,7 @@ def _as_text(value: Any) -> Any:
     return str(value) if isinstance(value, np.str_) else value
 
 
-def _checked(function: Callable) -> Callable:
+def checked(function: Callable) -> Callable:
     """Wraps a function so that texts which are not UTF-8 are refused."""
     return lambda *inputs: function(
         *(_checked_text(given) if given.dtype == tf.string else given for given in inputs)

@@ -6,10 +6,12 @@ rows of several lengths, as signatures that share one set of weights. LiteRT has
 strings, so TensorFlow's graphs turn texts into rows, and the network's outputs into answers.
 """
 
+import json
 import os
 import pathlib
 import threading
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +21,7 @@ from macaron_tf.io.noise import silenced
 from macaron_tf.io.paths import read_json
 
 NETWORK, RECORD = "network.tflite", "network.json"
+DECODER = "decode.tflite"  # see `lite_decoding`
 _THREADS = 4  # at most; products of few rows are no faster with more
 _UNKNOWN = -1e9  # outputs past the end of a row; the value that evaluation uses
 Arrays = Mapping[str, np.ndarray]
@@ -27,6 +30,12 @@ Arrays = Mapping[str, np.ndarray]
 def signature_of(length: int) -> str:
     """The name of the signature for rows of a length."""
     return f"length_{length}"
+
+
+def keep_rows(record: pathlib.Path, rows: int) -> None:
+    """Changes the most rows of a request in a record."""
+    kept = {**json.loads(record.read_text()), "rows": rows}
+    record.write_text(json.dumps(kept, indent=2) + "\n")
 
 
 class LiteNetwork:
@@ -77,6 +86,14 @@ class LiteNetwork:
     def output(self) -> list[int | None]:
         """The shape of `OnePass.compute`'s outputs, None for an open dimension."""
         return [None, *(size if size >= 0 else None for size in self._output[1:])]
+
+    def facts(self) -> dict[str, Any]:
+        """Facts for the record of an export."""
+        return {"kind": self.kind, "lengths": self.lengths, "rows": self.most_rows}
+
+    def keep_most_rows(self, folder: pathlib.Path) -> None:
+        """Writes `most_rows` into the record in a folder."""
+        keep_rows(folder / RECORD, self.most_rows)
 
     def takes(self, rows: Mapping[str, np.ndarray]) -> bool:
         """Whether LiteRT should compute these rows: they are few, and none is too long."""

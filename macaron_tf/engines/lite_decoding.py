@@ -26,15 +26,17 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.engines.graph import under_policy
-from macaron_tf.engines.lite_writer import in_one_file
+from macaron_tf.engines.lite import DECODER, keep_rows
+from macaron_tf.engines.lite_writer import ROWS, in_one_file
 from macaron_tf.errors import UserError, needed
+from macaron_tf.io.noise import silenced
 from macaron_tf.io.paths import read_json
 from macaron_tf.kernels import implementation_scope
 from macaron_tf.models import EncoderDecoder, LanguageModel
 from macaron_tf.models.stack import Stack
 from macaron_tf.special_ids import PAD
 
-DECODER, RECORD = "decode.tflite", "decode.json"
+RECORD = "decode.json"
 # Lengths of the parts in which prompts are read, in ascending order; a part is padded to the next.
 _CHUNKS = (16, 64, 256)
 # Positions by which a cache grows, which copies it once. A step reads the whole room: 128 rows of
@@ -44,11 +46,17 @@ _ROOM = 16
 _DECODE, _ENCODE = "decode", "encode"
 
 
-def write_decoder(network: LanguageModel | EncoderDecoder, folder: pathlib.Path, kind: str) -> None:
-    """Writes `DECODER` and `RECORD` into a folder that exists.
+def write_decoder(
+    network: LanguageModel | EncoderDecoder,
+    folder: pathlib.Path,
+    kind: str,
+    threads: int | None = None,
+) -> "LiteDecoder":
+    """Writes `DECODER` and `RECORD` into a folder that exists, and opens them.
 
     Args:
         kind: see `write_lite`.
+        threads: see `LiteDecoder`.
 
     Raises:
         UserError: the network does not decode in LiteRT.
@@ -58,14 +66,23 @@ def write_decoder(network: LanguageModel | EncoderDecoder, folder: pathlib.Path,
     if not isinstance(network, LanguageModel | EncoderDecoder) or not _decoder(network).can_hold:
         raise UserError(
             "LiteRT decodes recurrences, and attention without windows, biases or relative "
-            "positions; this model has another layer: use it without with_lite"
+            "positions; this model has another layer: use it without with_lite (--lite)"
         )
     with under_policy(network, "float32", "LiteRT: the network"), implementation_scope("loop"):
         parts = _Parts(network)
         contents = in_one_file(dict(sorted(parts.functions())), network, kind)
     (folder / DECODER).write_bytes(contents)
-    record = {"caches": parts.caches, "sizes": parts.sizes}
+    config = network.config
+    record = {
+        "kind": kind,
+        "rows": ROWS[kind],
+        "caches": parts.caches,
+        "sizes": parts.sizes,
+        "vocab_size": config.vocab_size,
+        "longest": config.longest,
+    }
     (folder / RECORD).write_text(json.dumps(record) + "\n")
+    return LiteDecoder(folder, threads)
 
 
 def converted_decoder(
@@ -73,8 +90,8 @@ def converted_decoder(
 ) -> "LiteDecoder":
     """Converts a network's decoding to LiteRT, through files that are then removed."""
     with tempfile.TemporaryDirectory() as folder:
-        write_decoder(network, pathlib.Path(folder), kind)
-        return LiteDecoder(folder, network.config, threads)  # keeps the removed file mapped
+        # Keeps the removed file mapped.
+        return write_decoder(network, pathlib.Path(folder), kind, threads)
 
 
 def _decoder(network: LanguageModel | EncoderDecoder) -> Stack:
@@ -201,6 +218,14 @@ class _Search:
     sentences: np.ndarray | None = None
 
 
+@dataclasses.dataclass(frozen=True)
+class _Config:
+    """See the fields of a network's configuration."""
+
+    vocab_size: int
+    longest: int | None
+
+
 class LiteDecoder:
     """An opened file of `write_decoder`, which decodes in place of the network.
 
@@ -213,27 +238,39 @@ class LiteDecoder:
 
     Args:
         folder: holds `DECODER` and `RECORD`.
-        config: the network's configuration.
         threads: threads of a matrix product; by default the CPUs of this process, at most 4, or 1
             for a file of less than 4 MiB, whose products are too short to share.
+
+    Attributes:
+        config: of the network's configuration what a search asks for.
+        kind: see `write_lite`.
+        most_rows: the most texts in a request that this engine should answer.
+        can_prefill: see `LanguageModel.can_prefill`.
+        reads_sources: whether the network is an encoder-decoder.
 
     Raises:
         UserError: a file is missing or damaged.
     """
 
-    def __init__(self, folder: str | os.PathLike, config: Any, threads: int | None = None):
+    def __init__(self, folder: str | os.PathLike, threads: int | None = None):
         with needed("LiteRT"):
             from ai_edge_litert.interpreter import Interpreter
 
         mend = "export the model again"
-        folder, self.config = pathlib.Path(folder), config
-        record = read_json(folder / RECORD, mend=mend, caches=list, sizes=list)
-        self._shapes, self._sizes = record["caches"], record["sizes"]
+        folder = pathlib.Path(folder)
+        record = read_json(
+            folder / RECORD, mend=mend, kind=str, rows=int, caches=list, sizes=list, vocab_size=int
+        )
+        self.kind, self._shapes, self._sizes = (record[n] for n in ("kind", "caches", "sizes"))
+        self.most_rows: int = record["rows"]
+        self.config = _Config(record["vocab_size"], record.get("longest"))
         try:
             small = (folder / DECODER).stat().st_size < 2**22
             threads = threads or (1 if small else min(len(os.sched_getaffinity(0)), 4))
-            self._interpreter = Interpreter(str(folder / DECODER), num_threads=threads)
-            runner = self._interpreter.get_signature_runner(_DECODE)
+            with silenced():  # XNNPACK tells of itself
+                self._interpreter = Interpreter(str(folder / DECODER), num_threads=threads)
+                self._interpreter.allocate_tensors()
+                runner = self._interpreter.get_signature_runner(_DECODE)
         except (OSError, ValueError, RuntimeError) as error:
             raise UserError(f"{folder / DECODER} is damaged ({error}): {mend}") from error
         details = runner.get_input_details()
@@ -247,13 +284,21 @@ class LiteDecoder:
         self._caches = _numbered(self._inputs, "cache_")
         self._memory = _numbered(self._inputs, "memory_0")
         self._new = _numbered(self._outputs, "new_")
-        self.can_prefill = bool(self._sizes)
+        self.can_prefill, self.reads_sources = bool(self._sizes), bool(self._memory)
         self._turn, self._lock = threading.Lock(), threading.Lock()
         self._copying = concurrent.futures.ThreadPoolExecutor(threads)
         self._searches: dict[int, _Search] = {}
         # Numbers of searches: the last one, the one in the interpreter, the graph's. 0 is none.
         self._number = self._current = self._graphs = 0
         self._rows = self._room = 0  # of the interpreter's tensors
+
+    def facts(self) -> dict[str, Any]:
+        """Facts for the record of an export."""
+        return {"kind": self.kind, "rows": self.most_rows}
+
+    def keep_most_rows(self, folder: pathlib.Path) -> None:
+        """Writes `most_rows` into the record in a folder."""
+        keep_rows(folder / RECORD, self.most_rows)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:

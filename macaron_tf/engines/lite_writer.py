@@ -36,8 +36,7 @@ def write_lite(network: TaskNetwork, folder: pathlib.Path, kind: str) -> LiteNet
     Raises:
         UserError: the network does not convert.
     """
-    mend = "export it without --lite; in Python, `with_lite` decodes in LiteRT"
-    one_pass(task := network.task, "LiteRT", mend)
+    one_pass(task := network.task, "LiteRT", "see `write_decoder`")
     with needed("LiteRT"):
         import ai_edge_litert  # noqa: F401
     lengths = _lengths(task.longest)
@@ -62,12 +61,6 @@ def write_lite(network: TaskNetwork, folder: pathlib.Path, kind: str) -> LiteNet
     }
     (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n")
     return LiteNetwork(folder)
-
-
-def keep_most_rows(folder: pathlib.Path, rows: int) -> None:
-    """Changes the most rows of a request in the `RECORD` of a folder."""
-    record = json.loads((folder / RECORD).read_text())
-    (folder / RECORD).write_text(json.dumps({**record, "rows": rows}, indent=2) + "\n")
 
 
 def in_one_file(

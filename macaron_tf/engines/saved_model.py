@@ -18,7 +18,9 @@ from etils import epath
 
 from macaron_tf.engines.certificate import Certificate, certificate_text
 from macaron_tf.engines.graph import TaskGraph
-from macaron_tf.engines.lite_writer import keep_most_rows, write_lite
+from macaron_tf.engines.lite import LiteNetwork
+from macaron_tf.engines.lite_decoding import LiteDecoder, write_decoder
+from macaron_tf.engines.lite_writer import write_lite
 from macaron_tf.engines.networks import TaskNetwork
 from macaron_tf.engines.onnx import write_onnx
 from macaron_tf.engines.openvino import write_openvino
@@ -26,7 +28,8 @@ from macaron_tf.engines.warm_up import write_warm_up
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths
 from macaron_tf.io.progress import Progress
-from macaron_tf.io.serving import MAX_VERSION, MODEL_FILE, version_of
+from macaron_tf.io.serving import MAX_VERSION, MODEL_FILE, RECORD, version_of
+from macaron_tf.tasks.base import Decoding
 
 # The functions that write further formats of the network beside the SavedModel.
 WRITERS = {"onnx": write_onnx, "openvino": write_openvino}
@@ -84,8 +87,9 @@ def write_version(
         record: facts about the model, for `assets.extra/export.json`.
         out: the model's folder, `gs://` included; made when absent.
         version: by default one more than the greatest in the folder.
-        lite: a kind of `write_lite`. The network for LiteRT is then written too, and the steps
-            before and after it become the signatures `prepare` and `conclude`.
+        lite: a kind of `write_lite`. The network for LiteRT is then written too. If it runs once
+            for a text, the steps before and after it become the signatures `prepare` and
+            `conclude`.
         formats: names in `WRITERS` of further formats to write.
         certificate: compares the written files with the network. Its facts become `certificate` in
             the record, and a table in `README.md`, below the card.
@@ -109,8 +113,11 @@ def write_version(
                 WRITERS[name](network, aside)
             extra = aside / "assets.extra"
             extra.mkdir(parents=True)
-            signatures, engines, opened = dict(graph.signatures), {}, None
-            if lite:
+            signatures, engines = dict(graph.signatures), {}
+            opened: LiteNetwork | LiteDecoder | None = None
+            if lite and isinstance(task, Decoding):
+                opened = write_decoder(task.network, extra, lite)
+            elif lite:
                 opened = write_lite(network, extra, lite)
                 signatures |= graph.steps(opened.output)
             tf.saved_model.save(restored, str(aside), signatures=signatures)
@@ -120,13 +127,13 @@ def write_version(
                 engines = certificate.check(graph, aside, opened, formats)
                 card += f"\n{_SECTION}{certificate_text(engines)}"
             if opened:
-                keep_most_rows(extra, opened.most_rows)
-                facts = {"kind": lite, "lengths": opened.lengths, "rows": opened.most_rows}
-                engines["lite"] = {**facts, **engines.pop("lite", {})}
+                opened.keep_most_rows(extra)
+                engines["lite"] = {**opened.facts(), **engines.pop("lite", {})}
             if card:
                 (aside / "README.md").write_text(card)
             record = {**record, **computed, **engines, "vocabulary": task.vocabulary.hash}
-            (extra / "export.json").write_text(json.dumps(record, indent=2) + "\n")
+            record |= {"task": task.name, "texts": task.texts}
+            (extra / RECORD).write_text(json.dumps(record, indent=2) + "\n")
             write_warm_up(aside, graph.signatures, task.typical_texts())
             if paths.is_remote(out):
                 paths.upload(aside, out / str(version), last=MODEL_FILE)

@@ -28,6 +28,7 @@ KINDS: tuple[type[TaskKind], ...] = (
     Filling,
     Translation,
 )
+DECODING = {kind.name: kind for kind in (TextToText, Continuation, Translation)}
 _LABELLED = {kind.kind: kind for kind in KINDS if issubclass(kind, LabelledTask)}
 
 

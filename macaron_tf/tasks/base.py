@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from macaron_tf.decoding.sampling import Prompts, State
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import refuse_damage
 from macaron_tf.io.serving import EXAMPLE, as_rows
@@ -115,7 +116,7 @@ class TaskKind(abc.ABC):
         raise UserError(f"a {self.name} does not say how likely a text is: ask it by predict")
 
     def facts(self) -> dict[str, Any]:
-        """Facts about the task for the record of an export."""
+        """Facts about the task for the record of an export, as JSON."""
         return {}
 
     def typical_texts(self) -> Sequence[str]:
@@ -124,11 +125,29 @@ class TaskKind(abc.ABC):
 
 
 class Decoding(TaskKind):
-    """A kind of task that writes its answers one token after the other."""
+    """A kind of task that writes its answers one token after the other.
+
+    Attributes:
+        decoder: decodes: the network, or an engine in its place.
+    """
+
+    decoder: Any
+
+    @classmethod
+    @abc.abstractmethod
+    def reopened(cls, decoder: Any, vocabulary: Any, facts: Mapping[str, Any]) -> Self:
+        """The task of an export, from its `facts`; its network is an engine, a `LiteDecoder`."""
 
     @abc.abstractmethod
     def asking(self, decoder: Any) -> Self:
         """A copy that decodes by another engine, such as a `LiteDecoder` of its network."""
+
+    @abc.abstractmethod
+    def begin(self, text: tf.Tensor) -> tuple[Prompts, Any, State]:
+        """Reads texts `(B,)`: the decoder's prompts, its context, and the state of one text each.
+
+        Raises InvalidArgumentError for a text that the task refuses.
+        """
 
 
 class OnePass(TaskKind):

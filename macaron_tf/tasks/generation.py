@@ -2,7 +2,7 @@
 
 import copy
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import tensorflow as tf
@@ -17,6 +17,7 @@ from macaron_tf.decoding import (
     TextGenerator,
     TextScorer,
 )
+from macaron_tf.decoding.sampling import State, first_state
 from macaron_tf.io.serving import CONTROLS
 from macaron_tf.objectives import learnt
 from macaron_tf.special_ids import EOS, PAD
@@ -81,10 +82,37 @@ class Continuation(Decoding):
             return cls(SequenceGenerator(*given, model.sentinels, **model.ends), window)
         return cls(TextGenerator(*given, model.starts), window)
 
+    @classmethod
+    def reopened(cls, decoder: Any, vocabulary: Any, facts: Mapping[str, Any]) -> Self:
+        kind = SequenceGenerator if decoder.reads_sources else TextGenerator
+        return cls(kind(decoder, vocabulary, **facts["generator"]))
+
+    @property
+    def decoder(self) -> Any:
+        return self.generator.model
+
     def asking(self, decoder: Any) -> Self:
         made = copy.copy(self)
         made.generator = self.generator.asking(decoder)
         return made
+
+    def begin(self, text: tf.Tensor) -> tuple[Prompts, Any, State]:
+        rows, lengths = self._rows(text)
+        ones = tf.ones_like(lengths)
+        prompts, *begun = self.generator.begin(Prompts(rows, lengths, ones, ones[:, None]))
+        return prompts, begun[0], first_state(prompts, *begun, self.generator.prefill_fn)
+
+    def _rows(self, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Texts `(B,)` to rows of ids `(B, L)`, PAD after, and their lengths `(B,)`."""
+        generator = self.generator
+        rows = generator.rows(text)  # (B, None)
+        lengths = tf.cast(rows.row_lengths(), tf.int32)
+        message = (
+            f"a text is too long to go on in {generator.longest} tokens: shorten it; "
+            "or empty, where the model begins none"
+        )
+        # Checked here, since the network's own message about too long rows is less clear.
+        return require(generator.fits(lengths), message, rows).to_tensor(PAD), lengths
 
     def serve(
         self,
@@ -95,15 +123,7 @@ class Continuation(Decoding):
         seed: tf.Tensor,
         max_tokens: tf.Tensor,
     ) -> dict[str, tf.Tensor]:
-        generator = self.generator
-        rows = generator.rows(text)  # (B, None)
-        lengths = tf.cast(rows.row_lengths(), tf.int32)
-        message = (
-            f"a text is too long to go on in {generator.longest} tokens: shorten it; "
-            "or empty, where the model begins none"
-        )
-        # Checked here, since the network's own message about too long rows is less clear.
-        rows = require(generator.fits(lengths), message, rows).to_tensor(PAD)
+        generator, (rows, lengths) = self.generator, self._rows(text)
         limits, room = tf.clip_by_value(max_tokens, 0, MAX_TOKENS), generator.room(lengths)
         limits = limits if room is None else tf.minimum(limits, room)
         usable = (temperature >= 0) & (top_k >= 0) & (top_p > 0) & (top_p <= 1)
@@ -145,7 +165,7 @@ class Continuation(Decoding):
         return TextScorer(self.network, self.vocabulary, window, starts=starts)
 
     def facts(self) -> dict[str, Any]:
-        return {"longest": self.longest}
+        return {"longest": self.longest, "generator": self.generator.options()}
 
 
 class TextToText(Continuation):
@@ -165,6 +185,10 @@ class TextToText(Continuation):
         generator = TaskGenerator(model.network, model.vocabulary, **model.answers)
         return cls(generator, model.trained_length or _WINDOW)
 
+    @classmethod
+    def reopened(cls, decoder: Any, vocabulary: Any, facts: Mapping[str, Any]) -> Self:
+        return cls(TaskGenerator(decoder, vocabulary, **facts["generator"]))
+
 
 class TaskGenerator(SequenceGenerator):
     """Answers lines of a task (see `framed_in_graph`), greedily at temperature 0."""
@@ -172,6 +196,9 @@ class TaskGenerator(SequenceGenerator):
     def __init__(self, network, vocabulary, task: str, max_target: int, **options):
         super().__init__(network, vocabulary, **options)
         self.task, self.max_target = task, max_target
+
+    def options(self) -> dict[str, Any]:
+        return {"task": self.task, "max_target": self.max_target, **super().options()}
 
     def rows(self, texts: tf.Tensor) -> tf.RaggedTensor:
         sources = framed_in_graph(self.task, texts)

@@ -3,7 +3,7 @@
 import copy
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import tensorflow as tf
@@ -15,12 +15,13 @@ from macaron_tf.decoding import (
     score_ids,
     translate_ids,
 )
+from macaron_tf.decoding.sampling import Prompts, State, first_state
 from macaron_tf.errors import UserError
 from macaron_tf.io.serving import EXAMPLE
 from macaron_tf.kernels import implementation_scope
 from macaron_tf.models import EncoderDecoder
 from macaron_tf.models.encoder_decoder import Backward
-from macaron_tf.special_ids import EOS, PAD
+from macaron_tf.special_ids import BOS, EOS, PAD
 from macaron_tf.tasks.base import Decoding, recorded, require
 from macaron_tf.text import PairVocabulary, PieceVocabulary
 
@@ -55,7 +56,7 @@ class Translation(Decoding):
     ):
         super().__init__(network, vocabulary)
         self.decoding, self.compiled = decoding or BeamSearchConfig(), compiled
-        self._decoder: Any = network
+        self.decoder: Any = network
         longest = network.config.longest
         self.max_tokens = _MAX_SOURCE if longest is None else min(_MAX_SOURCE, longest - 1)
 
@@ -67,6 +68,10 @@ class Translation(Decoding):
             decoding = BeamSearchConfig(**model.decoding)
         return cls(model.network, model.vocabulary, decoding)
 
+    @classmethod
+    def reopened(cls, decoder: Any, vocabulary: Any, facts: Mapping[str, Any]) -> Self:
+        return cls(decoder, vocabulary, BeamSearchConfig(**facts["decoding"]))
+
     def changed(self, compiled: bool = False, **fields: Any) -> Self:
         """Takes the fields of `BeamSearchConfig`, and `compiled`."""
         decoding = dataclasses.replace(self.decoding, **fields)
@@ -74,10 +79,19 @@ class Translation(Decoding):
 
     def asking(self, decoder: Any) -> Self:
         if self.compiled:
-            raise UserError("compiled=True is for the graph: leave it out, or with_lite")
+            raise UserError(
+                "compiled=True (--compile) is for the graph: leave it out, or LiteRT (--lite)"
+            )
         made = copy.copy(self)
-        made._decoder = decoder
+        made.decoder = decoder
         return made
+
+    def begin(self, text: tf.Tensor) -> tuple[Prompts, Any, State]:
+        source = self.ids(text, self.vocabulary.languages[0])
+        ones = tf.ones((tf.shape(source)[0],), tf.int32)
+        prompts = Prompts(BOS * ones[:, None], ones, ones, ones[:, None])
+        context, cache = self.decoder.init_decode(source, 1)
+        return prompts, context, first_state(prompts, context, cache)
 
     def lines(
         self,
@@ -91,7 +105,7 @@ class Translation(Decoding):
             decoding: by default the task's own.
             backward: from the target's language to the source's.
         """
-        network, vocabulary = self._decoder, self.vocabulary
+        network, vocabulary = self.decoder, self.vocabulary
         if backward:
             own, network = vocabulary, Backward(self.network)
             sides = (own.target, own.source, own.normalization, own.languages[::-1])
@@ -146,7 +160,7 @@ class Translation(Decoding):
 
     def search(self, source: tf.Tensor) -> dict[str, tf.Tensor]:
         """The n best outputs of ids `(B, L)`: see `translate_ids`."""
-        return translate_ids(self._decoder, source, self.decoding, self.vocabulary.pieces)
+        return translate_ids(self.decoder, source, self.decoding, self.vocabulary.pieces)
 
     def likelihood(self, source: tf.Tensor, target: tf.Tensor) -> dict[str, tf.Tensor]:
         """The signature `score`."""

@@ -116,9 +116,8 @@ def timed(monkeypatch, *pairs) -> tuple[list[dict], LiteNetwork]:
 
     small = types.SimpleNamespace(answer=lambda rows: spend(costs[rows][0]))
     model = types.SimpleNamespace(run=lambda _, rows: spend(costs[rows][1]))
-    monkeypatch.setattr(certificate, "LiteModel", lambda *_: small)
     monkeypatch.setattr(certificate.time, "perf_counter", lambda: clock[0])
-    return break_even(model, lite, lambda rows: rows), lite
+    return break_even(model, lite, small, lambda rows: rows), lite
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,21 @@
 """Decoding in LiteRT beside the graph's: continuations, samples, beam search, streams."""
 
+import json
 import threading
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from export.local_client import LocalClient
 from macaron_tf.decoding import BeamSearchConfig, Prompts, Rules, SamplingConfig, generate
 from macaron_tf.decoding.translator import translate_ids
+from macaron_tf.engines import certificate
+from macaron_tf.engines.exported import ExportedModel, find_version
 from macaron_tf.engines.lite_decoding import DECODER, RECORD, LiteDecoder, converted_decoder
 from macaron_tf.models import EncoderConfig, EncoderDecoder, LanguageModel, catalog
 from macaron_tf.pretrained import Pretrained
+from macaron_tf.text import PairVocabulary
 from macaron_tf.text.wordpiece import WordPieceVocabulary
 from tests.harness import refuses
 
@@ -39,8 +44,8 @@ def language_model(**changes) -> LanguageModel:
 
 def translator(name: str = "transformer_tiny", **changes) -> EncoderDecoder:
     sizes = dict(vocab_size=32, hidden_dim=32, feed_forward_dim=64, num_heads=2, max_length=40)
-    layers = dict(num_encoder_layers=1, num_decoder_layers=2)
-    return shaken(EncoderDecoder(catalog.config(name, **sizes, **layers, **changes)), 0.15)
+    sizes |= dict(num_encoder_layers=1, num_decoder_layers=2) | changes
+    return shaken(EncoderDecoder(catalog.config(name, **sizes)), 0.15)
 
 
 @pytest.fixture(scope="module")
@@ -206,10 +211,69 @@ def test_many_streams_take_turns_and_are_freed(gpt):
 def test_refusals(tmp_path):
     windowed = language_model(attention_windows=(4,))
     refuses("without windows, biases or", converted_decoder, windowed, "fp32")
-    network = language_model()
     (tmp_path / DECODER).write_bytes(b"no")
-    (tmp_path / RECORD).write_text('{"caches": [], "sizes": []}')
-    refuses("is damaged", LiteDecoder, tmp_path, network.config)
-    model = Pretrained(network, vocabulary=VOCABULARY, name="made")
-    refuses("in Python, `with_lite` decodes", model.export, tmp_path / "out", lite="fp32")
+    (tmp_path / RECORD).write_text(
+        '{"kind": "fp32", "rows": 1, "caches": [], "sizes": [], "vocab_size": 9, "longest": 9}'
+    )
+    refuses("is damaged", LiteDecoder, tmp_path)
+    model = Pretrained(windowed, vocabulary=VOCABULARY, name="made")
+    refuses("without windows, biases or", model.export, tmp_path / "out", lite="fp32")
     assert not [*(tmp_path / "out").glob("*")]
+    refuses("holds no exported model", find_version, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "model, kind, texts, options",
+    [
+        (
+            lambda: Pretrained(language_model(), vocabulary=VOCABULARY, name="made"),
+            "fp32",
+            ["a b c", "", "h g f e d"],
+            {"temperature": 0.8, "top_k": 5, "top_p": 0.9, "seed": 3, "max_tokens": 9},
+        ),
+        (
+            lambda: Pretrained(
+                translator(vocab_size=VOCABULARY.size),
+                vocabulary=PairVocabulary(VOCABULARY, VOCABULARY),
+                name="made",
+                decoding={"beam_size": 2, "n_best": 2, "max_length_offset": 4},
+            ),
+            "fp32",
+            ["a b c", "", "h g f e d"],
+            {},
+        ),
+    ],
+    ids=["generator", "translator"],
+)
+def test_exports_decode_in_lite(tmp_path, monkeypatch, model, kind, texts, options):
+    monkeypatch.setattr(certificate, "TEXTS", ("a b", "b" * 99, ""))
+    measured = [{"rows": 4, "lite": 1.0, "graph": 2.0}]
+    monkeypatch.setattr(certificate, "break_even", lambda *_: measured)
+    model = model()
+    version = model.export(tmp_path, lite=kind)
+    record = json.loads((version / "assets.extra" / "export.json").read_text())
+    assert record["lite"]["kind"] == kind and record["lite"]["measured"] == measured
+    [_, row] = record["certificate"]
+    assert 2 <= row["texts"] <= 4 and row["difference"] < 1e-4 and row["log_prob"] < 1e-3
+    expected = model.predict(texts, **options)
+    client = LocalClient(tmp_path)
+    given = client.signature.columns(texts, options, 1)
+    asked = client.answers(texts, **options)
+    opened = ExportedModel(find_version(tmp_path, 1))
+    dtypes = {name: dtype.as_numpy_dtype for name, dtype in model.task.inputs.items()}
+    given |= {"text": [*map(str.encode, texts)]}
+    inputs = {name: np.array(column, dtypes[name]) for name, column in given.items()}
+    graph = opened._model.run("serving_default", inputs)
+    lite = opened.small.serve(inputs)
+    for name, values in graph.items():
+        if values.dtype.kind == "f":
+            np.testing.assert_allclose(lite[name], values, atol=1e-3)
+        else:
+            np.testing.assert_array_equal(lite[name], values)
+    for found, wanted in zip(asked, expected, strict=True):
+        assert {n: v for n, v in found.items() if "prob" not in n and n != "scores"} == {
+            n: v for n, v in wanted.items() if "prob" not in n and n != "scores"
+        }
+    many = {name: np.repeat(column, 22) for name, column in inputs.items()}  # beyond any measured
+    assert opened.small.answer(many) is None
+    assert len(opened.run("serving_default", many)[next(iter(graph))]) == 66

@@ -11,13 +11,10 @@ import threading
 import numpy as np
 import pytest
 
+from export import base_client
 from export import client as command
-from export.client import (
-    Candidate,
-    ClientError,
-    GrpcClient,
-    RestClient,
-)
+from export.base_client import Candidate, ClientError, Signature
+from export.client import GrpcClient, RestClient
 from tests.export.serving_toys import count_calls
 from tests.harness import refuses
 
@@ -80,7 +77,7 @@ def test_32_concurrent_clients_each_get_their_own_answers(connect, monkeypatch):
 @pytest.mark.parametrize("lines", [["ab"], ["ab", "c"]])
 def test_an_output_without_a_row_for_each_line_is_one_sentence(connect, monkeypatch, lines):
     """A scalar string is no row of characters."""
-    monkeypatch.setattr(command, "_SIGNATURE", "motto")
+    monkeypatch.setattr(base_client, "_SIGNATURE", "motto")
     client = connect()
     with pytest.raises(ClientError, match="the model's output 'motto' has no row for each line"):
         client.answers(lines)
@@ -128,7 +125,7 @@ def test_an_address_is_a_host_and_a_port(address, place):
 
 def test_texts_of_a_line_are_in_the_order_of_the_commands():
     def texts(*names):
-        return command.Signature(dict.fromkeys(names, "DT_STRING"), {}).texts
+        return Signature(dict.fromkeys(names, "DT_STRING"), {}).texts
 
     choices = [f"choice{number}" for number in range(1, 12)]
     assert texts(*sorted(["question", *choices, "context"])) == ["context", "question", *choices]
@@ -150,7 +147,7 @@ def test_texts_of_a_line_are_in_the_order_of_the_commands():
 def test_an_input_is_a_number_of_its_type(given, words):
     name, _, value = given.partition("=")
     inputs = {"text": "DT_STRING", "max_tokens": "DT_INT32", "temperature": "DT_FLOAT"}
-    ask = command.Signature(inputs, {}).columns
+    ask = Signature(inputs, {}).columns
     refuses(f"{name}=.*: the model wants {words}", ask, ["a"], {name: json.loads(value)}, 1)
     found = ask(["a"], {"max_tokens": np.int64(2**31 - 1), "temperature": np.float32(2)}, 1)
     assert found == {"text": ["a"], "max_tokens": [2**31 - 1], "temperature": [2.0]}

@@ -60,8 +60,9 @@ def test_a_process_serves_until_sigterm_and_finishes_what_it_began(model_folder)
         output, errors = process.communicate()
         assert process.returncode == 0, errors
         parts = ("", ".cli", ".cli.arguments", ".cli.command_names", ".cli.program", ".engines")
-        parts += (".engines.lite", ".engines.session", ".engines.warm_up", ".errors", ".io")
-        parts += (".io.noise", ".io.paths", ".io.serving", ".plug_ins", ".settings")
+        parts += (".engines.exported", ".engines.lite", ".engines.session", ".engines.warm_up")
+        parts += (".errors", ".io", ".io.noise", ".io.paths", ".io.serving", ".plug_ins")
+        parts += (".settings",)
         assert output == f"{[f'macaron_tf{part}' for part in parts]}\n"
         with pytest.raises(OSError):
             socket.create_connection(("127.0.0.1", port))

@@ -1,0 +1,63 @@
+"""A client that answers by an exported model's folder, in this process."""
+
+import dataclasses
+import sys
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from google.protobuf import json_format
+
+from export.base_client import Client, ClientError
+from macaron_tf.engines.exported import ExportedModel, find_version
+from macaron_tf.errors import UserError
+from macaron_tf.io.serving import as_json, failed_check
+
+
+@dataclasses.dataclass(eq=False)
+class LocalClient(Client):
+    """Asks an exported model in this process, without a server: see `ExportedModel`. Thread-safe.
+
+    Its address is the model's folder; name and timeout have no meaning. It needs TensorFlow, and
+    answers small requests in LiteRT where the export has it (`--lite`).
+    """
+
+    name: str = ""
+
+    def __post_init__(self):
+        path = find_version(self.address, self.version)
+        try:
+            self._model = ExportedModel(path)
+        except Exception as error:  # of any class, see `ExportedModel`
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise UserError(f"{path} cannot be loaded ({reason:.200}): export it again") from error
+        if self._model.warning is not None:
+            print(f"warning: LiteRT answers nothing: {self._model.warning}", file=sys.stderr)
+
+    def close(self) -> None:
+        """Frees the model."""
+        self._model.close()
+
+    def _metadata(self) -> dict[str, Any]:
+        found = self._model.signature_defs.items()
+        named = {
+            name: json_format.MessageToDict(definition, preserving_proto_field_name=True)
+            for name, definition in found
+        }
+        return {"signature_def": named}
+
+    def _run(self, signature: str, inputs: dict[str, list]) -> dict[str, list]:
+        definition = self._model.signature_defs[signature]
+        arrays = {
+            name: np.array(
+                [value.encode() if isinstance(value, str) else value for value in values],
+                tf.dtypes.as_dtype(definition.inputs[name].dtype).as_numpy_dtype,
+            )
+            for name, values in inputs.items()
+        }
+        try:
+            found = self._model.run(signature, arrays)
+        except tf.errors.InvalidArgumentError as error:
+            sentence = failed_check(error.message) or error.message.splitlines()[0]
+            raise ClientError(sentence, "INVALID_ARGUMENT") from None
+        return {name: as_json(name, array) for name, array in found.items()}

@@ -1,0 +1,142 @@
+"""A version of an exported model, opened: its SavedModel, and LiteRT where it has it."""
+
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+import tensorflow as tf
+
+from macaron_tf.engines.lite import DECODER, NETWORK, LiteModel, LiteNetwork
+from macaron_tf.engines.session import SessionModel
+from macaron_tf.errors import UserError
+from macaron_tf.io.paths import read_json, refuse_damage
+from macaron_tf.io.serving import EXTRA, MODEL_FILE, RECORD, version_of
+
+if TYPE_CHECKING:
+    from macaron_tf.tasks.base import Decoding
+
+_DEFAULT = "serving_default"
+Arrays = Mapping[str, np.ndarray]
+
+
+class ExportedModel:
+    """An exported model in memory, which answers small requests in LiteRT where it has it.
+
+    A broken SavedModel raises one of TensorFlow's errors, of any class.
+
+    Example:
+        model = ExportedModel(find_version("served/m30k"))
+        model.run("serving_default", {"text": np.array([b"A dog is running."], object)})
+
+    Args:
+        path: the folder of a version.
+
+    Attributes:
+        signature_defs: the signatures' definitions by name.
+        small: the engine of small requests to `serving_default`; None where the version has none,
+            or none that was faster.
+        warning: why the version's engine of small requests cannot be opened here, or None.
+    """
+
+    def __init__(self, path: str | os.PathLike):
+        self._model = SessionModel(path)
+        self.signature_defs = self._model.signature_defs
+        self.small: LiteModel | LiteTexts | None = None
+        self.warning: UserError | None = None
+        extra = pathlib.Path(path, EXTRA)
+        try:
+            if (extra / NETWORK).is_file():
+                network = LiteNetwork(extra)
+                self.small = LiteModel(network, self._model) if network.most_rows else None
+            elif (extra / DECODER).is_file():
+                texts = LiteTexts.opened(extra)
+                self.small = texts if texts.most_rows else None
+        except UserError as error:
+            self.warning = error
+
+    def run(self, signature: str, inputs: Arrays) -> dict[str, np.ndarray]:
+        """The outputs of a signature by name. Thread-safe."""
+        small = self.small if signature == _DEFAULT else None
+        found = small.answer(inputs) if small else None
+        return self._model.run(signature, inputs) if found is None else found
+
+    def close(self) -> None:
+        """Frees the model; no run may be under way."""
+        self._model.close()
+
+
+class LiteTexts:
+    """A task that writes its answers token by token, by LiteRT.
+
+    Args:
+        task: a `Decoding` that decodes by a `LiteDecoder`.
+    """
+
+    def __init__(self, task: "Decoding"):
+        from macaron_tf.engines.graph import checked
+
+        self._decoder, self._inputs = task.decoder, tuple(task.inputs)
+        specs = [tf.TensorSpec((None,), dtype, name) for name, dtype in task.inputs.items()]
+        self._graph = tf.function(checked(task.serve), input_signature=specs, autograph=False)
+
+    @property
+    def most_rows(self) -> int:
+        """The most texts in a request that it answers."""
+        return self._decoder.most_rows
+
+    @classmethod
+    def opened(cls, folder: pathlib.Path) -> Self:
+        """Reopens an export's task.
+
+        Args:
+            folder: a version's `assets.extra`, with the files of `write_decoder`, the vocabulary's
+                and the record.
+
+        Raises:
+            UserError: a file is missing or damaged.
+        """
+        # Imported late: a server of another model needs no networks.
+        from macaron_tf.engines.lite_decoding import LiteDecoder
+        from macaron_tf.tasks import DECODING
+        from macaron_tf.text.base import Vocabulary
+
+        decoder, mend = LiteDecoder(folder), "export the model again"
+        record = read_json(folder / RECORD, mend=mend, task=str)
+        with refuse_damage(folder / RECORD, mend):
+            kind = DECODING[record["task"]]
+            return cls(kind.reopened(decoder, Vocabulary.load(folder), record))
+
+    def serve(self, inputs: Arrays) -> dict[str, np.ndarray]:
+        """The outputs of `TaskKind.serve`."""
+        with self._decoder.alone():
+            found = self._graph(*(tf.constant(inputs[name]) for name in self._inputs))
+        return {name: value.numpy() for name, value in found.items()}
+
+    def answer(self, inputs: Arrays) -> dict[str, np.ndarray] | None:
+        """See `serve`; None for more texts than LiteRT takes."""
+        count = len(inputs[self._inputs[0]])
+        return self.serve(inputs) if 0 < count <= self.most_rows else None
+
+
+def find_version(folder: str | os.PathLike, version: int | None = None) -> pathlib.Path:
+    """The folder of a version; the newest by default.
+
+    Args:
+        folder: of the model, with its versions in it, or of a version.
+
+    Raises:
+        UserError: there is no such version.
+    """
+    folder = pathlib.Path(folder)
+    if version is None and (folder / MODEL_FILE).is_file():
+        return folder
+    found = {version_of(file.parent.name): file.parent for file in folder.glob(f"*/{MODEL_FILE}")}
+    found.pop(None, None)
+    if not found:
+        raise UserError(f"{folder} holds no exported model: write one by export.saved_model")
+    if version is not None and version not in found:
+        versions = ", ".join(map(str, sorted(found)))
+        raise UserError(f"{folder} has no version {version}: it has {versions}")
+    return found[max(found) if version is None else version]
