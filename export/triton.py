@@ -26,7 +26,7 @@ import sysconfig
 import tempfile
 import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from macaron_tf.cli.arguments import argument, count, local_place, single_program
 from macaron_tf.errors import UserError
@@ -43,7 +43,7 @@ import export
 from macaron_tf.cli.program import lean_imports
 
 lean_imports()  # JAX, which TensorFlow tries, does not run with this NumPy
-from export.triton_model import TritonPythonModel
+from {module} import TritonPythonModel
 """
 _DEADLINE = 120  # seconds that requests in flight are given at the end
 
@@ -94,7 +94,7 @@ def write_repository(models: Mapping[str, str], repository: pathlib.Path, option
             place = repository / names[-1]
             for version, _ in versions:
                 (place / str(version)).mkdir(parents=True)
-                (place / str(version) / "model.py").write_text(_MODEL.format(path=_packages()))
+                (place / str(version) / "model.py").write_text(model_of("export.triton_model"))
             signature = Signature(key, definitions[key])
             (place / "config.pbtxt").write_text(_config(signature, folder, options))
         known |= {key for key, found in definitions.items() if found.method_name}
@@ -140,6 +140,11 @@ def _config(signature, folder: str, options) -> str:
     )
 
 
+def model_of(module: str) -> str:
+    """The `model.py` of a repository whose class `TritonPythonModel` is in a module."""
+    return _MODEL.format(path=_packages(), module=module)
+
+
 def _packages() -> list[str]:
     """The folders that this process imports from, but for Python's own: Triton has a Python."""
     own = sysconfig.get_path("stdlib")
@@ -161,6 +166,16 @@ def run(options: argparse.Namespace) -> int:
             raise UserError(f"{word}: two models are named {name!r}; give one as NAME=OUT")
         check_base_path(folder)
         models[name] = folder
+    return serve(lambda repository: write_repository(models, repository, options), options)
+
+
+def serve(write: Callable[[pathlib.Path], list[str]], options: argparse.Namespace) -> int:
+    """Serves a repository of models until a signal; Triton's exit status.
+
+    Args:
+        write: fills an empty folder as Triton's repository, and returns the names of its models.
+        options: `host`, `http_port` and `grpc_port`.
+    """
     for flag, port in (("--http-port", options.http_port), ("--grpc-port", options.grpc_port)):
         try:
             socket.create_server((options.host, port)).close()
@@ -171,7 +186,7 @@ def run(options: argparse.Namespace) -> int:
     root, stub = find_server()
     with tempfile.TemporaryDirectory(prefix="macaron_tf-") as scratch:
         repository, backends = pathlib.Path(scratch, "models"), pathlib.Path(scratch, "backends")
-        names = write_repository(models, repository, options)
+        names = write(repository)
         shutil.copytree(root / "backends", backends)
         shutil.copy(stub, backends / "python")
         process = subprocess.Popen(

@@ -3,7 +3,8 @@
     python -m experiments.lab.benchmarks.serving                       # short: a minute
     python -m experiments.lab.benchmarks.serving --size base --bfloat16 --translator small --out DIR
     python -m experiments.lab.benchmarks.serving --run RUN --out DIR
-    .venv-engines/bin/python -m experiments.lab.benchmarks.serving --servers served/sst2 --out DIR
+    .venv-engines/bin/python -m experiments.lab.benchmarks.serving --servers served/sst2 \\
+        --tokenizer hf/sst2/tokenizer.json --batch-sizes 1 --clients 8 --out DIR
 
 One BERT classifier of random weights, equal in all hands, is given lines of varied length:
 Hugging Face's with its fast tokenizer in PyTorch (SDPA, inference mode), the same model in ONNX
@@ -18,7 +19,8 @@ requests of one line compiled by XLA (`--compile`).
 `--run` times none of these but a run of `experiments.finetune`, exported in float32 and in
 bfloat16, and in LiteRT, and adds the accuracy of each on the run's validation split. `--servers`
 times a folder of exported versions in two servers as they start, `export.serve` and NVIDIA Triton
-(`make engines`), asked by one client and by --clients of them, in JSON over HTTP.
+(`make engines`), asked by one client and by --clients of them, in JSON over HTTP. With --tokenizer,
+of `export.hugging_face`, the export's ONNX file (`--onnx`) is served by Triton as well.
 """
 
 import argparse
@@ -53,6 +55,8 @@ from macaron_tf.data.batches import in_parts
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.decoding import translate_ids
+from macaron_tf.engines.exported import find_version
+from macaron_tf.engines.onnx import FILE
 from macaron_tf.errors import UserError
 from macaron_tf.interop import read_encoder
 from macaron_tf.models import EncoderConfig, catalog
@@ -98,6 +102,7 @@ command = Benchmark(
     count("--new-tokens", "of a translation", 24, least=2),
     place("--run", "of finetune on one text's class: time it, with accuracy, and nothing else"),
     place("--servers OUT", "an exported model's folder: time it in two servers, nothing else"),
+    place("--tokenizer FILE", "tokenizer.json of --servers: time its ONNX file in Triton, too"),
 )
 
 
@@ -394,6 +399,15 @@ def requests_of(batch: int, options: argparse.Namespace) -> list[list[str]]:
 
 # Of each server: the words that start it, a request's path, lines (B,) to its body, and the arrays
 # of an answer by name.
+_TRITON = (
+    "/v2/models/model/infer",
+    lambda lines: {
+        "inputs": [
+            {"name": "text", "datatype": "BYTES", "shape": [len(lines), 1], "data": list(lines)}
+        ]
+    },
+    lambda answer: {x["name"]: np.reshape(x["data"], x["shape"]) for x in answer["outputs"]},
+)
 _SERVERS = {
     "export.serve": (
         ("export.serve", "{folder}", "--name", "model", "--rest-port", "0", "--grpc-port", "0"),
@@ -403,28 +417,26 @@ _SERVERS = {
     ),
     "NVIDIA Triton": (
         ("export.triton", "model={folder}", "--http-port", "18000", "--grpc-port", "18001"),
-        "/v2/models/model/infer",
-        lambda lines: {
-            "inputs": [
-                {
-                    "name": "text",
-                    "datatype": "BYTES",
-                    "shape": [len(lines), 1],
-                    "data": list(lines),
-                }
-            ]
-        },
-        lambda answer: {x["name"]: np.reshape(x["data"], x["shape"]) for x in answer["outputs"]},
+        *_TRITON,
+    ),
+    "Triton with ONNX Runtime": (
+        (f"{__package__}.triton_onnx", "{onnx}", "{tokenizer}", "--http-port", "18010")
+        + ("--grpc-port", "18011"),
+        *_TRITON,
     ),
 }
 _ANSWERS = ("probabilities", "translations", "vector")  # of an export, that are compared
 
 
 @contextlib.contextmanager
-def served(name: str, folder: str) -> Iterator[Answer]:
-    """The answers of a server, which is started and, at the end, stopped."""
+def served(name: str, places: Mapping[str, str]) -> Iterator[Answer]:
+    """The answers of a server, which is started and, at the end, stopped.
+
+    Args:
+        places: `folder` of the versions, their newest `onnx` file, its `tokenizer`.
+    """
     words, path, body, arrays = _SERVERS[name]
-    given = ["-m", *(word.format(folder=folder) for word in words)]
+    given = ["-m", *(word.format(**places) for word in words)]
     process = subprocess.Popen(
         [sys.executable, *given], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
@@ -457,8 +469,14 @@ def served(name: str, folder: str) -> Iterator[Answer]:
 
 def of_servers(options: argparse.Namespace) -> Tables:
     """Times one exported model in all servers, with one client and with several."""
+    places, names = {"folder": options.servers}, [*_SERVERS]
+    if options.tokenizer:
+        onnx = find_version(options.servers) / FILE
+        places |= {"onnx": str(onnx), "tokenizer": options.tokenizer}
+    else:
+        names.remove("Triton with ONNX Runtime")
     with contextlib.ExitStack() as stack:
-        answers = {name: stack.enter_context(served(name, options.servers)) for name in _SERVERS}
+        answers = {name: stack.enter_context(served(name, places)) for name in names}
         for batch in options.batch_sizes:
             requests = requests_of(batch, options)
             check_agreement(answers, requests)

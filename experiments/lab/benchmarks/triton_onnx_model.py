@@ -1,0 +1,43 @@
+"""A classifier's ONNX file as a model of NVIDIA Triton's Python backend: see `triton_onnx`."""
+
+import json
+
+import numpy as np
+import onnxruntime
+import tokenizers
+import triton_python_backend_utils as triton  # Triton's own, in its processes alone
+
+
+class TritonPythonModel:
+    """Triton's interface: `initialize` once, then `execute` for each batch."""
+
+    def initialize(self, arguments: dict[str, str]) -> None:
+        given = json.loads(arguments["model_config"])["parameters"]
+        values = {name: text["string_value"] for name, text in given.items()}
+        self._tokenizer = tokenizers.Tokenizer.from_file(values["tokenizer"])
+        self._tokenizer.enable_padding()
+        self._tokenizer.enable_truncation(int(values["max_length"]))
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = int(values["threads"])
+        # Clients and Triton share the cores: threads that wait must not spin.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        self._session = onnxruntime.InferenceSession(
+            values["onnx"], options, providers=["CPUExecutionProvider"]
+        )
+
+    def execute(self, requests: list) -> list:
+        parts = [request.inputs()[0].as_numpy().ravel() for request in requests]
+        rows = self._tokenizer.encode_batch([text.decode() for part in parts for text in part])
+        ids = {
+            "token_ids": np.array([row.ids for row in rows], np.int32),
+            "segment_ids": np.array([row.type_ids for row in rows], np.int32),
+        }
+        given = {entry.name: ids[entry.name] for entry in self._session.get_inputs()}
+        [logits] = self._session.run(["computed"], given)  # (B, C)
+        weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
+        probabilities = weights / weights.sum(axis=-1, keepdims=True)
+        ends = np.cumsum([len(part) for part in parts])[:-1]
+        return [
+            triton.InferenceResponse([triton.Tensor("probabilities", part)])
+            for part in np.split(probabilities, ends)
+        ]
