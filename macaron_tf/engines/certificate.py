@@ -120,7 +120,7 @@ class Certificate:
             found, small = [row], None
             if isinstance(lite, LiteDecoder):
                 small = LiteTexts(self.task.asking(lite))
-                found.append(self._decoder(lite, small, folder / EXTRA / DECODER))
+                found.append(self._decoder(lite, small, taken, folder / EXTRA / DECODER))
             elif lite:
                 small, files = LiteModel(lite, model), [folder / EXTRA / NETWORK]
                 found.append(self._opened(f"LiteRT {lite.kind}", lite.kind, lambda: lite, files))
@@ -179,8 +179,13 @@ class Certificate:
         timed = _timed(lambda count: model.run(_SERVED, given[count]))
         return {**facts, **judged, **timed, **metrics}, taken
 
-    def _decoder(self, lite: LiteDecoder, small: LiteTexts, file: pathlib.Path) -> dict[str, Any]:
+    def _decoder(
+        self, lite: LiteDecoder, small: LiteTexts, taken: Sequence, file: pathlib.Path
+    ) -> dict[str, Any]:
         """Compares the scores of tokens, along the texts that the network writes greedily.
+
+        Args:
+            taken: texts that the task does not refuse; the first is timed.
 
         Returns:
             See `check`; also `texts`, their number, and `parted`, of how many LiteRT prefers
@@ -210,7 +215,7 @@ class Certificate:
             return {**facts, "not_checked": _REFUSED}
         judged = _judged(target, lite.kind, pairs)
         judged |= {"texts": count, "parted": parted, "log_prob": _rounded(log_prob)}
-        given = {count: self._request((LINE,), count) for count in (1, 32)}
+        given = {count: self._request(taken[0], count) for count in (1, 32)}
         return {**facts, **judged, **_timed(lambda count: small.serve(given[count]))}
 
     def _opened(
