@@ -60,7 +60,9 @@ def _prepare(options: argparse.Namespace, is_process: bool) -> None:
         if engine == "jax":
             from macaron_tf.distribution.mesh import parse_mesh, use_mesh
 
-            use_mesh(parse_mesh(mesh or "data=1"))
+            if options.strategy:
+                _join_workers()
+            use_mesh(mesh and parse_mesh(mesh))
         elif is_process:
             limit_memory()
     if given.get("uses_callbacks"):
@@ -79,8 +81,11 @@ def _choose_engine(options: argparse.Namespace) -> None:
     """Sets Keras's backend, which its first import reads."""
     others = [name for name in ("strategy", "tpu", "replicas") if vars(options).get(name)]
     if options.engine == "jax":
-        if others:
-            raise UserError(f"--{others[0]} is of --engine tensorflow: give --mesh, or neither")
+        if others and options.strategy != "multi_worker":
+            raise UserError(
+                f"--{others[0]} is of --engine tensorflow: give --mesh, --strategy multi_worker "
+                "or neither"
+            )
         with needed("--engine jax"):
             import jax  # noqa: F401
     elif options.mesh:
@@ -91,6 +96,14 @@ def _choose_engine(options: argparse.Namespace) -> None:
             f"start the process with KERAS_BACKEND={options.engine}"
         )
     os.environ["KERAS_BACKEND"] = options.engine
+
+
+def _join_workers() -> None:
+    """Joins the processes that TF_CONFIG names, or the cluster that JAX finds."""
+    from macaron_tf.distribution import read_cluster
+    from macaron_tf.distribution.hosts import join_hosts
+
+    join_hosts(*(read_cluster() if os.environ.get("TF_CONFIG") else ()))
 
 
 def _name_checkpoint(options: argparse.Namespace) -> None:
@@ -248,7 +261,8 @@ DEVICES = together(
         argument(
             "--strategy",
             "mirrored: all of this machine's GPUs; multi_worker: this process and the others that "
-            "TF_CONFIG names; by default the first GPU, or the CPU without one",
+            "TF_CONFIG names, with --engine jax also a TPU slice or a SLURM job; by default the "
+            "first GPU, or the CPU without one",
             choices=STRATEGIES,
         ),
         count(
@@ -270,7 +284,8 @@ ENGINE = group(
     argument(
         "--mesh AXES",
         "with jax: devices along each axis, such as data=4,model=2: data deals out the rows "
-        "of batches, model cuts the weights (default data=1, one device)",
+        "of batches, model cuts the weights (default data=1, one device; with --strategy "
+        "multi_worker all devices of all processes along data)",
     ),
 )
 CALLBACKS = together(

@@ -165,6 +165,11 @@ def _batches(
             "and --own-shards"
         )
     if own_shards and workers.several:
+        if keras.backend.backend() == "jax":
+            raise UserError(
+                "--own-shards is of --engine tensorflow: leave it out, and each process takes its "
+                "rows of every batch"
+            )
         if corpus.config.batch_alpha is not None:
             raise UserError(
                 "corpus.batch_alpha draws each batch's language from all files: leave out "

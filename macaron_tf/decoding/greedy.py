@@ -10,6 +10,7 @@ import tensorflow as tf
 from jax import numpy as jnp
 
 from macaron_tf.decoding.beam_search import LengthLimits, target_limits
+from macaron_tf.distribution.mesh import whole
 from macaron_tf.special_ids import BOS, EOS, PAD
 
 # Sources are padded to multiples of these: each shape is compiled once.
@@ -29,7 +30,8 @@ class GreedySearch:
         self.model = model
         self.pieces = pieces
         self.limits = limits
-        self._search = jax.jit(self._outputs, static_argnames="room")
+        # Every process of a mesh reads all answers.
+        self._search = jax.jit(self._outputs, static_argnames="room", out_shardings=whole())
 
     def __call__(
         self, batches: Iterable[tuple[np.ndarray, np.ndarray]]

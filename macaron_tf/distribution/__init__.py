@@ -7,4 +7,5 @@ from macaron_tf.distribution.strategy import (
     emulates_bfloat16,
     is_tpu,
     make_strategy,
+    read_cluster,
 )

@@ -3,12 +3,16 @@
 import math
 import re
 import warnings
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
 
 from macaron_tf.errors import UserError
 from macaron_tf.variables import spec_of
+
+if TYPE_CHECKING:
+    import jax
 
 Batch = dict[str, np.ndarray]
 
@@ -49,14 +53,26 @@ def parse_mesh(text: str) -> dict[str, int]:
     return sizes
 
 
-def use_mesh(sizes: dict[str, int]) -> None:
-    """Makes the variables and batches from now on those of a mesh of this process's devices.
+def use_mesh(sizes: dict[str, int] | None = None) -> None:
+    """Makes the variables and batches from now on those of a mesh of devices.
 
-    One device alone is no mesh.
+    One device alone is no mesh. Several processes have all of their devices in it.
+
+    Args:
+        sizes: of the axes; None = one device, or all of several processes along `data`.
     """
-    count, devices = math.prod(sizes.values()), keras.distribution.list_devices()
+    import jax
+
+    devices, several = keras.distribution.list_devices(), jax.process_count() > 1
+    sizes = sizes or dict(zip(AXES, (len(devices) if several else 1, 1), strict=True))
+    count = math.prod(sizes.values())
+    axes = ",".join(f"{axis}={size}" for axis, size in sizes.items())
+    if several and count != len(devices):
+        raise UserError(
+            f"--mesh {axes} is of {count} devices, and the {jax.process_count()} processes have "
+            f"{len(devices)}: give a mesh of all of them"
+        )
     if count > len(devices):
-        axes = ",".join(f"{axis}={size}" for axis, size in sizes.items())
         raise UserError(
             f"--mesh {axes} wants {count} devices and JAX sees {len(devices)}: take a smaller one; "
             f"to try on a CPU, set XLA_FLAGS=--xla_force_host_platform_device_count={count}"
@@ -92,6 +108,21 @@ def spread(batch: Batch) -> Batch:
                 stacklevel=2,
             )
         layout = keras.distribution.TensorLayout(axes, distribution.device_mesh)
-        return jax.device_put(array, layout.backend_layout)
+        # A process takes the rows of its own devices.
+        return jax.make_array_from_callback(
+            array.shape, layout.backend_layout, lambda index: array[index]
+        )
 
     return {name: placed(array) for name, array in batch.items()}
+
+
+def whole() -> "jax.sharding.Sharding | None":
+    """The layout on the mesh of arrays that every device holds whole; None without a mesh."""
+    distribution = keras.distribution.distribution()
+    if distribution is None:
+        return None
+    import jax
+
+    return jax.sharding.NamedSharding(
+        distribution.device_mesh.backend_mesh, jax.sharding.PartitionSpec()
+    )

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from macaron_tf.distribution.hosts import leave_at_exit, lost_on_jax
 from macaron_tf.errors import UserError, parse_json
 
 STRATEGIES = ("cpu", "one_gpu", "mirrored", "multi_worker", "tpu")
@@ -50,7 +51,7 @@ def make_strategy(
         elif name == "mirrored":
             return _mirrored(replicas)
         elif name == "multi_worker":
-            _check_cluster()
+            read_cluster()
             return tf.distribute.MultiWorkerMirroredStrategy()
         elif name == "tpu":
             return _tpu(tpu or "local")
@@ -84,14 +85,14 @@ def _mirrored(replicas: int | None) -> tf.distribute.Strategy:
     return tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(replicas)])
 
 
-def _check_cluster() -> None:
+def read_cluster() -> tuple[list[str], int]:
+    """The addresses of the workers in TF_CONFIG, and the number of this one."""
     text = os.environ.get("TF_CONFIG", "")
     try:
         given = parse_json(text, task=dict, cluster=dict)
-        task = given["task"]
-        whole = task["type"] == "worker" and 0 <= int(task["index"]) < len(
-            given["cluster"]["worker"]
-        )
+        task, addresses = given["task"], list(given["cluster"]["worker"])
+        number = int(task["index"])
+        whole = task["type"] == "worker" and 0 <= number < len(addresses)
     except (ValueError, KeyError, TypeError):
         whole = False
     if not whole:
@@ -100,6 +101,7 @@ def _check_cluster() -> None:
             '{"cluster": {"worker": ["host0:12345", "host1:12345"]}, '
             '"task": {"type": "worker", "index": 0}}'
         )
+    return addresses, number
 
 
 def _tpu(name: str) -> tf.distribute.Strategy:
@@ -154,6 +156,8 @@ _GONE = (
 class Workers:
     """The worker processes of a strategy; one, except in `MultiWorkerMirroredStrategy`.
 
+    On Keras's JAX backend they are JAX's processes, see `hosts.join_hosts`.
+
     Attributes:
         several: whether there is more than one.
         number: of this worker, from 0.
@@ -164,18 +168,23 @@ class Workers:
         self.strategy = strategy
         self.several = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
         self.number, self.count = 0, 1
-        if self.several:
+        if keras.backend.backend() == "jax":
+            import jax
+
+            self.number, self.count = jax.process_index(), jax.process_count()
+            self.several = self.count > 1
+        elif self.several:
             resolver = strategy.cluster_resolver
             self.number = resolver.task_id
             self.count = len(resolver.cluster_spec().as_dict()["worker"])
         self.chief = self.number == 0
-        self._sums = tf.function(self._summed, autograph=False, reduce_retracing=True)
+        self._summed = tf.function(self._reduced, autograph=False, reduce_retracing=True)
 
     def totals(self, values: Sequence[float] | np.ndarray) -> list:
         """The sums of numbers over all workers, once all have come; integers to 2^53 are exact."""
         if not self.several:
             return list(values)
-        return self._sums(tf.constant(np.asarray(values, np.float64))).numpy().tolist()
+        return self._sums(np.asarray(values, np.float64)).tolist()
 
     def of_chief(self, values: Sequence[float]) -> list[float]:
         """The chief's numbers, on every worker."""
@@ -195,7 +204,7 @@ class Workers:
         table = np.zeros((self.count, mine.size))
         table[self.number] = mine.reshape(-1)
         # One dimension, whose sizes share a graph. Sums with zeros are exact.
-        joined = self._sums(tf.constant(table.reshape(-1))).numpy().astype(mine.dtype)
+        joined = self._sums(table.reshape(-1)).astype(mine.dtype)
         return joined.reshape(-1, *mine.shape[1:])
 
     @contextlib.contextmanager
@@ -203,16 +212,31 @@ class Workers:
         """Raises a UserError where another worker dies while the context lasts."""
         try:
             yield
-        except _GONE as error:
+        except Exception as error:
             if not self.several:
+                raise
+            on_jax = keras.backend.backend() == "jax"
+            if on_jax:
+                leave_at_exit()
+            if not (lost_on_jax(error) if on_jax else isinstance(error, _GONE)):
                 raise
             raise UserError(
                 f"worker {self.number} lost another one: find out why in its output, then give "
                 "every worker its command again; they go on from the last checkpoint "
-                f"({error.message.splitlines()[0]})"
+                f"({str(error).splitlines()[0]})"
             ) from error
 
-    def _summed(self, values: tf.Tensor) -> tf.Tensor:
+    def _sums(self, values: np.ndarray) -> np.ndarray:
+        """The sums `(N,)` over all workers of their float64 values `(N,)`."""
+        if keras.backend.backend() != "jax":
+            return self._summed(tf.constant(values)).numpy()
+        from jax.experimental import multihost_utils
+
+        # JAX would round float64 to float32: bytes are gathered.
+        rows = multihost_utils.process_allgather(values.view(np.uint8))  # (workers, 8 N)
+        return np.ascontiguousarray(rows).view(np.float64).sum(axis=0)
+
+    def _reduced(self, values: tf.Tensor) -> tf.Tensor:
         local = len(self.strategy.extended.worker_devices)
 
         def contributed() -> tf.Tensor:

@@ -1,14 +1,18 @@
 """A network and its objective in training on Keras's JAX backend, on one device or on a mesh."""
 
+import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 
 import jax
 import keras
+import numpy as np
 import tensorflow as tf
 from jax import numpy as jnp
+from jax.experimental import multihost_utils
 from keras import ops
 
-from macaron_tf.distribution.mesh import Batch, spread
+from macaron_tf.distribution.mesh import Batch, spread, whole
 from macaron_tf.errors import UserError
 from macaron_tf.io.progress import Progress
 from macaron_tf.training.config import TrainingConfig
@@ -41,7 +45,7 @@ class JaxModel(TrainedModel):
         self._held: dict[str, Arrays] | None = None
         self._places: dict[str, list[jax.sharding.Sharding]] = {}  # of the held arrays
         self._micro_step = jax.jit(self._micro_step_of)
-        self._test_step = jax.jit(self._test_step_of)
+        self._test_step = jax.jit(self._test_step_of, out_shardings=(whole(), None))
         self._add = jax.jit(_added, donate_argnums=0)
         self._apply: Callable | None = None
 
@@ -65,6 +69,21 @@ class JaxModel(TrainedModel):
             for part, variables in self.variables().items():
                 for variable, value in zip(variables, held[part], strict=True):
                     variable.assign(value)
+
+    @contextlib.contextmanager
+    def gathered(self) -> Iterator[None]:
+        self.synchronize()
+        with keras.StatelessScope() as scope:
+            for variable in itertools.chain(*self.variables().values()):
+                value = variable.value
+                if value.is_fully_addressable:
+                    continue
+                if not value.is_fully_replicated:
+                    value = multihost_utils.process_allgather(value, tiled=True)
+                if jax.process_index() == 0:
+                    # On the host: one process alone may not compute with arrays of all.
+                    scope.add_update((variable, np.asarray(value)))
+            yield
 
     def fit(
         self,
@@ -153,7 +172,8 @@ class JaxModel(TrainedModel):
         if self._apply is None:
             # The results stay as they are laid out on the mesh.
             places = {**self._places, "others": []}
-            self._apply = jax.jit(self._apply_of, donate_argnums=0, out_shardings=(places, None))
+            shardings = (places, whole())
+            self._apply = jax.jit(self._apply_of, donate_argnums=0, out_shardings=shardings)
         others = held["others"]
         self._held, values = self._apply({**held, "others": []}, *found)
         self._held["others"] = others

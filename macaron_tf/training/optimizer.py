@@ -217,7 +217,9 @@ class ExponentialMovingAverage:
     @contextlib.contextmanager
     def swapped(self) -> Iterator[None]:
         """While the context lasts, the model's weights are the averages."""
-        weights = [np.array(variable) for variable in self.variables]
+        # JAX's values never change; TensorFlow's are overwritten.
+        on_jax = keras.backend.backend() == "jax"
+        weights = [v.value if on_jax else np.array(v) for v in self.variables]
         for variable, average in zip(self.variables, self.averages(), strict=True):
             variable.assign(average)
         try:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from macaron_tf.cli.program import Repeats
@@ -175,25 +176,25 @@ class TrainingSession(keras.callbacks.Callback):
         """The chief writes a checkpoint of this step and deletes surplus ones."""
         step = self.saved_at = self.model.step
         memory = joined_memory(self.model, self.workers)
-        if self.workers.chief:
-            state = dataclasses.replace(self.state, elapsed_seconds=self.elapsed_seconds())
-            with self._away():
-                for reporter in self.reporters:
-                    reporter.sync()
-                metrics = self._metrics if self.state.validated_at == step else {}
-                manifest = {
-                    "vocabulary": self.vocabulary_hash,
-                    "metrics": metrics,
-                    "weights": weight_table(self.model.network),
-                }
-                write = functools.partial(
-                    write_checkpoint, model=self.model, state=state, memory=memory
-                )
-                self.checkpoints.save(step, write, manifest)
-                if self.state.best_step == step:
-                    self._mark_best()
-                self.checkpoints.rotate(self.config.keep_last)
+        with self._away(), self.model.gathered():
+            if self.workers.chief:
+                self._write(step, memory)
         self._saved_time = time.monotonic()
+
+    def _write(self, step: int, memory: dict[str, np.ndarray]) -> None:
+        state = dataclasses.replace(self.state, elapsed_seconds=self.elapsed_seconds())
+        for reporter in self.reporters:
+            reporter.sync()
+        manifest = {
+            "vocabulary": self.vocabulary_hash,
+            "metrics": self._metrics if self.state.validated_at == step else {},
+            "weights": weight_table(self.model.network),
+        }
+        write = functools.partial(write_checkpoint, model=self.model, state=state, memory=memory)
+        self.checkpoints.save(step, write, manifest)
+        if self.state.best_step == step:
+            self._mark_best()
+        self.checkpoints.rotate(self.config.keep_last)
 
     def elapsed_seconds(self) -> float:
         """Wall-clock time of the run, earlier sessions included."""

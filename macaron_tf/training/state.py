@@ -42,6 +42,8 @@ class RunState:
 def joined_memory(model: TrainedModel, workers: Workers) -> dict[str, np.ndarray]:
     """The memory of the replicas of all workers, in order; every worker has to call it."""
     model.synchronize()
+    if keras.backend.backend() == "jax":  # whole in every process
+        return {name: np.array(v) for name, v in _memory_variables(model).items()}
     return {
         name: workers.joined(np.concatenate([np.array(copy) for copy in _copies(model, variable)]))
         for name, variable in _memory_variables(model).items()
@@ -139,7 +141,9 @@ def restore_checkpoint(
             variable.assign(arrays[name])
         for name, variable in memory.items():
             copies = _copies(model, variable)
-            first, count = workers.number * len(copies), workers.count * len(copies)
+            on_jax = keras.backend.backend() == "jax"
+            number, processes = (0, 1) if on_jax else (workers.number, workers.count)
+            first, count = number * len(copies), processes * len(copies)
             shape = (count * variable.shape[0], *variable.shape[1:])
             _check_shape(
                 checkpoint, name, arrays[name], shape, "batch_size, memory_length and devices"

@@ -43,7 +43,7 @@ class TrainedModel:
         memory: variables that carry texts from batch to batch, `(rows of a replica, ...)` each,
             saved with the run; to be set before training, as is `evaluation_memory`, which does
             the same in an evaluation.
-        strategy: of the replicas and workers that share the batches; JAX has one process.
+        strategy: of the replicas and workers that share the batches; JAX's processes are not in it.
         optimizer, ema, skipped_in_a_row: of the updates; the moving average may be None.
     """
 
@@ -99,6 +99,14 @@ class TrainedModel:
 
     def synchronize(self) -> None:
         """Brings the variables up to date, where an engine keeps their values elsewhere."""
+
+    def gathered(self) -> AbstractContextManager[None]:
+        """While the context lasts, the first process may read every variable.
+
+        Every process has to enter. Nothing may be trained inside.
+        """
+        self.synchronize()
+        return nullcontext()
 
     def ema_weights(self) -> AbstractContextManager[None]:
         """While the context lasts, the network's weights are their moving average, if one is kept.

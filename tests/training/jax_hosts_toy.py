@@ -1,0 +1,80 @@
+"""Runs of a small language model on the JAX engine, by one of the processes of TF_CONFIG.
+
+    KERAS_BACKEND=jax python -m tests.training.jax_hosts_toy JOB [JOB ...]
+
+A job is RUN MESH STEP, joined by colons. Without TF_CONFIG there is one process. With the mesh
+"alone" each process makes all of the updates by itself. At the step the run ends without saving,
+as if killed; 0 = at its end, -1 = never. A run that began goes on.
+"""
+
+import contextlib
+import dataclasses
+import itertools
+import os
+import sys
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from macaron_tf.distribution import read_cluster
+from macaron_tf.distribution.hosts import join_hosts
+from macaron_tf.distribution.mesh import parse_mesh, use_mesh
+from macaron_tf.models import EncoderConfig, LanguageModel
+from macaron_tf.training import train
+from macaron_tf.training.jax_model import build_jax_model
+from tests.training.jax_toy import CONFIG, objective
+from tests.training.training_toy import SIGNATURE
+
+STEPS = dataclasses.replace(CONFIG, max_steps=8, validate_every=4, save_every_steps=3)
+
+
+class StopAt(keras.callbacks.Callback):
+    """Stands for a death of all processes: nothing is saved."""
+
+    def __init__(self, step: int):
+        super().__init__()
+        self.step = step
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.model.step == self.step:
+            raise KeyboardInterrupt
+
+
+def batches(start: int, stop: int | None = None) -> tf.data.Dataset:
+    """Of four rows and of three, which no mesh divides."""
+
+    def batch(index: int) -> dict[str, np.ndarray]:
+        rng = np.random.default_rng(index)
+        ids = rng.integers(1, 16, (4 - index % 2, 5), dtype=np.int32)
+        return {"source": ids, "target": ids}
+
+    numbers = itertools.count(start) if stop is None else range(start, stop)
+    return tf.data.Dataset.from_generator(lambda: map(batch, numbers), output_signature=SIGNATURE)
+
+
+def judge(model, step):
+    metrics = model.evaluate(batches(1000, 1002), return_dict=True, verbose=0)
+    return {"loss": metrics["loss"]}
+
+
+def run(folder: str, mesh: str, stop: int) -> None:
+    if mesh == "alone":
+        keras.distribution.set_distribution(None)
+    else:
+        use_mesh(parse_mesh(mesh))
+    keras.utils.set_random_seed(CONFIG.seed)
+    network = LanguageModel(EncoderConfig(16, 8, 24, 2, 1, causal=True, norm="pre", dropout=0.1))
+    network.build()
+    config = dataclasses.replace(STEPS, max_steps=10**6) if stop < 0 else STEPS
+    model = build_jax_model(network, objective, config)
+    with contextlib.suppress(KeyboardInterrupt):
+        train(model, batches, folder, judge, callbacks=[StopAt(stop)])
+
+
+if __name__ == "__main__":
+    if "TF_CONFIG" in os.environ:
+        join_hosts(*read_cluster())
+    for job in sys.argv[1:]:
+        folder, mesh, stop = job.split(":")
+        run(folder, mesh, int(stop))
