@@ -1,6 +1,8 @@
-"""Runs of a small language model on the JAX engine, by one of the processes of TF_CONFIG.
+"""Runs of a small network on the JAX engine, by one of the processes of TF_CONFIG.
 
-    KERAS_BACKEND=jax python -m tests.training.jax_hosts_toy JOB [JOB ...]
+    KERAS_BACKEND=jax python -m tests.training.jax_hosts_toy NETWORK JOB [JOB ...]
+
+The network is a language model, "language", or "dense", which compiles in a moment.
 
 A job is RUN MESH STEP, joined by colons. Without TF_CONFIG there is one process. With the mesh
 "alone" each process makes all of the updates by itself. At the step the run ends without saving,
@@ -24,7 +26,7 @@ from macaron_tf.models import EncoderConfig, LanguageModel
 from macaron_tf.training import train
 from macaron_tf.training.jax_model import build_jax_model
 from tests.training.jax_toy import CONFIG, objective
-from tests.training.training_toy import SIGNATURE
+from tests.training.training_toy import SIGNATURE, toy_network, toy_objective
 
 STEPS = dataclasses.replace(CONFIG, max_steps=8, validate_every=4, save_every_steps=3)
 
@@ -58,16 +60,20 @@ def judge(model, step):
     return {"loss": metrics["loss"]}
 
 
-def run(folder: str, mesh: str, stop: int) -> None:
+def run(kind: str, folder: str, mesh: str, stop: int) -> None:
     if mesh == "alone":
         keras.distribution.set_distribution(None)
     else:
         use_mesh(parse_mesh(mesh))
     keras.utils.set_random_seed(CONFIG.seed)
-    network = LanguageModel(EncoderConfig(16, 8, 24, 2, 1, causal=True, norm="pre", dropout=0.1))
-    network.build()
+    if kind == "dense":
+        network, sums = toy_network(dropout=0.2), toy_objective
+    else:
+        shape = EncoderConfig(16, 8, 24, 2, 1, causal=True, norm="pre", dropout=0.1)
+        network, sums = LanguageModel(shape), objective
+        network.build()
     config = dataclasses.replace(STEPS, max_steps=10**6) if stop < 0 else STEPS
-    model = build_jax_model(network, objective, config)
+    model = build_jax_model(network, sums, config)
     with contextlib.suppress(KeyboardInterrupt):
         train(model, batches, folder, judge, callbacks=[StopAt(stop)])
 
@@ -75,6 +81,6 @@ def run(folder: str, mesh: str, stop: int) -> None:
 if __name__ == "__main__":
     if "TF_CONFIG" in os.environ:
         join_hosts(*read_cluster())
-    for job in sys.argv[1:]:
+    for job in sys.argv[2:]:
         folder, mesh, stop = job.split(":")
-        run(folder, mesh, int(stop))
+        run(sys.argv[1], folder, mesh, int(stop))

@@ -18,7 +18,9 @@ from tests.training.test_jax_engine import state_of
 pytest.importorskip("jax")
 
 
-def processes(jobs: list[str], count: int, devices: int = 1) -> list[subprocess.Popen]:
+def processes(
+    jobs: list[str], count: int, devices: int = 1, network: str = "language"
+) -> list[subprocess.Popen]:
     """Starts so many processes with so many devices each."""
     addresses = [f"localhost:{port}" for port in free_ports(count)]
     environment = {
@@ -26,7 +28,7 @@ def processes(jobs: list[str], count: int, devices: int = 1) -> list[subprocess.
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
     }
-    toy = ["-m", "tests.training.jax_hosts_toy", *jobs]
+    toy = ["-m", "tests.training.jax_hosts_toy", network, *jobs]
     if count == 1:
         return [started(toy, **environment)]
     tasks = [{"type": "worker", "index": index} for index in range(count)]
@@ -34,8 +36,8 @@ def processes(jobs: list[str], count: int, devices: int = 1) -> list[subprocess.
     return [started(toy, **environment, TF_CONFIG=config) for config in configs]
 
 
-def run(jobs: list[str], count: int, devices: int = 1) -> None:
-    for process in processes(jobs, count, devices):
+def run(jobs: list[str], count: int, devices: int = 1, network: str = "language") -> None:
+    for process in processes(jobs, count, devices, network):
         finished(process)
 
 
@@ -50,7 +52,7 @@ def assert_equal(ours: pathlib.Path, theirs: pathlib.Path, most: float = 1e-6) -
 def test_two_processes_make_the_updates_of_one(tmp_path):
     """With dropout, on batches that the devices divide and on others."""
     alone, two = (tmp_path / name for name in ("alone", "two"))
-    run([f"{alone}:alone:0", f"{two}:data=2:0"], count=2)
+    run([f"{alone}:alone:0", f"{two}:data=2:0"], count=2, network="dense")
     assert_equal(two, alone)
 
 
@@ -75,7 +77,7 @@ def test_any_number_of_processes_goes_on_with_a_run(tmp_path):
 
 def in_training(out: pathlib.Path) -> list[subprocess.Popen]:
     """Two processes in the midst of a long run."""
-    both = processes([f"{out}:data=2:-1"], count=2)
+    both = processes([f"{out}:data=2:-1"], count=2, network="dense")
     until = time.monotonic() + 300
     while len(CheckpointDirectory(out).steps()) < 2:
         assert time.monotonic() < until and both[0].poll() is None, both[0].communicate()[0]
