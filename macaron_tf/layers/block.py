@@ -113,10 +113,16 @@ class Block(Mixer):
         kind = {"causal": self.causal, "window": self.attention_window}
         if not self.relative:
             kind |= self.config.options("use_bias", "num_kv_heads")
-            if self.attention is None and self.config.positions == "rotary":
-                rotary = self.config.options("rotary_base")
-                return self._attention(RotaryAttention, **kind, **rotary)
-            return self._attention(self.attention or MultiHeadAttention, **kind)
+            rotary = self.config.positions == "rotary"
+            layer = self.attention or (RotaryAttention if rotary else MultiHeadAttention)
+            if issubclass(layer, RotaryAttention):
+                kind |= self.config.options("rotary_base")
+            elif rotary:
+                raise SettingError(
+                    f"positions='rotary': {layer.__name__} is no RotaryAttention: set "
+                    "positions='none', or make it a subclass"
+                )
+            return self._attention(layer, **kind)
         return self._attention(
             RelativeAttention,
             **kind,

@@ -102,6 +102,11 @@ def test_an_attention_of_one_s_own_is_right_in_a_cache_that_is_only_read():
     np.testing.assert_allclose(one, whole[:, 3], atol=1e-5)
 
 
+def test_a_block_with_another_attention_refuses_rotary_positions():
+    options = {"num_heads": 2, "feed_forward_dim": 8, "positions": "rotary"}
+    rejects("Fading is no RotaryAttention: set positions='none'", FadingBlock, **options)
+
+
 def test_a_growing_window_asks_for_positions():
     attention = randomized(Fading(2, causal=True, window=3), (1, 4, 6))
     cache = attention.init_cache(1, 1, None)
