@@ -272,7 +272,8 @@ class MultiHeadAttention(Mixer):
         bias = context.bias and context.bias(query_length=length, key_length=length)
         packing, context = context.packing, self._with_positions(context, query)
         query, key = self.rotate(query, key, context.positions)
-        y = self._attend(query, key, value, mask, bias, context, context.positions, self.causal)
+        ahead = length if self.causal else None
+        y = self._attend(query, key, value, mask, bias, context, context.positions, ahead)
         return self._merge_heads(y, packing), None
 
     def _projected(self, x, packing=None):
@@ -440,17 +441,17 @@ class MultiHeadAttention(Mixer):
         return ops.multiply(query, ops.cast(1.0 / math.sqrt(self._head_dim), query.dtype))
 
     def _attend(
-        self, query, key, value, mask, bias, context: Context, key_positions, causal: bool = False
+        self, query, key, value, mask, bias, context: Context, key_positions, ahead=None
     ):
         """Queries `(..., H, T, d)`, rotated, attend keys `(..., K, S, d)`: `(..., H, T, d)`.
 
         Args:
-            causal: x attends itself, and the mask does not yet hide later positions.
+            ahead: T where x attends itself and later positions are still to be hidden, else None.
         """
         if self._runs_fused(query, key, mask, bias):
-            return self._fused(query, key, value, mask, context.training, causal)
-        if causal:
-            mask = combine_masks(mask, causal_attention_mask(ops.shape(query)[2], self.window))
+            return self._fused(query, key, value, mask, context.training, ahead is not None)
+        if ahead is not None:
+            mask = combine_masks(mask, causal_attention_mask(ahead, self.window))
         scores = self.scores(self._scaled(query), key, context, key_positions)  # (..., H, T, S)
         scores = ops.cast(scores, keras.backend.result_type(scores.dtype, "float32"))
         if bias is not None:

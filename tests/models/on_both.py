@@ -144,7 +144,7 @@ def recurrence_loss(implementation, *arrays):
 
 # Of attention in training, with dropout: its arguments, and those of a call besides x.
 ATTENTION = {
-    "causal": ({"causal": True, "window": 9}, {"mask": MASK}),
+    "causal": ({"causal": True, "window": 9, "num_kv_heads": 1}, {"mask": MASK}),
     "across": ({"cross": True}, {"memory": normal(2, 9, 8, seed=2), "memory_mask": MASK}),
 }
 
