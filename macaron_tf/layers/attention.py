@@ -440,9 +440,7 @@ class MultiHeadAttention(Mixer):
             return query
         return ops.multiply(query, ops.cast(1.0 / math.sqrt(self._head_dim), query.dtype))
 
-    def _attend(
-        self, query, key, value, mask, bias, context: Context, key_positions, ahead=None
-    ):
+    def _attend(self, query, key, value, mask, bias, context: Context, key_positions, ahead=None):
         """Queries `(..., H, T, d)`, rotated, attend keys `(..., K, S, d)`: `(..., H, T, d)`.
 
         Args:
