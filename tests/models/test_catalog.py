@@ -295,7 +295,7 @@ BERT, GPT, T5 = (catalog.config(name) for name in ("bert_tiny", "gpt2_tiny", "t5
         (T5, {"attention_windows": 9}, "an encoder-decoder attends all of its source"),
         (T5, {"num_heads": 5, "head_dim": None}, "multiple of num_heads=5"),
         (T5, {"block": "gmlp"}, "block='gmlp' must be one of"),
-        (T5, {"positions": "rotary"}, "positions='rotary' must be one of"),
+        (T5, {"positions": "rotary"}, "positions='rotary' and relative_bias exclude each other"),
         (ELMO, {"max_characters": 2}, "max_characters"),
         (TCN, {"widths": ()}, "widths"),
         (TCN, {"input_dim": 0}, "one of the two"),
