@@ -276,19 +276,20 @@ def _steps(
         begun: what `Decoding.begin` returned for the text, of LiteRT and of the network.
         functions: their `decode_step`.
     """
-    prompts, _, state = begun[1]
-    ids, index = prompts.ids[0].numpy().tolist(), int(state.index)
-    caches, last = [state.cache for *_, state in begun], min(len(ids) + _TOKENS, longest or np.inf)
-    if len(ids) - index > _PROMPT:
+    ids = begun[1][0].ids[0].numpy().tolist()
+    # One of them may have read a prompt's first tokens at once.
+    caches, read = [state.cache for *_, state in begun], [int(state.index) for *_, state in begun]
+    last = min(len(ids) + _TOKENS, longest or np.inf)
+    if len(ids) - min(read) > _PROMPT:
         return
-    while index < last:
-        token, scores = tf.constant([[ids[index]]]), []
+    while (index := min(read)) < last:
+        token, scores = tf.constant([[ids[index]]]), {}
         for number, (function, (_, context, _)) in enumerate(zip(functions, begun, strict=True)):
-            given = token, tf.constant(index), context, caches[number]
-            logits, caches[number] = function(*given)
-            scores.append(logits.numpy()[0, 0])
-        index += 1
-        if index == len(ids):
+            if read[number] == index:
+                given = token, tf.constant(index), context, caches[number]
+                logits, caches[number] = function(*given)
+                scores[number], read[number] = logits.numpy()[0, 0], index + 1
+        if index + 1 == len(ids):
             yield scores[0], scores[1]
             ids.append(int(scores[1].argmax()))
 

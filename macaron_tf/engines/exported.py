@@ -103,9 +103,9 @@ class LiteTexts:
         from macaron_tf.text.base import Vocabulary
 
         decoder, mend = LiteDecoder(folder), "export the model again"
-        record = read_json(folder / RECORD, mend=mend, task=str)
+        record = read_json(folder / RECORD, mend=mend, kind=str)
         with refuse_damage(folder / RECORD, mend):
-            kind = DECODING[record["task"]]
+            kind = DECODING[record["kind"]]
             return cls(kind.reopened(decoder, Vocabulary.load(folder), record))
 
     def serve(self, inputs: Arrays) -> dict[str, np.ndarray]:

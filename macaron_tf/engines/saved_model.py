@@ -132,7 +132,7 @@ def write_version(
             if card:
                 (aside / "README.md").write_text(card)
             record = {**record, **computed, **engines, "vocabulary": task.vocabulary.hash}
-            record |= {"task": task.name, "texts": task.texts}
+            record |= {"kind": task.name, "texts": task.texts}
             (extra / RECORD).write_text(json.dumps(record, indent=2) + "\n")
             write_warm_up(aside, graph.signatures, task.typical_texts())
             if paths.is_remote(out):

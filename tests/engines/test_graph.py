@@ -49,6 +49,7 @@ def writer() -> Pretrained:
     return loaded(LanguageModel, "gpt2_tiny", BYTES)
 
 
+@pytest.mark.thorough
 def test_an_encoder_is_fine_tuned_and_answers(tmp_path):
     model = loaded(PretrainingEncoder, "bert_tiny")
     before, texts, labels = model.encoder.get_weights(), ["a b", "c d"] * 8, ["one", "two"] * 8

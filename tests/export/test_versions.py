@@ -36,6 +36,7 @@ pytestmark = pytest.mark.quick
 class Doubled(tf.Module):
     """Twice a number, by a table that fills 400 KB: a graph, and its task."""
 
+    texts = ()
     network = types.SimpleNamespace(compute_dtype="float32")
 
     def __init__(self):

@@ -117,6 +117,7 @@ def test_what_a_network_does_not_read_changes_nothing(family):
             np.testing.assert_array_equal(one, other, err_msg=name)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_a_network_reads_changes_it(family):
     """But for settings of a head, and those that another one of the network's decides."""
