@@ -34,7 +34,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from export.base_client import Client, ClientError
-from macaron_tf.cli.arguments import Parser, argument, count
+from macaron_tf.cli.arguments import Parser, argument, count, local_place
 from macaron_tf.cli.program import decoded, exit_on_user_error
 from macaron_tf.errors import UserError, parse_json
 from macaron_tf.io.serving import MAX_VERSION, as_json
@@ -244,7 +244,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     add("text", nargs="*", help="lines to answer; none: standard input, a line each")
     add("--url", default="http://127.0.0.1:8501", help="REST address (%(default)s)")
     add("--grpc", metavar="HOST:PORT", help="use gRPC at this address instead of REST")
-    add("--local", metavar="DIR", help="answer by the model exported to DIR, without a server")
+    local_place("--local DIR", "answer by the model exported to DIR, without a server")(parser)
     add("--name", default="model", help="the model's name (%(default)s, as TensorFlow Serving's)")
     text = "the model's version (default: the newest)"
     count("--version N", text, least=0, below=MAX_VERSION + 1)(parser)

@@ -246,7 +246,7 @@ def test_refusals(tmp_path):
     ids=["generator", "translator"],
 )
 def test_exports_decode_in_lite(tmp_path, monkeypatch, model, kind, texts, options):
-    monkeypatch.setattr(certificate, "TEXTS", ("a b", "b" * 99, ""))
+    monkeypatch.setattr(certificate, "TEXTS", ("a b c d e f", "b" * 99, ""))
     measured = [{"rows": 4, "lite": 1.0, "graph": 2.0}]
     monkeypatch.setattr(certificate, "break_even", lambda *_: measured)
     model = model()

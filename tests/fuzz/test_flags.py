@@ -93,10 +93,11 @@ def test_any_words(data):
 # Arguments of words that name no file; every other one must be a `cli.arguments.place`.
 WORDS = [
     "arms", "beam", "callback", "checkpoint", "data_service", "decoding", "differ", "dtype",
-    "finetune_set", "elmo_set", "gate", "grpc", "host", "input", "joey", "labels", "language", "languages",
-    "mesh", "mixers", "model", "name", "only", "profile", "query", "reference", "sentences", "set",
-    "signatures", "sizes", "source_language", "split", "systems", "target_language", "task",
-    "tasks", "template", "text", "texts", "tokenize", "topology", "tpu", "url", "word", "words",
+    "elmo_set", "finetune_set", "gate", "grpc", "host", "input", "joey", "labels", "language",
+    "languages", "license", "mesh", "mixers", "model", "name", "only", "profile", "query",
+    "reference", "sentences", "set", "signatures", "sizes", "source_language", "split",
+    "systems", "target_language", "task", "tasks", "template", "text", "texts", "tokenize",
+    "topology", "tpu", "url", "word", "words",
 ]  # fmt: skip
 ALSO = {"experiments.lab.tpu_check": ["recipe"]}
 ALSO["export.serve"] = [setting.name for setting in describe(ServerConfig)]
