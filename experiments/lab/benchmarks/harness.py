@@ -325,7 +325,8 @@ def publish(
     if directory:
         content = {"title": title, "unit": unit, "machine": facts, "settings": measured, **more}
         save(directory, content, text + "\n![results](results.png)\n")  # whatever drawing does
-        write_figure(figure or _plot(title, measured, unit), directory / "results.png", dpi=120)
+        picture = pathlib.Path(directory, "results.png")
+        write_figure(figure or _plot(title, measured, unit), picture, dpi=120)
 
 
 def save(
