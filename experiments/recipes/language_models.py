@@ -122,7 +122,8 @@ def llama_quick() -> PretrainingRecipe:
 
         python -m experiments.pretrain train llama_quick runs/llama --data-dir DIR
 
-    Not measured yet.
+    Measured (`experiments/results/compare/modern`): 4.572 ± 0.019 nats, and 4.544 ± 0.035 at a rate
+    of 4e-3; with `--set model.block=macaron` 4.495 ± 0.015 and 4.392 ± 0.005; `gpt_quick` 4.708.
     """
     return gpt_quick().changed(model="llama_tiny", model_options=())
 
