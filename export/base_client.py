@@ -1,4 +1,4 @@
-"""What all clients of an exported model share: lines in batches, to the model's inputs and back."""
+"""Base of the clients of an exported model: sends lines in batches and gives a row for each."""
 
 import abc
 import contextlib

@@ -47,7 +47,7 @@ class Blocks:
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """What the kernels are compiled for.
+    """Static parameters of the kernels.
 
     Attributes:
         scale: of the scores.
