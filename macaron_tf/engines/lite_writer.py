@@ -18,7 +18,7 @@ from macaron_tf.kernels import implementation_scope
 from macaron_tf.tasks.base import OnePass
 
 # Lengths of rows: a row is padded to the next one, and on average an eighth of it is padding.
-LENGTHS = (8, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128)
+LENGTHS = (8, 12, 16, 20, 24, 28, 32, 40, 48, 64, 80, 96, 128)
 # The most rows of a request where nothing was measured; see `break_even`. Beyond them the graph is
 # faster (fp32), or other requests would wait too long (int8). Time in parts of the graph's: fp32
 # 0.67 at 1 row and 1.07 at 8; int8 0.37 to 0.42 at 1 to 32 rows (BERT mini, one thread).
