@@ -152,7 +152,7 @@ def _row_lengths(ids: np.ndarray, shape: list[int]) -> np.ndarray:
     """The lengths `(B,)` of rows without their padding."""
     axis = shape.index(-1)
     others = tuple(n for n in range(1, ids.ndim) if n != axis)
-    real = (ids != 0).any(axis=others)  # (B, L)
+    real = (ids != 0).any(axis=others) if others else ids != 0  # (B, L)
     return real.shape[1] - np.argmax(real[:, ::-1], axis=1)
 
 

@@ -37,7 +37,8 @@ def as_json(name: str, array: np.ndarray) -> Any:
             shown = lambda value: {"b64": base64.b64encode(value).decode("ascii")}  # noqa: E731
         else:  # JSON is UTF-8: other bytes become U+FFFD, so that the answer can be parsed
             shown = functools.partial(bytes.decode, errors="replace")
-        return np.vectorize(shown, otypes=[np.object_])(array).tolist()
+        shown_all = np.fromiter(map(shown, array.flat), np.object_, array.size)
+        return shown_all.reshape(array.shape).tolist()
     if array.dtype in (np.float64, np.bool_) or np.issubdtype(array.dtype, np.integer):
         return array.tolist()
     if np.iscomplexobj(array):
@@ -46,9 +47,11 @@ def as_json(name: str, array: np.ndarray) -> Any:
         array = array.astype(np.float32)
     # The shortest text of a float32 ("0.2"), as TensorFlow Serving prints it: through float64
     # alone it would read 0.20000000298023224.
-    pieces = np.array_split(array.reshape(-1), array.size // 2048 + 1)  # other threads run between
-    numbers = [piece.astype("U32").astype(np.float64) for piece in pieces]
-    return np.concatenate(numbers).reshape(array.shape).tolist()
+    numbers, flat = np.empty(array.size), array.reshape(-1)
+    for start in range(0, array.size, 2048):  # other threads run between
+        part = slice(start, start + 2048)
+        numbers[part] = flat[part].astype("U32")
+    return numbers.reshape(array.shape).tolist()
 
 
 def as_rows(outputs: Mapping[str, np.ndarray]) -> list[Any]:
