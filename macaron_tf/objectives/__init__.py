@@ -32,7 +32,7 @@ from macaron_tf.objectives.translation import (
     shift_right,
 )
 
-# The objectives of pre-training, by the names that recipes and model.json have for them.
+# Pre-training objectives by their names in recipes and in model.json.
 PRETRAINING: dict[str, type[PretrainingObjective]] = {
     kind.learns: kind
     for kind in (
@@ -49,8 +49,9 @@ PRETRAINING: dict[str, type[PretrainingObjective]] = {
 
 
 def learnt(objective: str | None) -> type[Objective]:
-    """The class of an objective that a model has learnt, see `Pretrained.objective`.
+    """The class of the objective that a model was pre-trained on, see `Pretrained.objective`.
 
-    Of another name, and of None, `Objective`, with which a model learns to do nothing of its own.
+    Returns `Objective` for None and for unknown names: such a model neither continues text nor
+    fills in masks.
     """
     return PRETRAINING.get(objective, Objective)

@@ -1,4 +1,4 @@
-"""The base of the objectives, and the inputs and sums that they share."""
+"""Base classes of the objectives, and the losses and sums that they share."""
 
 import abc
 import dataclasses
@@ -17,27 +17,29 @@ from macaron_tf.text.base import PieceVocabulary
 
 Tensor = Any  # of Keras's backend
 Sums = dict[str, Tensor]
-# A batch and its seed, `(2,)` int64, to the batch that is learned from.
+# From a batch of rows and a seed, `(2,)` int64, to the batch that the network is trained on.
 Preparation = Callable[[Batch, tf.Tensor], Batch]
 
 
 @dataclasses.dataclass(frozen=True)
 class Objective(Settings, abc.ABC):
-    """A network's loss on a batch: base of the objectives.
+    """Base of the objectives: the loss of a network on a batch.
 
-    Called with the network, a batch and `training`, it returns float32 sums over the batch,
-    `loss_sum` and `weight` among them, so that micro-batches and replicas add up exactly: the loss
-    is the quotient of the two. A metric `m` is `m_sum` over `m_weight`, or over `weight`. Sums that
-    only an evaluation needs, such as `correct_sum`, are left out in training.
+    An objective is called with the network, a batch and `training`, and returns float32 sums over
+    the batch. Sums, unlike means, add up exactly over micro-batches and replicas. The loss is
+    `loss_sum / weight`, and a metric `m` is `m_sum / m_weight`, or `m_sum / weight` if there is no
+    `m_weight`. Sums that only an evaluation needs, such as `correct_sum`, are left out in training.
 
-    The sums are in `keras.ops`, for both engines; batches are prepared by tf.data, in TensorFlow.
+    The sums are computed in `keras.ops`, for both engines. Batches are prepared by tf.data, in
+    TensorFlow.
 
     Attributes:
         metric_names: the metrics of an evaluation, as `metrics_from_sums` names them.
-        causal: the network predicts each next token: it goes on with any text.
-        fills_masks: the network predicts masked tokens: it fills in each [MASK].
-        encoder_decoder: the network reads one text and writes another.
-        has_memory: texts go on from batch to batch, and the network remembers what came before.
+        causal: whether the network predicts each next token, so that it can continue a text.
+        fills_masks: whether the network predicts masked tokens, so that it can fill in [MASK].
+        encoder_decoder: whether the network reads one text and writes another.
+        has_memory: whether texts continue from batch to batch, and the network keeps a memory of
+            the batches before.
     """
 
     metric_names: ClassVar[tuple[str, ...]] = ("loss",)
@@ -48,18 +50,19 @@ class Objective(Settings, abc.ABC):
 
     @abc.abstractmethod
     def __call__(self, network, batch: Batch, training: bool) -> Sums:
-        """Sums over a batch."""
+        """Computes the sums over a batch."""
 
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingObjective(Objective):
-    """Base of the objectives that learn from rows of text alone.
+    """Base of the objectives that need unlabelled text only.
 
     Attributes:
-        skip_padding: compute the scores of used positions only. The number of rows is then
-            dynamic: set False where shapes must be static (XLA, TPU, JAX); the result is the same.
-        learns: name of the objective in recipes; of a user's own, the one whose network and rows
-            it takes.
+        skip_padding: compute logits only at the positions that count in the loss. Their number
+            varies from batch to batch: set False where shapes must be static (XLA, TPU, JAX). The
+            result is the same.
+        learns: name of the objective in recipes. An objective of a user's own has the name of the
+            built-in one whose network and input rows it uses.
     """
 
     learns: ClassVar[str] = "masked_language"
@@ -75,11 +78,13 @@ class PretrainingObjective(Objective):
         seed: int,
         start_step: int = 0,
     ) -> tf.data.Dataset:
-        """Batches to learn from: batch number i of rows is prepared with the seed (`seed`, i).
+        """Maps batches of rows to training batches: number i is prepared with seed (`seed`, i).
 
-        Text that is repeated is masked anew, and a run resumed at batch `start_step`, micro-batches
-        counted singly, masks as one that never stopped. A validation set starts at 0 each time and
-        so keeps its masks.
+        Each epoch over the same text has new masks. A resumed run has the masks of an uninterrupted
+        one. Validation starts at 0 each time, so its masks never change.
+
+        Args:
+            start_step: number of the first batch; each micro-batch counts as one.
         """
         prepare = self.preparation(rows.element_spec, masking, vocabulary)
 
@@ -93,11 +98,16 @@ class PretrainingObjective(Objective):
     def preparation(
         self, spec: dict[str, tf.TensorSpec], masking: MaskingConfig, vocabulary: PieceVocabulary
     ) -> Preparation:
-        """Makes a batch of rows, of this `spec`, one to learn from; masks it if not overridden.
+        """Returns the function that makes a training batch of a batch of rows.
 
-        The function is traced as it stands, without AutoGraph: branches on tensors are `tf.cond`.
-        Static masks, `masking.duplicates` = K of them, are of a row r and its epoch modulo K, which
-        `row_number` and `epoch (B,)` int say, and not of the batch's seed.
+        This one masks tokens; objectives with other inputs override it. The function is traced
+        without AutoGraph: branches on tensors need `tf.cond`.
+
+        With static masks (`masking.duplicates` = K > 0) a row has K masks in turn: the mask depends
+        on the row's number and its epoch modulo K instead of on the batch.
+
+        Args:
+            spec: of the batch of rows; static masks need `row_number` and `epoch`, `(B,)` int.
         """
         missing = {"row_number", "epoch"} - set(spec)
         if masking.duplicates and missing:
@@ -115,17 +125,17 @@ class PretrainingObjective(Objective):
 
 
 def with_weights(batch: Batch) -> Batch:
-    """The batch, every example of which counts 1 where it has no `weight (B,)`."""
+    """Adds `weight (B,)` of ones to a batch that has no weights of its examples."""
     if "weight" in batch:
         return batch
     return {**batch, "weight": ops.ones(ops.shape(batch["token_ids"])[:1])}
 
 
 def cross_entropy(labels: Tensor, logits: Tensor) -> Tensor:
-    """Cross-entropy, float32 nats, of labels `(...,)` under logits `(..., C)` of any float type.
+    """Cross-entropy of labels `(...,)` and logits `(..., C)`: `(...,)` float32, in nats.
 
     Raises:
-        ValueError: the shapes do not fit each other.
+        ValueError: the shapes of labels and logits do not match.
     """
     if runs_native(logits):
         labels = tf.convert_to_tensor(labels)
@@ -136,35 +146,39 @@ def cross_entropy(labels: Tensor, logits: Tensor) -> Tensor:
     scores = ops.cast(logits, "float32")
     if keras.backend.backend() == "tensorflow":
         return ops.sparse_categorical_crossentropy(labels, scores, from_logits=True)
-    # Keras multiplies by one-hot labels there: 0 times a -inf is NaN.
+    # On other backends Keras multiplies by one-hot labels, and 0 times -inf is NaN.
     return -ops.take_along_axis(ops.log_softmax(scores), labels[..., None], axis=-1)[..., 0]
 
 
 def correct(logits: Tensor, labels: Tensor) -> Tensor:
-    """1 where the largest of `(..., C)` logits is at the label, `(...,)` float32."""
+    """1 where the label has the largest of the logits `(..., C)`, else 0: `(...,)` float32."""
     best = ops.cast(ops.argmax(logits, axis=-1), labels.dtype)
     return ops.cast(ops.equal(best, labels), "float32")
 
 
 def weighted_sums(losses: Tensor, weights: Tensor, right: Tensor | None = None) -> Sums:
-    """`loss_sum` and `weight` of losses and weights `(...,)`; of `right (...,)`, `correct_sum`."""
+    """Sums losses by their weights, both `(...,)`: `loss_sum` and `weight`.
+
+    With `right (...,)`, 1 at correct answers, also `correct_sum`.
+    """
     sums = {"loss_sum": ops.sum(losses * weights), "weight": ops.sum(weights)}
     return sums if right is None else {**sums, "correct_sum": ops.sum(right * weights)}
 
 
 def count_tokens(token_ids: Tensor) -> Tensor:
-    """The number of ids that are not padding, float32."""
+    """Number of ids that are not padding, float32."""
     return ops.sum(ops.cast(ops.not_equal(token_ids, PAD), "float32"))
 
 
 def token_sums(
     logits: Tensor, labels: Tensor, weights: Tensor, token_ids: Tensor, training: bool
 ) -> Sums:
-    """Cross-entropy of tokens, summed.
+    """Summed cross-entropy of N tokens.
 
     Args:
         logits: `(N, V)`, any float type.
-        labels: `(N,)` int; weights: `(N,)` float32.
+        labels: `(N,)` int.
+        weights: `(N,)` float32.
         token_ids: `(B, L)`, the network's input.
 
     Returns:
@@ -177,7 +191,10 @@ def token_sums(
 
 
 def flat_rows(hidden: Tensor, labels: Tensor, skip_padding: bool) -> tuple[Tensor, Tensor]:
-    """`(B, T, D)` and `(B, T)` to `(N, D)` and `(N,)`, N = B T, or only labels that are not PAD."""
+    """Flattens hidden states `(B, T, D)` and labels `(B, T)` to `(N, D)` and `(N,)`.
+
+    N = B T, or with `skip_padding` the number of labels that are not PAD.
+    """
     hidden = ops.reshape(hidden, (-1, hidden.shape[-1]))
     labels = ops.reshape(labels, (-1,))
     if skip_padding:
@@ -188,12 +205,12 @@ def flat_rows(hidden: Tensor, labels: Tensor, skip_padding: bool) -> tuple[Tenso
 
 @dataclasses.dataclass(frozen=True)
 class MaskedPositions:
-    """The N masked positions of a batch, one after the other.
+    """The masked positions of a batch `(B, P)`, flattened to N.
 
     Attributes:
-        used: `(N,)` int32, indices among the B P positions; None = all, padding included.
-        length: L.
-        weights: `(N,)` float32, 0 at unused positions.
+        used: `(N,)` int32, indices into the flattened `(B P,)`; None: all, padding included.
+        length: L, the length of the batch's rows.
+        weights: `(N,)` float32, 0 at padding.
     """
 
     used: Tensor | None
@@ -202,9 +219,9 @@ class MaskedPositions:
 
     @classmethod
     def of(cls, batch: Batch, skip_padding: bool) -> "MaskedPositions":
-        """The masked positions of a batch, see `mask_tokens`.
+        """Flattens the positions of a batch made by `mask_tokens`.
 
-        With `skip_padding` unused ones are left out, and N is dynamic.
+        With `skip_padding` padding is left out, and N is dynamic; otherwise N = B P.
         """
         weights = ops.reshape(batch["masked_weights"], (-1,))  # (B, P) -> (B P,)
         used = None
@@ -214,22 +231,22 @@ class MaskedPositions:
         return cls(used, ops.shape(batch["token_ids"])[1], weights)
 
     def flat(self, values: Tensor) -> Tensor:
-        """`(B, P, ...) -> (N, ...)`."""
+        """Flattens values of the masked positions: `(B, P, ...) -> (N, ...)`."""
         values = ops.reshape(values, (-1, *values.shape[2:]))
         return values if self.used is None else tf.gather(values, self.used)
 
     def flat_columns(self, columns: Tensor) -> Tensor:
-        """Columns `(B, P)` of their rows as indices `(N,)` into a batch laid out as `(B L,)`."""
+        """Converts columns `(B, P)` to indices `(N,)` into the flattened tokens `(B L,)`."""
         rows = ops.arange(ops.shape(columns)[0], dtype=columns.dtype)
         return self.flat(columns + self.length * rows[:, None])
 
     def sums(self, logits: Tensor, batch: Batch, training: bool) -> Sums:
-        """`token_sums` of logits `(N, V)` against the batch's `masked_labels (B, P)`."""
+        """`token_sums` of logits `(N, V)` and the batch's `masked_labels (B, P)`."""
         labels = self.flat(batch["masked_labels"])
         return token_sums(logits, labels, self.weights, batch["token_ids"], training)
 
     def vectors(self, hidden: Tensor, columns: Tensor) -> Tensor:
-        """`hidden (B, L, D)` at columns `(B, P)`: `(N, D)`."""
+        """Hidden states `(B, L, D)` at columns `(B, P)`: `(N, D)`."""
         # (B, L, D) -> (B L, D) -> (N, D)
         rows = ops.reshape(hidden, (-1, hidden.shape[-1]))
         return ops.take(rows, self.flat_columns(columns), axis=0)

@@ -1,4 +1,4 @@
-"""The next token: GPT's objective, with a memory, in both directions (ELMo), or beside a task."""
+"""Next-token prediction: GPT's, with Transformer-XL's memory, ELMo's, and beside a task's loss."""
 
 import math
 from dataclasses import dataclass
@@ -28,24 +28,27 @@ from macaron_tf.special_ids import PAD
 
 @dataclass(frozen=True)
 class CausalLanguageObjective(PretrainingObjective):
-    """Cross-entropy of each real token given those before it in its row; the first is given.
+    """Cross-entropy of each token of a row given the tokens before it, padding left out.
+
+    The first token of a row is not predicted.
 
     Call arguments: `network`, a `LanguageModel`; `batch` of `encoder_inputs`, and optionally
-    `labels (B, L - 1)`, which are the ids themselves from the second on. Returns `token_sums` over
-    the predicted tokens.
+    `labels (B, L - 1)`, by default the ids from the second on. Returns `token_sums` over the
+    predicted tokens.
 
-    References: Radford et al. 2018 (GPT), eq. 1; on text of one language a row, with its embedding,
-    Conneau and Lample 2019 (XLM), section 3.2.
+    References: Radford et al. 2018 (GPT), eq. 1; Conneau and Lample 2019 (XLM), section 3.2, with
+    language embeddings and rows of one language each.
     """
 
     learns = "causal_language"
     causal = True
 
     def preparation(self, spec, masking, vocabulary):
-        """Rows stay as they are: nothing is masked.
+        """Returns the batch unchanged, or sets its documents apart.
 
-        With `document_ids (B, L)` a [SEP] is predicted as the end of its document, and read as the
-        [CLS] of the next one: each document of a row is `[CLS] ids [SEP]`, as in a row of its own.
+        With `document_ids (B, L)`, each [SEP] is the last label of its document and, as an input,
+        becomes the [CLS] of the next one. Every document then reads `[CLS] ids [SEP]`, as it would
+        in a row of its own.
         """
         if "document_ids" not in spec:
             return lambda batch, seed: batch
@@ -72,7 +75,7 @@ class CausalLanguageObjective(PretrainingObjective):
     def sums(
         self, network, hidden: Tensor, labels: Tensor, token_ids: Tensor, training: bool
     ) -> Sums:
-        """`token_sums` of states `(B, T, D)` and labels `(B, T)`, PAD where there is none."""
+        """`token_sums` of hidden states `(B, T, D)` and labels `(B, T)`; PAD is not counted."""
         hidden, labels = flat_rows(hidden, labels, self.skip_padding)
         weights = ops.cast(ops.not_equal(labels, PAD), "float32")
         return token_sums(network.logits(hidden), labels, weights, token_ids, training)
@@ -80,11 +83,11 @@ class CausalLanguageObjective(PretrainingObjective):
 
 @dataclass(frozen=True)
 class SegmentLanguageObjective(CausalLanguageObjective):
-    """Cross-entropy of each token given those before it, in its segment and in the memory.
+    """Cross-entropy of each token given those before it in its segment and in the memory.
 
-    Call arguments: `network`, a `SegmentLanguageModel` with `memories`, one for training and one
-    for evaluation; `batch` of this objective's `dataset`, whose rows go on from batch to batch.
-    Returns `token_sums`.
+    Call arguments: `network`, a `SegmentLanguageModel` with two `memories`, one for training and
+    one for evaluation; `batch` of this objective's `dataset`, where row b of a batch continues row
+    b of the batch before. Returns `token_sums`.
 
     References: Dai et al. 2019 (Transformer-XL), section 3.2.
     """
@@ -93,10 +96,11 @@ class SegmentLanguageObjective(CausalLanguageObjective):
     has_memory = True
 
     def preparation(self, spec, masking, vocabulary):
-        """Segments of `stream_dataset`'s rows: `labels (B, L - 2)`, and the token before each.
+        """Makes segments of `stream_dataset`'s rows: `labels` and `token_ids`, both `(B, L - 2)`.
 
-        Rows lose their [CLS] and their last column, a [SEP] in all but the last row of a shard.
-        The [SEP]s between documents stay, and a text begins behind a [CLS].
+        A segment is a row without its [CLS] and its last column, which is a [SEP] except in the
+        last row of a shard. [SEP]s between documents stay. The input token before the first label
+        is the previous row's last token, or [CLS] where a text starts.
         """
 
         def segment(batch: Batch, seed) -> Batch:
@@ -121,18 +125,18 @@ class SegmentLanguageObjective(CausalLanguageObjective):
 
 @dataclass(frozen=True)
 class AuxiliaryLanguageObjective(ClassificationObjective):
-    """`L3 = L2 + lambda L1`: the loss of the answer and that of the language model.
+    """GPT's fine-tuning loss `L3 = L2 + lambda L1`: the task's loss plus a language model's.
 
-    An example's L1 is the mean over its rows, each the mean cross-entropy of the row's tokens given
-    those before them, as in the paper's released code (its text has sums). The first token is
-    given, and the last, which the answer is read from, is not part of the text.
+    L1 of an example is the mean over its rows of the mean cross-entropy of a row's tokens, as in
+    the paper's released code; the paper's text has sums. A row's first token is not predicted, nor
+    is its last, at which the network answers.
 
     Attributes:
-        num_classes: see `ClassificationObjective`; for a `CausalChooser` the choices, R.
+        num_classes: see `ClassificationObjective`; for a `CausalChooser` the number of choices, R.
         language_weight: lambda; 0 leaves L1 out.
 
     Call arguments: those of `ClassificationObjective`, with a `CausalReader` as `network`. Returns
-    the same sums and, with L1, its `language_loss_sum` (nats) over the examples, before lambda.
+    the same sums and, with L1, `language_loss_sum` (nats), summed over examples without lambda.
 
     References: Radford et al. 2018 (GPT), eq. 5.
     """
@@ -154,13 +158,13 @@ class AuxiliaryLanguageObjective(ClassificationObjective):
 
 
 def _language_loss(language_model, token_ids: Tensor, hidden: Tensor) -> Tensor:
-    """L1 of each example: ids `(B, R, L)` and hidden states `(B, R, L, D)` to `(B,)` float32."""
+    """L1 of each example, `(B,)` float32, of ids `(B, R, L)` and hidden states `(B, R, L, D)`."""
     labels = token_ids[:, :, 1:]  # (B, R, L - 1)
     # (B, R, L - 1, D) -> (N, D) and (B, R, L - 1) -> (N,), N = B R (L - 1)
     rows = ops.reshape(hidden[:, :, :-1], (-1, hidden.shape[-1]))
     nll = cross_entropy(ops.reshape(labels, (-1,)), language_model.logits(rows))  # (N,)
     nll = ops.reshape(nll, ops.shape(labels))  # (N,) -> (B, R, L - 1)
-    # Not the last token of a row: behind the others there is one more.
+    # A row's last token is not predicted: every label that counts has another one after it.
     used = ops.cast(ops.not_equal(labels[:, :, 1:], PAD), "float32")
     used = ops.pad(used, [[0, 0], [0, 0], [0, 1]])
     count = ops.maximum(ops.sum(used, axis=2), 1.0)  # (B, R)
@@ -169,17 +173,17 @@ def _language_loss(language_model, token_ids: Tensor, hidden: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class BidirectionalLanguageObjective(Objective):
-    """Cross-entropy of each word given the words before it, and of each given those after it.
+    """ELMo's loss: each word is predicted from the words before it, and from those after it.
 
     Attributes:
-        samples: in training score a word against so many others, drawn by frequency, instead of
-            all; 0 = all. The vocabulary must then be in order of frequency. A batch decides its
-            draws: a resumed run draws as an uninterrupted one.
+        samples: S, the classes that a word is scored against in training (sampled softmax); 0: the
+            whole vocabulary. Sampling needs a vocabulary in order of frequency. The draws depend on
+            the batch only, so a resumed run has those of an uninterrupted one.
 
-    Call arguments: `network`, an `Elmo`; `batch` of `characters (B, L, C)` and `words (B, L)`, the
-    words' numbers in the vocabulary, -1 at padding. Returns `loss_sum` and `nll_sum` (nats) over
-    both directions, `weight`, the number of words predicted, `forward_sum`, `backward_sum` with
-    `forward_weight` and `backward_weight`, and, outside training, `correct_sum`.
+    Call arguments: `network`, an `Elmo`; `batch` of `characters (B, L, C)` and `words (B, L)`, ids
+    of words, -1 at padding. Returns `loss_sum` and `nll_sum` (nats) over both directions, `weight`,
+    the number of predicted words, `forward_sum` and `backward_sum` with their `_weight`s, and,
+    outside training, `correct_sum`.
 
     References: Peters et al. 2018 (ELMo), section 3.1; sampling: Jean et al. 2015.
     """
@@ -194,7 +198,7 @@ class BidirectionalLanguageObjective(Objective):
         numbers = tf.range(1, tf.size(words) + 1)
         seed = [tf.reduce_sum(words), tf.reduce_sum(tf.reshape(words, (-1,)) * numbers)]
         seeds = draws.split(tf.stack(seed), 2)
-        # Position k of the forward model answers for k + 1, of the backward one for k - 1.
+        # Position k of the forward model predicts word k + 1, of the backward one word k - 1.
         for name, hidden, answers, given, seed in (
             ("forward", forward[:, :-1], words[:, 1:], words[:, :-1], seeds[0]),
             ("backward", backward[:, 1:], words[:, :-1], words[:, 1:], seeds[1]),
@@ -213,7 +217,7 @@ class BidirectionalLanguageObjective(Objective):
 
 
 def _losses(network, hidden, answers, samples: int, seed) -> tuple[tf.Tensor, tf.Tensor]:
-    """Cross-entropy `(N,)` and `correct (N,)`; with samples the latter is unknown: 0."""
+    """Cross-entropy `(N,)`, and `correct (N,)`, which is 0 with samples: it is then unknown."""
     if samples:
         output = network.output_layer
         kernel, bias = tf.convert_to_tensor(output.kernel), tf.convert_to_tensor(output.bias)
@@ -225,9 +229,13 @@ def _losses(network, hidden, answers, samples: int, seed) -> tuple[tf.Tensor, tf
 
 
 def log_uniform(seed: tf.Tensor, count: int, classes: int) -> tf.Tensor:
-    """S = `count` draws with replacement of V classes, as frequent as words are: `(S,)` int32.
+    """Draws S = `count` of V classes from a log-uniform distribution, with replacement.
 
-    Class k has probability ln((k + 2) / (k + 1)) / ln(V + 1), by Zipf's law.
+    Class k has probability ln((k + 2) / (k + 1)) / ln(V + 1), which follows Zipf's law if words are
+    in order of frequency.
+
+    Returns:
+        `(S,)` int32.
     """
     uniform = draws.uniform(seed, 1, count)[0]
     # The inverse of the distribution function ln(k + 2) / ln(V + 1).
@@ -236,7 +244,7 @@ def log_uniform(seed: tf.Tensor, count: int, classes: int) -> tf.Tensor:
 
 
 def log_probability(classes: tf.Tensor, count: int) -> tf.Tensor:
-    """ln of the probability of each class in one draw of `log_uniform` from `count` classes."""
+    """Log-probability of each class in one draw of `log_uniform` from `count` classes."""
     k = tf.cast(classes, tf.float32)
     return tf.math.log(tf.math.log1p(1.0 / (k + 1.0)) / math.log(count + 1))
 
@@ -244,18 +252,19 @@ def log_probability(classes: tf.Tensor, count: int) -> tf.Tensor:
 def sampled_cross_entropy(
     hidden: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, labels: tf.Tensor, draw: tf.Tensor
 ) -> tf.Tensor:
-    """Cross-entropy of each label against drawn classes instead of all: a sampled softmax.
+    """Sampled softmax: cross-entropy of each label against drawn classes instead of all.
 
-    The sum over all classes is estimated: the label's own part is known, and each draw of another
-    class counts 1 / (S P) of that class's part, since S draws hit it S P times on average. With
-    more draws the loss tends to the whole softmax's. All shapes are static: XLA lacks an op of
-    TensorFlow's own sampled loss.
+    It estimates the softmax's sum over classes. The label's term is exact; the term of a drawn
+    class with probability P is weighted by 1 / (S P), because S draws hit the class S P times on
+    average. The loss tends to the full softmax's as S grows. All shapes are static, for XLA, which
+    lacks an op of TensorFlow's own sampled loss.
 
     Args:
         hidden: `(N, D)`.
-        kernel: `(D, V)`, the classes in order of frequency; bias: `(V,)`.
+        kernel: `(D, V)`, classes in order of frequency.
+        bias: `(V,)`.
         labels: `(N,)` int.
-        draw: `(S,)`, of `log_uniform`.
+        draw: `(S,)`, classes drawn by `log_uniform`.
 
     Returns:
         `(N,)` float32, nats.

@@ -1,4 +1,4 @@
-"""Learning from corrupted text: the base of T5's and BART's, and T5's comparison."""
+"""Objectives on corrupted text: the base of T5's and BART's, and those that T5's paper compares."""
 
 import abc
 import dataclasses
@@ -19,29 +19,29 @@ from macaron_tf.settings import Settings
 from macaron_tf.special_ids import BOS, EOS, PAD
 from macaron_tf.text.base import PieceVocabulary
 
-# Text (B, R) and a seed to source (B, S) and target (B, T), all ending in EOS.
+# From text (B, R) and a seed to source (B, S) and target (B, T), which end in EOS.
 Corruption = Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
 
 @dataclasses.dataclass(frozen=True)
 class CorruptionObjective(PretrainingObjective):
-    """Cross-entropy of a target given a corrupted text: base of the encoder-decoders' objectives.
+    """Base of the encoder-decoders' objectives: cross-entropy of a target given a corrupted text.
 
-    Rows are read without [CLS] and their last [SEP]; source and target end in EOS, as in
-    translation, and the decoder begins with BOS. A row without text gives neither.
+    The text is a row without its [CLS] and last [SEP]. Source and target end in EOS, as in
+    translation, and the decoder begins with BOS. A row without text has an empty source and target.
 
     Called with an `EncoderDecoder` and a batch of `source (B, S)` and `target (B, T)`, it returns
-    the sums of a `TranslationObjective` without smoothing.
+    the sums of a `TranslationObjective` without label smoothing.
     """
 
     encoder_decoder = True
 
     @abc.abstractmethod
     def corruption(self, vocabulary: PieceVocabulary, length: int) -> Corruption:
-        """The corruption of texts of at most R = `length` tokens, in-graph, of static shapes."""
+        """Returns the corruption of texts of at most `length` tokens, with static shapes."""
 
     def preparation(self, spec, masking, vocabulary):
-        """Makes rows `[CLS] text [SEP]` pairs of source and target."""
+        """Returns the function that makes a source and a target of each row `[CLS] text [SEP]`."""
         if (vocabulary.cls_id, vocabulary.sep_id) != (BOS, EOS):
             raise UserError(
                 f"the vocabulary has [CLS] and [SEP] at ids {vocabulary.cls_id} and "
@@ -64,25 +64,26 @@ class CorruptionObjective(PretrainingObjective):
 
 
 def lengths_of(text: tf.Tensor) -> tf.Tensor:
-    """Tokens of each text: `(B, R) -> (B,)` int32."""
+    """Number of tokens of each text `(B, R)`: `(B,)` int32."""
     return tf.reduce_sum(tf.cast(text != PAD, tf.int32), axis=-1)
 
 
 def packed(ids: tf.Tensor, keep: tf.Tensor, room: int) -> tf.Tensor:
-    """Packs the kept ids of each row to the left: `(B, R)` int and bool to `(B, room)`.
+    """Moves the kept ids of each row to the left and fills up with PAD: `(B, R)` to `(B, room)`.
 
-    At most `room` are kept in a row, which is filled up with PAD.
+    Args:
+        keep: `(B, R)` bool, at most `room` True in a row.
     """
     columns = tf.cumsum(tf.cast(keep, tf.int32), axis=-1, exclusive=True)
     return reduced_by_row(tf.where(keep, ids, 0), tf.where(keep, columns, 0), room)
 
 
 def ended(ids: tf.Tensor, real: tf.Tensor, room: int) -> tf.Tensor:
-    """Texts `(B, R)`, packed to the left, with EOS after their last token: `(B, room)`.
+    """Puts EOS after the last token of each text: `(B, R)`, padding at the end, to `(B, room)`.
 
     Args:
-        real: `(B,)` bool, False where a row stays empty.
-        room: R + 1, or enough for all texts and their EOS.
+        real: `(B,)` bool, False for rows that stay empty, without EOS.
+        room: length of the result, enough for all texts and their EOS; R + 1 always is.
     """
     ids = tf.pad(ids, [[0, 0], [0, 1]])
     columns = tf.range(ids.shape[1])
@@ -90,30 +91,29 @@ def ended(ids: tf.Tensor, real: tf.Tensor, room: int) -> tf.Tensor:
     return tf.where(at_end, tf.constant(EOS, ids.dtype), ids)[:, :room]
 
 
-# The ids above a vocabulary's rows: V + 0 for the first span of a text, V + 1, ...
+# Number of sentinels. Their ids follow the vocabulary's: V + 0 for a text's first span, V + 1, ...
 SENTINELS = 100
-# Rows that they add to an embedding table, whose rows are a multiple of 8.
+# Rows that sentinels add to an embedding table, a multiple of 8.
 SENTINEL_ROWS = multiple_of_8(SENTINELS)
 
 
-# Of the hidden tokens of "bert_style"; the rest become a mask.
+# Share of the hidden tokens of "bert_style" that become a random token; the rest become a mask.
 _RANDOM = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
 class SpanCorruptionConfig(Settings):
-    """The objectives of T5's comparison.
+    """Which of the objectives compared in T5's paper is used, and how much it hides.
 
     Attributes:
-        kind: `"random_spans"` (T5's choice) and `"iid_spans"`, whose tokens are hidden one by one,
-            put a sentinel for each run of hidden tokens; the target has the hidden tokens behind
-            their sentinels. `"drop_tokens"` hides as `"iid_spans"`, without sentinels.
-            `"bert_style"` puts a mask, or of 10% a random token, for each hidden token,
-            `"mass_style"` a mask alone, and `"deshuffling"` all tokens in random order; their
-            target is the whole text. `"prefix_lm"` cuts the text at random: the target goes on
-            with it.
-        rate: part of the tokens; not of the last two.
-        mean_span: of `"random_spans"`, mean length of a span, in tokens.
+        kind: `"random_spans"`, T5's choice, replaces each span by a sentinel; the target has each
+            span after its sentinel. `"iid_spans"` does the same for tokens that are hidden one by
+            one. `"drop_tokens"` hides as `"iid_spans"`, without sentinels. `"bert_style"` replaces
+            each hidden token by the mask, or (10%) by a random token, `"mass_style"` by the mask
+            only, and `"deshuffling"` shuffles all tokens; the target of these three is the whole
+            text. `"prefix_lm"` splits the text at random; the target is its second part.
+        rate: share of the tokens that are hidden; unused by `"deshuffling"` and `"prefix_lm"`.
+        mean_span: mean length of a span of `"random_spans"`, in tokens.
 
     References: Raffel et al. 2020 (T5), section 3.3, table 3 and its released code.
     """
@@ -133,12 +133,15 @@ class SpanCorruptionConfig(Settings):
 
     @property
     def sentinels(self) -> int:
-        """Sentinels that a source may have: one for each span, the mask alone, or none."""
+        """Most sentinels that a source can have: one for each span, one mask, or none."""
         masks = self.kind in ("bert_style", "mass_style")
         return SENTINELS if self.kind in ("random_spans", "iid_spans") else int(masks)
 
     def counts(self, tokens: int) -> tuple[int, int]:
-        """Hidden tokens and spans of a text of n tokens, at most; none of a text of one token."""
+        """Number of hidden tokens of a text of n tokens, and the most spans that they form.
+
+        A text of one token hides none.
+        """
         if tokens < 2:
             return 0, 0
         hidden = min(max(round(tokens * self.rate), 1), tokens - 1)
@@ -147,7 +150,7 @@ class SpanCorruptionConfig(Settings):
         return hidden, min(max(round(hidden / self.mean_span), 1), tokens - hidden)
 
     def lengths(self, tokens: int) -> tuple[int, int]:
-        """S and T, room for sources and targets of texts of at most n tokens, with EOS."""
+        """S and T, the longest source and target, with EOS, of texts of at most n tokens."""
         if self.kind in ("bert_style", "mass_style", "deshuffling"):
             return tokens + 1, tokens + 1
         if self.kind == "prefix_lm":
@@ -162,7 +165,7 @@ class SpanCorruptionConfig(Settings):
         )
 
     def text_length(self, source_length: int) -> int:
-        """The longest text whose source fits into S tokens: 568 for 512 of random spans."""
+        """The longest text whose source fits into S tokens: 568 for S = 512 with random spans."""
         tokens = source_length - 1
         while self.lengths(tokens + 1)[0] <= source_length:
             tokens += 1
@@ -172,10 +175,10 @@ class SpanCorruptionConfig(Settings):
 def hidden_spans(
     text: tf.Tensor, seed: tf.Tensor, config: SpanCorruptionConfig = SpanCorruptionConfig()
 ) -> tf.Tensor:
-    """Draws the hidden tokens: `(B, R)` bool.
+    """Draws the hidden spans of texts `(B, R)`, R static: `(B, R)` bool.
 
-    Hidden tokens and the others are each cut into as many parts as there are spans, all cuts
-    equally likely, and the parts alternate: first a seen one, last a hidden one. R is static.
+    The visible and the hidden tokens are each cut into as many parts as there are spans, all cuts
+    equally likely. Visible and hidden parts alternate, a visible one first.
 
     References: Raffel et al. 2020 (T5), its released code, `random_spans_noise_mask`.
     """
@@ -197,11 +200,11 @@ def hidden_spans(
 
 
 def hidden_tokens(text: tf.Tensor, seed: tf.Tensor, config: SpanCorruptionConfig) -> tf.Tensor:
-    """Draws the tokens `(B, R)` bool that a target has to say, of every kind; R is static.
+    """Draws the hidden tokens of texts `(B, R)`, R static, for every `kind`: `(B, R)` bool.
 
-    So many are hidden as `counts` says, all choices equally likely; T5's released code draws each
-    token by itself, so that their number varies. Those of "prefix_lm" follow 1 to n - 1 seen ones,
-    uniformly drawn, those of "deshuffling" are all.
+    `counts` gives their number, and all choices are equally likely; T5's released code draws each
+    token independently, so that their number varies. "prefix_lm" hides the tokens after a prefix of
+    1 to n - 1 tokens, uniformly drawn, and "deshuffling" hides all.
     """
     tokens, real = lengths_of(text), text != PAD
     some = (tokens > 1)[:, None]  # (B, 1)
@@ -219,11 +222,11 @@ def hidden_tokens(text: tf.Tensor, seed: tf.Tensor, config: SpanCorruptionConfig
 
 
 def with_sentinels(text: tf.Tensor, hidden: tf.Tensor, first_sentinel: int, room: int) -> tf.Tensor:
-    """Texts `(B, R)` with a sentinel for each run of hidden tokens, and EOS: `(B, room)`.
+    """Replaces each run of hidden tokens by a sentinel and adds EOS: `(B, R)` to `(B, room)`.
 
     Args:
-        hidden: `(B, R)` bool, False at padding; a row that hides nothing gives PAD alone.
-        first_sentinel: id of the first run's; the next run's is one more.
+        hidden: `(B, R)` bool, False at padding; a row that hides nothing becomes all PAD.
+        first_sentinel: id of the first run's sentinel; each next run has the next id.
     """
     before = tf.pad(hidden[:, :-1], [[0, 0], [1, 0]])
     starts = hidden & ~before
@@ -236,16 +239,17 @@ def with_sentinels(text: tf.Tensor, hidden: tf.Tensor, first_sentinel: int, room
 
 @dataclasses.dataclass(frozen=True)
 class SpanCorruptionObjective(CorruptionObjective):
-    """T5's: the source has a sentinel for each hidden span, the target one before each.
+    """T5's objective: a sentinel replaces each span in the source and precedes it in the target.
 
-    Or another of its paper's comparison, see `SpanCorruptionConfig.kind`. Sentinels are ids above
-    the vocabulary's, for which the network has `SENTINEL_ROWS` more rows; the first one is a mask.
+    `SpanCorruptionConfig.kind` chooses another objective of T5's comparison. Sentinels have ids
+    above the vocabulary's, for which the network has `SENTINEL_ROWS` more embedding rows; the first
+    one also serves as the mask. As in T5's code, no sentinel ends the target of a text that ends
+    hidden.
 
     Attributes:
-        config: how much is hidden.
+        config: kind of corruption, and how much is hidden.
 
-    References: Raffel et al. 2020 (T5), section 3.1.4; as in its code, no sentinel ends a target
-    whose text ends hidden.
+    References: Raffel et al. 2020 (T5), section 3.1.4.
     """
 
     learns = "span_corruption"
@@ -253,7 +257,7 @@ class SpanCorruptionObjective(CorruptionObjective):
     config: SpanCorruptionConfig = SpanCorruptionConfig()
 
     def corruption(self, vocabulary: PieceVocabulary, length: int) -> Corruption:
-        """See `CorruptionObjective`; S and T are `SpanCorruptionConfig.lengths`."""
+        """Returns the corruption, see `CorruptionObjective`; S and T are by `config.lengths`."""
         kind, mask = self.config.kind, vocabulary.size
         spans = max(self.config.counts(n)[1] for n in range(length + 1))
         if spans > SENTINELS and kind in ("random_spans", "iid_spans"):
@@ -266,7 +270,7 @@ class SpanCorruptionObjective(CorruptionObjective):
         pieces = np.setdiff1d(np.arange(vocabulary.pieces), vocabulary.special_ids)
 
         def noised(text, hidden, seed):
-            """The source of a target that is the whole text."""
+            """Returns the source of the kinds whose target is the whole text."""
             rows, room = tf.shape(text)[0], text.shape[1]
             of_tokens, of_pieces = draws.split(seed, 2)
             uniform = draws.uniform(of_tokens, rows, room)
@@ -287,7 +291,7 @@ class SpanCorruptionObjective(CorruptionObjective):
             some = tf.reduce_any(hidden, axis=-1)  # (B,)
             seen = ~hidden & (text != PAD) & some[:, None]
             if kind in ("random_spans", "iid_spans"):
-                # A text that begins hidden: its target begins with a sentinel all the same.
+                # Where a text begins hidden, its target still begins with a sentinel.
                 begins = hidden[:, :1]
                 before = tf.where(begins, tf.constant(mask, text.dtype), PAD)
                 spelled = tf.concat([before, text], 1), tf.concat([begins, seen], 1)
@@ -312,9 +316,9 @@ class SpanCorruptionObjective(CorruptionObjective):
 def _random_parts(
     items: tf.Tensor, parts: tf.Tensor, seed: tf.Tensor, most_items: int, most_parts: int
 ) -> tf.Tensor:
-    """Cuts items `(B,)` into parts `(B,)`, none empty, at random: sizes `(B, most_parts)` int32.
+    """Sizes of parts `(B,)`, none empty, that items `(B,)` are cut into: `(B, most_parts)` int32.
 
-    All ways are equally likely: the cuts are a uniform choice of the gaps between items.
+    All ways to cut are equally likely: the cuts are a uniform choice of the gaps between items.
     """
     columns = tf.range(most_items)
     between = columns < items[:, None] - 1  # (B, most_items)

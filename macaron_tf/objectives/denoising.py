@@ -1,4 +1,4 @@
-"""Denoising (BART): the whole text from a noised one."""
+"""Denoising (BART): the decoder restores a text from a noised one."""
 
 import dataclasses
 import math
@@ -22,13 +22,13 @@ from macaron_tf.settings import Fraction, NonNegative, Settings
 from macaron_tf.special_ids import PAD
 from macaron_tf.text.base import PieceVocabulary
 
-# Draws beyond the budget, for spans of no word, which do not spend it. That all 16 are such has
-# probability e^-48 at mean 3; the budget of such a row is not spent.
+# Draws beyond the budget, because spans of 0 words do not spend it. All 16 have 0 words with
+# probability e^-48 at mean 3; such a row would spend less than its budget.
 _SPARE = 16
 
 
 def poisson_limits(mean: float) -> np.ndarray:
-    """P(X <= k) for k = 0, 1, ... up to where the rest is below 1e-7: `(N,)` float32."""
+    """P(X <= k) of a Poisson X, for k = 0, 1, ... until 1 - P is below 1e-7: `(N,)` float32."""
     probabilities, k, rest = [math.exp(-mean)], 0, 1.0 - math.exp(-mean)
     while rest > 1e-7:
         k += 1
@@ -40,15 +40,16 @@ def poisson_limits(mean: float) -> np.ndarray:
 def draw_spans(
     budget: tf.Tensor, seed: tf.Tensor, mean: float, most: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Draws spans until their words fill the budget; the last one is cut to fit.
+    """Draws lengths of spans until their sum reaches the budget; the last span is cut to fit.
 
     Args:
-        budget: `(B,)` int32, words, at most `most`.
-        mean: of the lengths' Poisson distribution.
+        budget: `(B,)` int32, words to hide.
+        mean: of the lengths' Poisson distribution, in words.
+        most: the greatest budget.
 
     Returns:
-        Lengths `(B, M)` int32, some of them 0, and `(B, M)` bool, True for the drawn ones, the
-        first of a row.
+        Lengths `(B, M)` int32, of which some are 0, and `(B, M)` bool, True for each row's drawn
+        spans, which come first.
     """
     room = most + _SPARE
     uniform = draws.uniform(seed, tf.shape(budget)[0], room)  # (B, M)
@@ -64,20 +65,21 @@ def draw_spans(
 def infill(
     text: tf.Tensor, starts: tf.Tensor, seed: tf.Tensor, rate: float, mean: float, mask_id: int
 ) -> tf.Tensor:
-    """Hides ceil(rate W) of a text's W words in spans, each behind one mask.
+    """Text infilling: replaces spans, ceil(rate W) of a text's W words, by one mask each.
 
-    Lengths are Poisson draws until the budget is spent; a span of no word inserts a mask. All
-    orders of the spans among the remaining words are equally likely: no two overlap, so that each
-    keeps its length and its mask. (The released code draws positions of spans that may overlap,
-    whose masks then merge, and hides fewer words than the budget.)
+    The lengths of spans are Poisson draws until all these words are spent; a span of 0 words
+    inserts a mask. All orders of the spans among the remaining words are equally likely. Spans do
+    not overlap, so each keeps its length and its mask. In the released code spans may overlap;
+    their masks then merge, and fewer words are hidden.
 
-    A text never grows beyond R tokens: spans of no word without room are left out, which happens to
+    A text never grows beyond R tokens: spans of 0 words without room are left out, which happens in
     texts of a few words only.
 
     Args:
         text: `(B, R)` int, R static, padding at the end, as in the result.
         starts: `(B, R)` bool, True where a token begins a word.
-        mean: words of a span.
+        rate: share of the words that are hidden.
+        mean: mean length of a span, in words.
 
     References: Lewis et al. 2020 (BART), section 2.2.
     """
@@ -95,12 +97,12 @@ def infill(
     spare = room - lengths_of(text) + hidden - spans
     drawn &= (inserts == 0) | (tf.cumsum(inserts, axis=-1) <= spare[:, None])
     masks = tf.reduce_sum(tf.cast(drawn, tf.int32), axis=-1)
-    # The span drawn last may be cut: shuffled, it may stand anywhere.
+    # Shuffled, because the last span drawn may be cut: it must be able to stand anywhere.
     order = draws.uniform(of_order, rows, drawn.shape[1])
     order = tf.argsort(tf.where(drawn, order, 2.0), axis=-1)
     lengths = tf.gather(lengths, order, batch_dims=1)
 
-    # The infilled text is a row of slots: a word each, or a mask.
+    # The infilled text is a row of slots, each a word or a mask.
     slots = words - hidden + masks  # (B,)
     masked = choose_tokens(columns < slots[:, None], masks, of_positions) > 0  # (B, R)
     before = tf.cumsum(tf.cast(masked, tf.int32), axis=-1, exclusive=True)  # masks
@@ -112,7 +114,7 @@ def infill(
     size = tf.where(columns < slots[:, None], size, 0)  # (B, R), tokens of a slot
     ends = tf.cumsum(size, axis=-1)
 
-    # From slots to tokens: the slot of each column, and the offset in it.
+    # From slots to tokens: find the slot of each column, and the token's offset in the slot.
     wide = tf.broadcast_to(columns, tf.shape(text))
     slot = tf.minimum(tf.searchsorted(ends, wide, side="right"), room - 1)  # (B, R)
 
@@ -127,11 +129,11 @@ def infill(
 
 
 def shuffle_sentences(text: tf.Tensor, stops: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """The sentences of each text `(B, R)` in random order, uniformly.
+    """Puts the sentences of each text in a uniformly random order.
 
     Args:
-        text: R static, padding at the end.
-        stops: `(B, R)` bool, full stops: a sentence ends with one, or with several in a row.
+        text: `(B, R)` int, R static, padding at the end.
+        stops: `(B, R)` bool, True at full stops; a sentence ends with one or several in a row.
     """
     more = tf.pad(stops[:, 1:], [[0, 0], [0, 1]])
     ends = tf.cast(stops & ~more, tf.int32)
@@ -142,7 +144,9 @@ def shuffle_sentences(text: tf.Tensor, stops: tf.Tensor, seed: tf.Tensor) -> tf.
 
 
 def shuffle_near(text: tf.Tensor, seed: tf.Tensor, reach: float) -> tf.Tensor:
-    """The tokens of each text `(B, R)`, padding at its end, in the order of i + U(0, reach).
+    """Moves tokens of each text `(B, R)` nearby: token i is sorted by i + U(0, reach).
+
+    Padding stays at the end.
 
     References: Lample et al. 2018, "Unsupervised Machine Translation Using Monolingual Corpora
     Only", section 2.3.
@@ -154,7 +158,7 @@ def shuffle_near(text: tf.Tensor, seed: tf.Tensor, reach: float) -> tf.Tensor:
 
 
 def rotate(text: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Rotates each text `(B, R)`, padding at its end, to begin at a uniformly drawn token."""
+    """Rotates each text `(B, R)` to begin at a uniformly drawn token; padding stays at the end."""
     tokens = lengths_of(text)[:, None]  # (B, 1)
     columns = tf.range(text.shape[1])
     uniform = draws.uniform(seed, tf.shape(text)[0], 1)
@@ -164,7 +168,7 @@ def rotate(text: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 
 
 def some_tokens(text: tf.Tensor, seed: tf.Tensor, rate: float, least: int = 0) -> tf.Tensor:
-    """A uniform choice of ceil(rate n) tokens that leaves `least` or more: `(B, R)` bool."""
+    """Chooses ceil(rate n) of n tokens uniformly, but leaves at least `least`: `(B, R)` bool."""
     numbers = np.arange(text.shape[1] + 1, dtype=np.int32)
     counts = np.minimum(rounded_up(rate, numbers), np.maximum(numbers - least, 0))
     return choose_tokens(text != PAD, numbers_by_count(counts, text != PAD), seed) > 0
@@ -172,16 +176,16 @@ def some_tokens(text: tf.Tensor, seed: tf.Tensor, rate: float, least: int = 0) -
 
 @dataclasses.dataclass(frozen=True)
 class DenoisingConfig(Settings):
-    """Rates of the kinds of noise; the defaults are BART's.
+    """How much of each kind of noise a text gets; the defaults are BART's.
 
     Attributes:
-        infilling: part of the words that is hidden in spans, each behind one mask.
+        infilling: share of the words that are hidden in spans, each replaced by one mask.
         mean_span: mean of the Poisson-distributed lengths of spans, in words.
-        shuffling: part of the texts whose sentences are put in random order.
-        rotation: part of the texts that begin at a random token.
-        masking: part of the tokens that is replaced by a mask, one by one.
-        deletion: part of the tokens that is removed, one by one; one token always stays.
-        reach: greatest distance, not reached, that a token moves at random (XLM: 3).
+        shuffling: share of the texts whose sentences are put in random order.
+        rotation: share of the texts that are rotated to begin at a random token.
+        masking: share of the tokens that are replaced by a mask one by one.
+        deletion: share of the tokens that are removed one by one; one token always stays.
+        reach: limit of the distance that a token moves at random, in tokens (XLM: 3).
 
     References: Lewis et al. 2020 (BART), section 2.2 and figure 2.
     """
@@ -205,13 +209,13 @@ class DenoisingConfig(Settings):
 
 @dataclasses.dataclass(frozen=True)
 class DenoisingObjective(CorruptionObjective):
-    """BART's: the source is the noised text, the target the text.
+    """BART's objective: the source is the noised text, the target the original one.
 
-    Sentences and texts are moved first, then tokens masked and deleted, and spans infilled last.
-    Sentences end with full stops, words where the vocabulary says.
+    Noise is applied in the order shuffling, rotation, moving by `reach`, masking, deletion,
+    infilling. Sentences end with full stops; the vocabulary says where words begin.
 
     Attributes:
-        config: how much of each noise.
+        config: how much of each kind of noise.
 
     References: Lewis et al. 2020 (BART), section 2.2.
     """
@@ -221,7 +225,7 @@ class DenoisingObjective(CorruptionObjective):
     config: DenoisingConfig = DenoisingConfig()
 
     def corruption(self, vocabulary: PieceVocabulary, length: int) -> Corruption:
-        """See `CorruptionObjective`; S and T are both `length` + 1."""
+        """Returns the noise, see `CorruptionObjective`; S and T are both `length` + 1."""
         noise, mask_id = self.config, vocabulary.mask_id
         if noise.infilling:
             begins = np.array(vocabulary.word_starts(), bool)  # (V,)

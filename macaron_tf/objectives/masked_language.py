@@ -17,22 +17,23 @@ from macaron_tf.objectives.base import (
 
 @dataclass(frozen=True)
 class MaskedLanguageObjective(PretrainingObjective):
-    """Cross-entropy of the masked tokens, plus that of the sentence pair if asked for.
+    """Cross-entropy of the masked tokens (MLM), optionally plus that of sentence pairs (NSP, SOP).
 
-    Only masked positions reach the vocabulary projection: at 15% a seventh of its work. The two
-    losses are means, each over its own count, and are added: BERT's loss. Over several
-    micro-batches the mean of the pairs weights each by its masked tokens. On rows of a sentence
-    and its translation it is XLM's TLM, which takes turns with MLM, see `language_batches`.
+    Only masked positions reach the vocabulary projection: with 15% masked, a seventh of its work.
+    BERT's loss is the sum of two means, over masked tokens and over rows. Over several
+    micro-batches, the mean over rows weights each row by its masked tokens. On rows of a sentence
+    and its translation, this objective is XLM's TLM; `language_batches` alternates it with MLM.
 
     Attributes:
-        sentence_pair: learn `pair_label` as well: next sentences, or the order of sentences.
+        sentence_pair: also learn `pair_label`: whether the second sentence follows the first (NSP),
+            or whether the two are in order (SOP).
 
     Call arguments: `network`, a `PretrainingEncoder`; `batch` of `encoder_inputs`,
-    `masked_positions`, `masked_labels` and `masked_weights (B, P)`, and with `sentence_pair` also
-    `pair_label (B,)`, 0 = follows, 1 = from elsewhere or swapped, and `pair_weights (B,)` (see
-    `mask_tokens`). Returns `token_sums` over the masked tokens, and with `sentence_pair` also
-    `pair_loss_sum` (nats) and `pair_accuracy_sum`, each with its `_weight`, the number of rows that
-    are not all padding.
+    `masked_positions`, `masked_labels` and `masked_weights (B, P)`. With `sentence_pair` also
+    `pair_label (B,)`, 0 where the second sentence follows, 1 where it is from elsewhere or swapped,
+    and `pair_weights (B,)`, see `mask_tokens`. Returns `token_sums` over the masked tokens, and
+    with `sentence_pair` also `pair_loss_sum` (nats) and `pair_accuracy_sum`, each with its
+    `_weight`, the number of rows that are not all padding.
 
     References: Devlin et al. 2018 (BERT), section 3.1 and appendix A.2; Lan et al. 2020 (ALBERT),
     section 3.1, for the order of sentences; Conneau and Lample 2019 (XLM), section 3.4.
@@ -44,7 +45,7 @@ class MaskedLanguageObjective(PretrainingObjective):
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """The pair's metrics after those of the tokens."""
+        """Names of the metrics: those of the tokens, then those of the pairs."""
         pair = ("pair_loss", "pair_accuracy") if self.sentence_pair else ()
         return (*PretrainingObjective.metric_names, *pair)
 
@@ -62,19 +63,22 @@ class MaskedLanguageObjective(PretrainingObjective):
             sums["pair_loss_sum"] = ops.sum(nll * rows)
             sums["pair_accuracy_sum"] = ops.sum(correct(logits, labels) * rows)
             sums["pair_loss_weight"] = sums["pair_accuracy_weight"] = ops.sum(rows)
-            # `loss_sum` is divided by the batch's masked tokens, to which the weights add up.
+            # The weights add up to the batch's masked tokens, by which `loss_sum` is divided.
             sums["loss_sum"] += ops.sum(nll * weights)
         return sums
 
 
 @dataclass(frozen=True)
 class SpanBoundaryObjective(PretrainingObjective):
-    """`-log P(x_i | h_i) - log P(x_i | h_{s-1}, h_{e+1}, p_{i-s+1})`, span s to e, mean over i.
+    """SpanBERT's loss: MLM plus the prediction of each masked token from its span's boundaries.
+
+    For a token i of a span from s to e it is
+    `-log P(x_i | h_i) - log P(x_i | h_{s-1}, h_{e+1}, p_{i-s+1})`, averaged over i.
 
     Call arguments: `network`, a `PretrainingEncoder` with `span_boundary`; `batch` of
-    `encoder_inputs` and of `mask_tokens` with spans. Returns `token_sums` over the masked tokens
-    (`nll_sum` of the first term alone), `span_boundary_loss_sum` of the second and, outside
-    training, `span_boundary_accuracy_sum`.
+    `encoder_inputs` and of `mask_tokens` with spans. Returns `token_sums` over the masked tokens,
+    where `nll_sum` is of the first term only, `span_boundary_loss_sum` of the second term and,
+    outside training, `span_boundary_accuracy_sum`.
 
     References: Joshi et al. 2020 (SpanBERT), section 3.2.
     """

@@ -1,4 +1,4 @@
-"""Permutation language modelling (XLNet): some tokens of a row, in random order."""
+"""Permutation language modelling (XLNet): tokens of a row are predicted in random order."""
 
 import math
 from dataclasses import dataclass
@@ -31,20 +31,21 @@ LONGEST_SPAN = 5
 def permute_tokens(
     batch: Batch, seed: tf.Tensor, partial: float, vocabulary: PieceVocabulary
 ) -> Batch:
-    """Chooses the predicted tokens and their order: the same seed chooses the same.
+    """Chooses the predicted tokens of each row and the order in which they are predicted.
 
-    Of n ordinary tokens max(1, round(n / K)) are predicted, in spans of 1 to 5 that do not overlap,
-    n of them with p(n) ~ 1/n as in the released code; all others are given. The predicted ones come
-    last in the order of factorization, uniformly at random.
+    Of n ordinary tokens max(1, round(n / K)) are predicted, in spans that do not overlap. A span
+    has m = 1 to 5 tokens with probability proportional to 1/m, as in the released code. The other
+    tokens are context. The predicted tokens come last in the factorization order, in a uniformly
+    random permutation. Equal seeds give equal choices.
 
     Args:
         batch, seed: see `mask_tokens`.
         partial: K: one token in K is predicted.
 
     Returns:
-        The batch with `order (B, L)` int32, -1 at given tokens and from 0 on, each number once a
-        row, at predicted ones; and the `masked_features (B, P)` of these, whose padding is at
-        position -1, which no query has: a row may begin with a predicted token.
+        The batch with `order (B, L)` int32, -1 at context and 0, 1, ... at predicted tokens, and
+        the `masked_features (B, P)` of the predicted tokens. Padding among these has position -1,
+        not 0, because a row may begin with a predicted token.
 
     References: Yang et al. 2019 (XLNet), section 2.3, and its released code.
     """
@@ -57,7 +58,7 @@ def permute_tokens(
     lengths = ngram_lengths(LONGEST_SPAN)
     guessed = choose_spans(maskable, tf.ones_like(maskable), counts, for_spans, lengths) > 0
     drawn = draws.uniform(for_order, tf.shape(token_ids)[0], length)
-    # Ranks of the draws within a row; given tokens, with 2.0 above all draws, come last.
+    # Ranks of the draws within a row. Context has 2.0, above all draws, so it ranks last.
     ranks = tf.argsort(tf.argsort(tf.where(guessed, drawn, 2.0), stable=True), stable=True)
     flat, real = flat_positions(guessed, multiple_of_8(math.ceil(length / partial)))  # (B, P)
     order = tf.where(guessed, ranks, -1)  # (B, L)
@@ -68,14 +69,14 @@ def permute_tokens(
 
 @dataclass(frozen=True)
 class PermutationObjective(PretrainingObjective):
-    """Cross-entropy of predicted tokens given those before them in a random order, and the memory.
+    """XLNet's loss: cross-entropy of tokens given the memory and those before in a random order.
 
     Attributes:
         partial: K, see `permute_tokens`; 6 or 7 in the paper.
 
-    Call arguments: `network`, a `TwoStreamModel` with `memories`, one for training and one for
-    evaluation; `batch` of this objective's `dataset`, whose rows go on from batch to batch. Returns
-    `token_sums`.
+    Call arguments: `network`, a `TwoStreamModel` with two `memories`, one for training and one for
+    evaluation; `batch` of this objective's `dataset`, where row b of a batch continues row b of the
+    batch before. Returns `token_sums`.
 
     References: Yang et al. 2019 (XLNet), sections 2.2 and 2.3.
     """
@@ -86,7 +87,7 @@ class PermutationObjective(PretrainingObjective):
     partial: Positive = 6.0
 
     def preparation(self, spec, masking, vocabulary):
-        """Permutes `stream_dataset`'s rows."""
+        """Returns the function that applies `permute_tokens` to a batch of `stream_dataset`."""
 
         def permuted(batch: Batch, seed: tf.Tensor) -> Batch:
             batch = {name: batch[name] for name in batch if name != "previous_ids"}

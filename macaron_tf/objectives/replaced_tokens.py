@@ -1,4 +1,4 @@
-"""Replaced token detection (ELECTRA): tell the tokens that a small generator replaced."""
+"""Replaced token detection (ELECTRA): find the tokens that a small generator replaced."""
 
 from dataclasses import dataclass
 
@@ -17,28 +17,29 @@ from macaron_tf.objectives.masking import choice as draws
 from macaron_tf.settings import NonNegative
 from macaron_tf.special_ids import PAD
 
-_BLOCK = 128  # of the vocabulary: a row of a TPU's registers
+_BLOCK = 128  # vocabulary entries that are summed together: a row of a TPU's registers
 
 
 @dataclass(frozen=True)
 class ReplacedTokenObjective(PretrainingObjective):
-    """The generator's mean loss over masked tokens + 50 times the discriminator's over all.
+    """ELECTRA's loss: the generator's MLM loss + lambda times the discriminator's over all tokens.
 
-    The discriminator reads the text with a token drawn from the generator's softmax at each
-    masked position; no gradient flows through the draw, and one that equals the original token
-    counts as real. The uniform numbers of the draws come with the batch: a resumed run draws as
-    one that never stopped, replicas as one device, and an evaluation the same each time. [PAD] is
-    never drawn, as it would hide its own position. Over several micro-batches the discriminator's
-    mean weights each by its masked tokens.
+    The discriminator reads the text with a token drawn from the generator's softmax at each masked
+    position. No gradient flows through the draw, and a drawn token that equals the original counts
+    as original. [PAD] is never drawn: it would be masked out as padding.
+
+    The uniform numbers behind the draws come with the batch. A resumed run therefore draws as an
+    uninterrupted one, several replicas as one device, and each evaluation the same. Over several
+    micro-batches, the discriminator's mean weights each micro-batch by its masked tokens.
 
     Attributes:
         discriminator_weight: lambda.
 
     Call arguments: `network`, a `GeneratorDiscriminator`; `batch` of `encoder_inputs` and of this
-    objective's `dataset`. Returns `token_sums` of the generator; `replaced_loss_sum` and
-    `replaced_accuracy_sum` of the discriminator, `replaced_rate_sum` (the part of the tokens that
-    is replaced: always saying "real" has an accuracy of 1 less that), `replaced_recall_sum` and
-    `replaced_precision_sum`, each with its `_weight`.
+    objective's `dataset`. Returns `token_sums` of the generator, and of the discriminator
+    `replaced_loss_sum`, `replaced_accuracy_sum`, `replaced_rate_sum`, `replaced_recall_sum` and
+    `replaced_precision_sum`, each with its `_weight`. The rate is the share of replaced tokens; a
+    discriminator that finds none has an accuracy of 1 - rate.
 
     References: Clark et al. 2020 (ELECTRA), section 2.
     """
@@ -57,11 +58,11 @@ class ReplacedTokenObjective(PretrainingObjective):
     )
 
     def preparation(self, spec, masking, vocabulary):
-        """Masks, and adds the draws.
+        """Masks a batch and adds the generator's uniform draws and the discriminator's weights.
 
-        `sampling_draws (B, P)` float32 in [0, 1) is one for each masked position, and
-        `token_weights (B,)` float32 masked tokens of the batch for each of its real tokens. A row
-        then knows its weight in the batch's loss, also where replicas share the batch.
+        `sampling_draws (B, P)` float32 has a number in [0, 1) for each masked position.
+        `token_weights (B,)` float32 is the batch's masked tokens divided by its real tokens, in
+        each row: replicas that share the batch then weight their rows alike.
         """
         masked = super().preparation(spec, masking, vocabulary)
 
@@ -72,7 +73,7 @@ class ReplacedTokenObjective(PretrainingObjective):
             rate = tf.reduce_sum(batch["masked_weights"]) / tf.maximum(real, 1.0)
             return {
                 **batch,
-                # Other numbers than the masks', which the seed itself decides.
+                # Folded in, so that the draws differ from those of the masks.
                 "sampling_draws": draws.uniform(draws.fold_in(seed, 1), rows, room),
                 "token_weights": tf.fill(tf.shape(batch["token_ids"])[:1], rate),
             }
@@ -118,7 +119,7 @@ class ReplacedTokenObjective(PretrainingObjective):
 
 
 def put_tokens(token_ids: Tensor, flat: Tensor, tokens: Tensor, used: Tensor) -> Tensor:
-    """`masking.put_tokens` on the engine's own tensors."""
+    """`masking.put_tokens` in `keras.ops`."""
     ids = ops.reshape(token_ids, (-1,))  # (B, L) -> (B L,)
     change = ops.where(used, tokens - ops.take(ids, flat), 0)
     changed = ids + ops.segment_sum(change, flat, num_segments=ops.size(ids))
@@ -126,12 +127,18 @@ def put_tokens(token_ids: Tensor, flat: Tensor, tokens: Tensor, used: Tensor) ->
 
 
 def sample(logits: Tensor, uniform: Tensor) -> Tensor:
-    """Inverse-CDF sampling of one token from each softmax, PAD left out: `(N,)` int32.
+    """Draws one token from each softmax, except PAD, by inverting its cumulative distribution.
 
-    One uniform draw per sample instead of the V of Gumbel's method, few enough to come with the
-    batch. The sum is taken over blocks, then within one: running over all of V takes ten times as
-    long as the softmax. Logits are `(N, V)`, draws `(N,)` in [0, 1), both float32; no gradient
-    flows.
+    This needs one uniform number a token, where Gumbel's method needs V. The cumulative sum runs
+    over blocks of the vocabulary and then within one block; over all of V it would take ten times
+    as long as the softmax. No gradient flows.
+
+    Args:
+        logits: `(N, V)` float32.
+        uniform: `(N,)` float32 in [0, 1).
+
+    Returns:
+        `(N,)` int32.
     """
     logits = ops.stop_gradient(logits)
     size = logits.shape[1]
@@ -147,7 +154,10 @@ def sample(logits: Tensor, uniform: Tensor) -> Tensor:
 
 
 def _passed(shares: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
-    """Index of the share `(N, K)` that a draw `(N,)` falls in, and the place in it, 0 to 1."""
+    """The index of the share `(N, K)` that a draw `(N,)` falls in, and its place there in [0, 1).
+
+    Both are `(N,)`. The shares of a row need not add up to 1.
+    """
     sums = ops.cumsum(shares, axis=-1)
     target = uniform[:, None] * sums[:, -1:]  # (N, 1), below the whole
     at = ops.sum(ops.cast(sums <= target, "int32"), axis=-1)

@@ -1,7 +1,7 @@
-"""Task objectives: classes, spans, tags, sequences' answers, and sentence vectors.
+"""Objectives of tasks: classes, answer spans, tags, sequences, and sentence vectors.
 
-A row of padding has weight 0 and any label. The label is replaced by 0, since a loss of NaN stays
-NaN when multiplied by 0.
+A row of padding has weight 0 and an arbitrary label. Its label is set to 0, because a NaN loss
+stays NaN when multiplied by weight 0.
 """
 
 import abc
@@ -29,7 +29,7 @@ from macaron_tf.settings import INT32, Count, Positive
 
 
 def _labels_where(real: Tensor, labels: Tensor) -> Tensor:
-    """Labels, 0 where there is none."""
+    """Labels where `real`, else 0."""
     return ops.where(real, labels, ops.zeros_like(labels))
 
 
@@ -39,11 +39,11 @@ def _check_scores(name: str, asked: int, scored: int) -> None:
 
 
 class TaskObjective(Objective):
-    """Base of the objectives of an encoder's answers: their losses, and the correct ones.
+    """Base of the objectives that compare a network's logits with labels.
 
     Call arguments: `network`, from `encoder_inputs` to logits; `batch` of these inputs, `label` and
     optionally `weight (B,)` float32, by default 1. Returns `loss_sum`, `weight`, `input_tokens`
-    and, outside training, of classes, `correct_sum`.
+    and, for classes outside training, `correct_sum`.
     """
 
     def __call__(self, network, batch: Batch, training: bool) -> Sums:
@@ -51,7 +51,7 @@ class TaskObjective(Objective):
         return self.sums(logits, with_weights(batch), training)
 
     def sums(self, logits: Tensor, batch: Batch, training: bool) -> Sums:
-        """The returned sums, of the network's logits."""
+        """Computes the returned sums from the network's logits."""
         losses, weights, right = self.answers(ops.cast(logits, "float32"), batch)
         sums = weighted_sums(losses, weights, None if training else right)
         tokens = count_tokens(batch.get("padding_mask", batch["token_ids"]))
@@ -59,12 +59,15 @@ class TaskObjective(Objective):
 
     @abc.abstractmethod
     def answers(self, logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Losses, weights, and 1 where an answer is right, all `(B,)` or `(B, L)` float32."""
+        """Losses, weights and correctness (0 or 1) of answers, all `(B,)` or `(B, L)` float32.
+
+        Correctness is None where answers are numbers.
+        """
 
 
 @dataclass(frozen=True)
 class ClassificationObjective(TaskObjective):
-    """Cross-entropy of a class, or the squared error of a number.
+    """Cross-entropy of classes, or squared error of numbers.
 
     Attributes:
         num_classes: C; 1 for a number.
@@ -85,10 +88,11 @@ class ClassificationObjective(TaskObjective):
 
 
 class SpanObjective(TaskObjective):
-    """The mean of two cross-entropies over the positions: of the start and of the end.
+    """Mean of two cross-entropies over positions: of the answer's start and of its end.
 
-    Call arguments: `network`, an `EncoderSpanReader`; `label (B, 2)` int32, first and last
-    position, 0 and 0 for no answer. A row counts as correct if its likeliest start and end are.
+    Call arguments: `network`, an `EncoderSpanReader`; `label (B, 2)` int32, the first and the last
+    position of the answer, both 0 if there is none. A row is correct if the likeliest start and the
+    likeliest end both are.
 
     References: Devlin et al. 2018 (BERT), section 4.2 and its released code.
     """
@@ -102,13 +106,13 @@ class SpanObjective(TaskObjective):
 
 @dataclass(frozen=True)
 class TaggingObjective(TaskObjective):
-    """Cross-entropy of the words' tags; a batch's loss is the mean over its words.
+    """Cross-entropy of the tags of words, averaged over the words of a batch.
 
     Attributes:
         num_tags: C.
 
-    Call arguments: `network`, an `EncoderTagger`; `label (B, L)` int32, a tag's number plus 1, from
-    1 to C, at the first piece of a word and 0 elsewhere. The sums are over words.
+    Call arguments: `network`, an `EncoderTagger`; `label (B, L)` int32, at the first piece of each
+    word the tag's number plus 1, from 1 to C, and 0 elsewhere. The sums are over words.
 
     References: Devlin et al. 2018 (BERT), section 5.3.
     """
@@ -124,19 +128,18 @@ class TaggingObjective(TaskObjective):
 
 @dataclass(frozen=True)
 class SequenceObjective(Objective):
-    """The mean loss over a batch's answers, one a position or one a sequence.
+    """Mean loss over the answers to sequences: one at each position, or one a sequence.
 
     Attributes:
-        loss: `"bernoulli"`, the negative log-likelihood (nats) of O keys, each pressed or not,
-            summed over the keys, so that an answer is a frame; `"classes"`, cross-entropy; or
-            `"squared_error"`, its mean over the O numbers.
-        skip_padding: leave out answers of weight 0 before the scores are computed; the shapes are
-            then dynamic.
+        loss: `"bernoulli"`: negative log-likelihood (nats) of O keys, each pressed or not, summed
+            over the keys of a frame. `"classes"`: cross-entropy. `"squared_error"`: mean over the O
+            numbers of an answer.
+        skip_padding: compute logits only where the weight is above 0; the shapes are then dynamic.
 
     Call arguments: `network`, a `TemporalModel` or `WordTagger`; `batch` of `inputs`; `targets`,
-    `(..., O)` of floats or `(...,)` of classes; and `weight (...,)` float32, 0 where there is no
-    answer; `...` is `(B, L)`, or `(B,)` where the network answers at the last position only.
-    Returns `loss_sum`, `weight` and, of classes, `nll_sum` and, outside training, `correct_sum`.
+    `(..., O)` floats or `(...,)` classes; and `weight (...,)` float32, 0 where there is no answer.
+    `...` is `(B, L)`, or `(B,)` if the network answers at the last position only. Returns
+    `loss_sum`, `weight` and, for classes, `nll_sum` and, outside training, `correct_sum`.
 
     References: Bai et al. 2018, section 4.
     """
@@ -146,7 +149,7 @@ class SequenceObjective(Objective):
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """The loss, and for classes perplexity and accuracy."""
+        """Names of the metrics: the loss, and for classes perplexity and accuracy."""
         return ("loss", "perplexity", "accuracy") if self.loss == "classes" else ("loss",)
 
     def __call__(self, network, batch: Batch, training: bool) -> Sums:
@@ -173,16 +176,19 @@ class SequenceObjective(Objective):
 
 
 class SimilarityObjective(Objective):
-    """Base of the objectives of sentence vectors.
+    """Base of the objectives that train sentence vectors.
 
-    Call arguments: `network`, a `SiameseEncoder`; `batch` of `token_ids (B, S, L)`, S sentences an
-    example, optionally `weight (B,)` float32 and, but for triplets, `label (B,)`. Returns
-    `loss_sum`, `weight` and `input_tokens`. `loss` computes the same from given vectors.
+    Call arguments: `network`, a `SiameseEncoder`; `batch` of `token_ids (B, S, L)` with S sentences
+    per example, optionally `weight (B,)` float32, and `label (B,)` except for triplets. Returns
+    `loss_sum`, `weight` and `input_tokens`.
+
+    Attributes:
+        sentences: S.
 
     References: Reimers and Gurevych 2019 (Sentence-BERT), section 3.
     """
 
-    sentences = 2  # S
+    sentences = 2
 
     def __call__(self, network: SiameseEncoder, batch: Batch, training: bool) -> Sums:
         vectors = network(encoder_inputs(batch), training=training)  # (B, S, D)
@@ -203,15 +209,15 @@ class SimilarityObjective(Objective):
         labels: Tensor | None,
         training: bool = False,
     ) -> Tensor:
-        """Vectors `(B, S, D)` and labels `(B,)` to losses `(B,)` float32."""
+        """Computes losses `(B,)` float32 of vectors `(B, S, D)` and labels `(B,)`."""
 
 
 @dataclass(frozen=True)
 class PairClassificationObjective(SimilarityObjective):
-    """Cross-entropy of a pair's class: `softmax(W (u, v, |u - v|))`, or other features of the two.
+    """Cross-entropy of a pair's class, predicted by `softmax(W (u, v, |u - v|))` by default.
 
     Attributes:
-        num_classes: C, the network's, 2 or more.
+        num_classes: C of the network, 2 or more.
     """
 
     num_classes: Annotated[int, Ge(2), INT32]
@@ -224,10 +230,10 @@ class PairClassificationObjective(SimilarityObjective):
 
 @dataclass(frozen=True)
 class CosineObjective(SimilarityObjective):
-    """Squared error of a pair's cosine against its score, scaled to [0, 1].
+    """Squared error between a pair's cosine and its score, scaled to [0, 1].
 
     Attributes:
-        low, high: the scores that become 0 and 1; 0 and 5 of STS-B.
+        low, high: the scores that are scaled to 0 and 1; the defaults are STS-B's.
     """
 
     low: float = 0.0
@@ -245,10 +251,10 @@ class CosineObjective(SimilarityObjective):
 
 @dataclass(frozen=True)
 class TripletObjective(SimilarityObjective):
-    """`max(|a - p| - |a - n| + margin, 0)`: an anchor is nearer to its positive than its negative.
+    """Triplet loss `max(|a - p| - |a - n| + margin, 0)` of anchor, positive and negative.
 
     Attributes:
-        margin: least difference of the two Euclidean distances.
+        margin: difference of the two Euclidean distances above which the loss is 0.
     """
 
     sentences = 3
@@ -261,6 +267,6 @@ class TripletObjective(SimilarityObjective):
 
 
 def _distance(a: Tensor, b: Tensor) -> Tensor:
-    """Euclidean: `(B, D)` and `(B, D)` to `(B,)`; the gradient between equal vectors is 0."""
-    # The slope of a root at 0 is infinite, and in a row of padding all three vectors are equal.
+    """Euclidean distance of `(B, D)` and `(B, D)`: `(B,)`; its gradient at distance 0 is 0."""
+    # The slope of a square root at 0 is infinite. In a row of padding all vectors are equal.
     return ops.sqrt(ops.maximum(ops.sum(ops.square(a - b), axis=-1), 1e-12))

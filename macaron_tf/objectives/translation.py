@@ -1,4 +1,4 @@
-"""Translation: the next target token, with label smoothing."""
+"""Translation: cross-entropy of the target tokens, with label smoothing."""
 
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ from macaron_tf.special_ids import BOS, PAD
 
 
 def shift_right(target: Tensor, first: int = BOS) -> Tensor:
-    """The decoder's input `(B, T)`: BOS, or another first id, then all but the target's last."""
+    """The decoder's input `(B, T)`: `first`, then all but the last column of the target."""
     first = ops.full((ops.shape(target)[0], 1), first, dtype=target.dtype)
     return ops.concatenate([first, target[:, :-1]], axis=1)
 
@@ -33,11 +33,11 @@ class TranslationObjective(Objective):
     """Label-smoothed cross-entropy of the target given the source, padding left out.
 
     Attributes:
-        label_smoothing: e of the smoothed target distribution.
-        skip_padding: only real tokens reach the vocabulary projection, half of the work of a
-            small model. The number of rows is then dynamic: set False where shapes must be
-            static (XLA, TPU); the result is the same.
-        first: the decoder's first input; EOS where targets begin with BOS themselves.
+        label_smoothing: e, the probability spread evenly over all words.
+        skip_padding: compute logits for real tokens only; for a small model they are half of the
+            work. Their number varies from batch to batch: set False where shapes must be static
+            (XLA, TPU). The result is the same.
+        first: id of the decoder's first input; EOS for models whose targets begin with BOS.
 
     Call arguments: `network`, an `EncoderDecoder`; `batch` of `source (B, S)` and `target (B, T)`
     ids, the target ending in EOS. Returns `loss_sum`, `weight` (the number of target tokens),
@@ -67,12 +67,13 @@ class TranslationObjective(Objective):
 def label_smoothed_cross_entropy(
     logits: Tensor, labels: Tensor, label_smoothing: float
 ) -> tuple[Tensor, Tensor]:
-    """Cross-entropy of each row against `(1 - e) * one_hot(label) + e / V`.
+    """Cross-entropy of each row and the target distribution `(1 - e) * one_hot(label) + e / V`.
 
-    With `p = softmax(logits)` the loss is `nll + e * (logit[label] - mean(logits))` and its
-    gradient `p - target`. Where there is no native operation, TensorFlow's kernel of nll computes
-    `p - one_hot` as well; writing the rest of the gradient into that buffer saves five passes over
-    the largest tensor of a training step: 4,096 tokens x 10,000 words x 4 bytes = 164 MB a pass.
+    The loss is `nll + e * (logit[label] - mean(logits))`, and its gradient
+    `softmax(logits) - target`. Without a native operation, TensorFlow's cross-entropy kernel
+    provides `softmax(logits) - one_hot(label)`; adding the rest of the gradient to that buffer
+    saves five passes over the largest tensor of a training step (4,096 tokens x 10,000 words x
+    4 bytes = 164 MB).
 
     Args:
         logits: `(N, V)`, any float type; the loss is computed in float32.
@@ -101,7 +102,7 @@ def label_smoothed_cross_entropy(
         scores = tf.cast(logits, tf.float32)
         label_score = tf.gather(scores, labels, batch_dims=1)
         spread = label_score - tf.reduce_mean(scores, axis=-1)
-        with tf.control_dependencies([spread]):  # the kernel, as their last reader, overwrites them
+        with tf.control_dependencies([spread]):  # the last reader of `scores` may overwrite them
             nll, slope = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(
                 features=scores, labels=labels
             )

@@ -1,1 +1,1 @@
-"""Masking: the choice of tokens, and their replacement."""
+"""Masking: which tokens of a row are predicted, and what replaces them in the input."""

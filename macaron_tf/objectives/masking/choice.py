@@ -1,28 +1,32 @@
-"""Random choices of tokens, words and spans, by one seed for all rows or one for each."""
+"""Random choices of tokens, words and spans, with one seed for a batch or one for each row."""
 
 from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
 
-# Named, so that every device draws the same numbers from a seed.
+# TensorFlow's default differs between devices; a named algorithm draws the same numbers on all.
 _ALGORITHM = "philox"
 
 
 def _by_seed(draw: Callable, seed: tf.Tensor, dtype: tf.DType | None = None) -> tf.Tensor:
-    """A draw of a seed `(2,)`, or one for each of `(B, 2)`; `dtype`: if not the seed's."""
+    """Calls `draw` with a seed `(2,)`, or with each of the seeds `(B, 2)`.
+
+    Args:
+        dtype: of the draws; None: the seed's.
+    """
     seed = tf.convert_to_tensor(seed)
     return draw(seed) if seed.shape.rank == 1 else tf.map_fn(draw, seed, fn_output_signature=dtype)
 
 
 def split(seed: tf.Tensor, count: int) -> list[tf.Tensor]:
-    """Independent seeds of the given seed's shape, `(2,)` or `(B, 2)`."""
+    """Splits a seed, `(2,)` or `(B, 2)`, into `count` independent ones of the same shape."""
     seeds = _by_seed(lambda own: tf.random.split(own, count, alg=_ALGORITHM), seed)
     return tf.unstack(seeds, count, axis=-2)
 
 
 def fold_in(seed: tf.Tensor, number: tf.Tensor | int) -> tf.Tensor:
-    """The seed of round `number` of a loop, of the given seed's shape, `(2,)` or `(B, 2)`."""
+    """Derives a seed from a seed and a number; its shape, `(2,)` or `(B, 2)`, stays."""
     seed = tf.convert_to_tensor(seed)
     number = number if seed.shape.rank == 1 else tf.cast(number, seed.dtype)
     fold = tf.random.experimental.stateless_fold_in
@@ -35,8 +39,9 @@ def uniform(
     """Uniform draws `(B, N)`: float32 in [0, 1), or int32 from 0 to `below` - 1.
 
     Args:
-        seed: `(2,)`, or `(B, 2)`: a row's numbers are then the same in any batch.
-        rows: B. columns: N.
+        seed: `(2,)`, or `(B, 2)`; with a seed of its own, a row has the same draws in any batch.
+        rows: B.
+        columns: N.
     """
     seed = tf.convert_to_tensor(seed)
     dtype = tf.float32 if below is None else tf.int32
@@ -49,11 +54,11 @@ def uniform(
 
 
 def choose_tokens(maskable: tf.Tensor, counts: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """A uniform sample of each row's maskable tokens, without replacement.
+    """Chooses maskable tokens of each row, uniformly and without replacement.
 
-    Columns are drawn one by one, skipping repeats and columns that are not maskable, until a row
-    has its number: all sets of that size are equally likely. It takes a fifth of the time of
-    sorting a random number for each token.
+    Columns are drawn with replacement, and repeats and columns that are not maskable are skipped,
+    until the row has enough. All sets of that size are then equally likely. This takes a fifth of
+    the time of sorting a random number for each token.
 
     Args:
         maskable: `(B, L)` bool, L static.
@@ -61,14 +66,14 @@ def choose_tokens(maskable: tf.Tensor, counts: tf.Tensor, seed: tf.Tensor) -> tf
         seed: `(2,)` or `(B, 2)` int.
 
     Returns:
-        `(B, L)` int32, `counts` of them above 0 in each row.
+        `(B, L)` int32, above 0 at the `counts` chosen tokens of each row.
     """
     rows, length = tf.unstack(tf.shape(maskable))
     number_drawn = max(8, maskable.shape[1] // 4)  # a round; at 15% one nearly always suffices
-    # Up to each row's last maskable column: padding would only be skipped.
+    # Draw up to each row's last maskable column only: draws of padding would be skipped.
     span = tf.reduce_max(tf.where(maskable, tf.range(length) + 1, 0), axis=-1, keepdims=True)
     span = tf.cast(span, tf.float32)  # (B, 1)
-    starts = length * tf.range(rows)[:, None]  # (B, 1), of the rows among the B L tokens
+    starts = length * tf.range(rows)[:, None]  # (B, 1), each row's first index in (B L,)
 
     def round_(number, missing, used, first):
         draw = uniform(fold_in(seed, number), rows, number_drawn)
@@ -84,7 +89,7 @@ def choose_tokens(maskable: tf.Tensor, counts: tf.Tensor, seed: tf.Tensor) -> tf
         missing -= tf.minimum(missing, tf.reduce_sum(new, axis=-1))
         return number + 1, missing, used, first
 
-    # (B L,): the number of a token's first draw; one that is not maskable is never new.
+    # (B L,): the number of a token's first draw; -1 where not maskable, so no draw of it is new.
     first = tf.reshape(tf.where(maskable, tf.int32.max, -1), [-1])
     _, _, used, first = tf.while_loop(
         lambda number, missing, used, first: tf.reduce_any(missing > 0),
@@ -98,11 +103,11 @@ def choose_tokens(maskable: tf.Tensor, counts: tf.Tensor, seed: tf.Tensor) -> tf
 def choose_words(
     maskable: tf.Tensor, starts: tf.Tensor, counts: tf.Tensor, seed: tf.Tensor
 ) -> tf.Tensor:
-    """Whole words in random order, skipping words that would exceed the row's count.
+    """Chooses whole words in random order and skips words that would exceed the row's count.
 
-    The rule of BERT's released code. It fills the count if a word of the remaining size exists;
-    if all words are longer, the row keeps fewer tokens, or none. Arguments and result: see
-    `choose_spans`; all tokens of a word have one number.
+    This is the rule of BERT's released code. If no word fits the rest of the count, fewer tokens
+    are chosen. Arguments and result are those of `choose_spans`; all tokens of a word have the same
+    number.
     """
     words, sizes = words_of(maskable, starts)  # (B, L) each
     scores = tf.where(sizes > 0, uniform(seed, tf.shape(sizes)[0], maskable.shape[1]), -1.0)
@@ -114,10 +119,13 @@ def choose_words(
 
 
 def words_of(maskable: tf.Tensor, starts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The number of each token's word from 0 on, and the sizes of word 0, 1, ..., `(B, L)` int32.
+    """Numbers the words of each row from 0 on, and counts their maskable tokens.
 
-    Sizes are 0 where there is no such word. A token that is not maskable is a word of size 0.
     Arguments: see `choose_spans`.
+
+    Returns:
+        The number of each token's word, and the size of word 0, 1, ..., both `(B, L)` int32. A
+        token that is not maskable is a word of size 0, and so is a number without a word.
     """
     after_special = tf.pad(~maskable[:, :-1], [[0, 0], [1, 0]], constant_values=True)
     begins = tf.cast(starts | ~maskable | after_special, tf.int32)
@@ -128,10 +136,11 @@ def words_of(maskable: tf.Tensor, starts: tf.Tensor) -> tuple[tf.Tensor, tf.Tens
 def reduced_by_row(
     values: tf.Tensor, groups: tf.Tensor, room: int, reduce=tf.math.unsorted_segment_sum
 ) -> tf.Tensor:
-    """Sums, or reduces otherwise, the values of each group of a row: `(B, N)` to `(B, room)`.
+    """Sums the values of each group of a row: `(B, N)` to `(B, room)`.
 
     Args:
-        groups: `(B, N)` int32 from 0 to `room` - 1, numbered separately in each row.
+        groups: `(B, N)` int32 in [0, room), numbered separately in each row.
+        reduce: a segment reduction, by default the sum.
     """
     rows = tf.shape(values)[0]
     groups = tf.reshape(groups + room * tf.range(rows)[:, None], [-1])  # (B, N) -> (B N,)
@@ -139,7 +148,7 @@ def reduced_by_row(
 
 
 def numbers_by_count(table: np.ndarray, counted: tf.Tensor) -> tf.Tensor:
-    """Looks up `table (L + 1, ...)` at the number of True of each row `(B, L)`: `(B, ...)`."""
+    """Looks up `table (L + 1, ...)` at each row's number of True in `(B, L)`: `(B, ...)`."""
     return tf.gather(tf.constant(table), tf.reduce_sum(tf.cast(counted, tf.int32), axis=-1))
 
 
@@ -166,7 +175,7 @@ def _fill(sizes: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
 
 
 def ngram_lengths(longest: int = 3) -> np.ndarray:
-    """p(n) = (1/n) / sum_k (1/k) for n = 1 to `longest` words: `(N,)` float64.
+    """Probabilities of 1 to `longest` words, p(n) = (1/n) / sum_k (1/k): `(N,)` float64.
 
     References: Lan et al. 2020 (ALBERT), section 4.1.
     """
@@ -175,9 +184,9 @@ def ngram_lengths(longest: int = 3) -> np.ndarray:
 
 
 def span_lengths(longest: int = 10, p: float = 0.2) -> np.ndarray:
-    """A geometric distribution cut off at `longest` words and normalized: `(N,)` float64.
+    """Probabilities of 1 to `longest` words, geometric and normalized: `(N,)` float64.
 
-    With the defaults the mean is 3.8.
+    With the defaults the mean is 3.8 words.
 
     References: Joshi et al. 2020 (SpanBERT), section 3.1.
     """
@@ -193,13 +202,13 @@ def choose_spans(
     lengths: np.ndarray,
     apart: bool = False,
 ) -> tf.Tensor:
-    """Runs of whole words, one after the other, until a row's count is spent.
+    """Chooses runs of whole words, one after the other, until each row has its count of tokens.
 
-    Each draws its length, then its first word, uniformly among all words from which so many are
-    free. A run that would exceed the count is cut off after the last whole word that fits, as in
-    ALBERT's released code (SpanBERT's also cuts within the word). If no word has so many free ones
-    after it, the next lengths are shorter: no two runs overlap, and none crosses a token that is
-    not maskable.
+    A run draws its length in words, then its first word, uniformly among all words that begin that
+    many free words. A run that would exceed the count is cut after the last whole word that fits,
+    as in ALBERT's released code; SpanBERT's also cuts within a word. If there are not that many
+    free words in a row anywhere, later lengths are limited to fewer. Runs neither overlap nor
+    contain a token that is not maskable.
 
     Args:
         maskable: `(B, L)` bool, L static.
@@ -208,19 +217,19 @@ def choose_spans(
             remaining words are longer than the remaining count.
         seed: `(2,)` or `(B, 2)` int.
         lengths: `(N,)`, probabilities of 1 to N words.
-        apart: keep a word free between two runs, so that the tokens next to each are visible.
-            SpanBERT's released code joins runs that touch instead, after which the lengths no
-            longer follow their distribution.
+        apart: keep a word free between two runs, so that the tokens next to a run are visible.
+            SpanBERT's released code instead joins runs that touch; their lengths then no longer
+            follow `lengths`.
 
     Returns:
-        `(B, L)` int32: 0 at tokens that are not chosen, else a number, one for each run.
+        `(B, L)` int32: the number of a chosen token's run, above 0; 0 at other tokens.
     """
     rows, length = tf.shape(maskable)[0], maskable.shape[1]
     words, sizes = words_of(maskable, starts)  # (B, L) each
     before = _before(sizes)  # (B, L + 1), tokens before each word
     limits = tf.constant(np.cumsum(lengths)[:-1], tf.float32)  # (N - 1,)
     order, gap = tf.range(length), int(apart)
-    # A round takes a word at least, or lowers the greatest length, so there are at most L + N.
+    # Each round chooses a word or lowers the greatest length: there are at most L + N rounds.
     most = length + len(lengths)
     draw = tf.transpose(uniform(seed, rows, 2 * most))  # (2 (L + N), B)
     for_length, for_first = draw[:most, :, None], draw[most:]  # (L + N, B, 1), (L + N, B)
@@ -228,7 +237,7 @@ def choose_spans(
     def round_(number, left, longest, free, runs):
         drawn = 1 + tf.reduce_sum(tf.cast(for_length[number] >= limits, tf.int32), axis=-1)
         drawn = tf.minimum(drawn, longest)  # (B,)
-        # (B, L): free words among those from a word on
+        # (B, L): free words among the `drawn` words from each word on
         free_before = _before(tf.cast(free, tf.int32))
         ends = tf.minimum(order + drawn[:, None], length)
         ahead = tf.gather(free_before, ends, batch_dims=1) - free_before[:, :-1]
@@ -245,7 +254,7 @@ def choose_spans(
         taken = (tokens <= left[:, None]) & (tf.range(len(lengths)) < drawn[:, None])
         taken &= found[:, None] > 0
         left -= tf.reduce_max(tf.where(taken, tokens, 0), axis=-1)
-        # Not even one word: the row is done.
+        # Not even one word fits: the row is done.
         left = tf.where((found > 0) | (drawn > 1), left, 0)
         last = first + tf.reduce_sum(tf.cast(taken, tf.int32), axis=-1)  # the word after
         inside = (order >= first[:, None]) & (order < last[:, None])  # (B, L)
@@ -265,17 +274,18 @@ def choose_spans(
 def outer_boundaries(
     runs: tf.Tensor, columns: tf.Tensor, real: tf.Tensor, length: int
 ) -> dict[str, tf.Tensor]:
-    """The columns around the runs of masked positions.
+    """The columns next to each masked position's run, and the position's place in the run.
 
     Args:
-        runs: `(B, P)` int32, the run of its row that each position is in, from 0 on.
-        columns: `(B, P)` int32, the positions, ascending.
-        real: `(B, P)` bool.
+        runs: `(B, P)` int32, number of each position's run, from 0 on in each row.
+        columns: `(B, P)` int32, the positions' columns, ascending.
+        real: `(B, P)` bool, False at padding.
+        length: L of the rows.
 
     Returns:
-        `left_boundaries` and `right_boundaries (B, P)` int32, the columns next to the run on either
-        side (the row's first or last one where it has no more), and `span_positions (B, P)`
-        int32, from 0 on, within the run; all 0 where a position is not real.
+        `left_boundaries` and `right_boundaries (B, P)` int32, the columns before and after the run,
+        limited to the row's first and last one; and `span_positions (B, P)` int32, the place in the
+        run, from 0 on. All are 0 at padding.
     """
     ends = (
         (tf.math.unsorted_segment_min, tf.where(real, columns, length)),
@@ -294,5 +304,5 @@ def outer_boundaries(
 
 
 def _before(counts: tf.Tensor) -> tf.Tensor:
-    """The sum before each column, and the sum of all: `(B, L) -> (B, L + 1)`."""
+    """Exclusive cumulative sums, and the total in the last column: `(B, L) -> (B, L + 1)`."""
     return tf.pad(tf.cumsum(counts, axis=-1), [[0, 0], [1, 0]])

@@ -1,4 +1,4 @@
-"""Masked tokens: some are hidden, replaced or left alone, and all of them are predicted."""
+"""Masking: chosen tokens become [MASK], a random piece, or stay; all of them are predicted."""
 
 import dataclasses
 import functools
@@ -27,23 +27,25 @@ Batch = dict[str, tf.Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class MaskingConfig(Settings):
-    """Number, choice and replacement of the predicted tokens; the defaults are BERT's.
+    """How many tokens are masked, which, and what replaces them; the defaults are BERT's.
 
-    `MaskingConfig(mask=1.0, random=0.0)` is the plain replacement of the SwishRNN paper,
-    `MaskingConfig(choice="ngrams")` ALBERT's, `MaskingConfig(mask=1.0, random=0.0, round_up=True)`
-    ELECTRA's and `MaskingConfig(choice="spans", fate="span", round_up=True)` SpanBERT's.
+    Other papers' settings:
+        SwishRNN: `MaskingConfig(mask=1.0, random=0.0)`.
+        ALBERT: `MaskingConfig(choice="ngrams")`.
+        ELECTRA: `MaskingConfig(mask=1.0, random=0.0, round_up=True)`.
+        SpanBERT: `MaskingConfig(choice="spans", fate="span", round_up=True)`.
 
     Attributes:
-        rate: part of a row's ordinary tokens that is chosen and predicted.
-        mask: part of these that becomes [MASK].
-        random: part of these that becomes a random piece; the rest stays as it is.
-        choice: units of the choice: `"tokens"`; `"whole_words"`; `"ngrams"`, up to three whole
-            words, n of them with p(n) ~ 1/n; `"spans"`, up to ten whole words, geometrically many.
-        fate: whether each `"token"` becomes [MASK] or another piece by itself, or all tokens of
-            a `"span"` (or n-gram, or word) together. Random pieces are drawn singly all the same.
-        round_up: mask `ceil(rate n)` of n ordinary tokens, not the nearest number.
-        duplicates: number of masks of a row, taken in turn epoch by epoch (static masking; 10 in
-            BERT's released data); None = a new one each time (dynamic).
+        rate: share of a row's ordinary tokens that are chosen and predicted.
+        mask: share of the chosen tokens that become [MASK].
+        random: share of the chosen tokens that become a random piece; the others stay.
+        choice: what is chosen: `"tokens"`; `"whole_words"`; `"ngrams"`, 1 to 3 whole words, n of
+            them with p(n) ~ 1/n; `"spans"`, 1 to 10 whole words, geometrically distributed.
+        fate: `"token"`: each token becomes [MASK] or a random piece on its own; `"span"`: all
+            tokens of a span, n-gram or word together. Random pieces differ from token to token.
+        round_up: mask `ceil(rate n)` of n ordinary tokens instead of the nearest number.
+        duplicates: number of masks of a row, used in turn over the epochs (static masking; 10 in
+            BERT's released data); None: a new mask in each epoch (dynamic masking).
 
     References: Devlin et al. 2018 (BERT), appendix A.1; Lan et al. 2020 (ALBERT), section 4.1;
     Joshi et al. 2020 (SpanBERT), section 3.1; Clark et al. 2020 (ELECTRA), section 2; Liu et al.
@@ -66,18 +68,18 @@ class MaskingConfig(Settings):
             )
 
     def positions(self, length: int) -> int:
-        """P, room for the masked positions of a row of L tokens: a multiple of 8."""
+        """P, the greatest number of masked positions in a row of L tokens, a multiple of 8."""
         return multiple_of_8(int(rounded_up(self.rate, length)))
 
     def counts(self, length: int) -> np.ndarray:
-        """Masked ones among n ordinary tokens: `(L + 1,)` int32 for n from 0 to L."""
+        """Number of masked tokens among n ordinary ones, for n from 0 to L: `(L + 1,)` int32."""
         tokens = np.arange(1, length + 1)
         counts = rounded_up(self.rate, tokens) if self.round_up else np.rint(self.rate * tokens)
         return np.array([0, *np.maximum(1, counts)], np.int32)
 
 
 def rounded_up(rate: float, tokens: int | np.ndarray) -> np.ndarray:
-    """`ceil(rate n)` of numbers of tokens n, int32."""
+    """`ceil(rate n)` for each number of tokens n, int32."""
     # 0.07 * 100 is 7.000000000000001 in float64, and must not become 8.
     return np.ceil(rate * np.asarray(tokens) - 1e-9).astype(np.int32)
 
@@ -90,27 +92,27 @@ def multiple_of_8(number: int) -> int:
 def mask_tokens(
     batch: Batch, seed: tf.Tensor, config: MaskingConfig, vocabulary: PieceVocabulary
 ) -> Batch:
-    """Masks a batch: the same seed masks the same tokens, on every device.
+    """Masks tokens of a batch. Equal seeds mask the same tokens on every device.
 
-    In a row of n ordinary tokens exactly `max(1, round(rate n))` are masked (of whole words, as
-    many as these fill). BERT's released code takes the rate of all tokens, [CLS] and [SEP]
-    included: at 15% and at most 3 of these, one token more at times.
+    In a row of n ordinary tokens `max(1, round(rate n))` are masked, or with whole words at most
+    that many. BERT's released code takes the rate of all tokens with [CLS] and [SEP], which at 15%
+    is sometimes one token more.
 
     Random pieces are uniform over the ordinary ones. BERT draws from the whole vocabulary; special
-    ids are left out here, since a drawn [PAD] would hide its own position from the attention.
+    ids are left out here because a drawn [PAD] would be masked out as padding.
 
     Args:
-        batch: `token_ids (B, L)` int, L static, and anything else, which is passed on.
-        seed: `(2,)` int; or `(B, 2)`, one for each row, whose masks then depend on it alone.
+        batch: `token_ids (B, L)` int, L static; other entries are passed on.
+        seed: `(2,)` int, or `(B, 2)`; with a seed of its own, a row has the same mask in any batch.
 
     Returns:
-        The batch with `token_ids` replaced, and `masked_positions (B, P)` int32 in ascending
-        order, `masked_labels (B, P)`, the original ids there, and `masked_weights (B, P)`
-        float32; all three are 0 at unused positions, where a row has fewer than P. With spans also
-        `left_boundaries`, `right_boundaries` and `span_positions (B, P)` int32 of
-        `outer_boundaries`. If the batch has `pair_label`, also `pair_weights (B,)` float32: masked
-        tokens of the batch for each of its rows, 0 for one that is all padding. Each row then knows
-        its weight in the batch's loss, also where replicas share the batch.
+        The batch with masked `token_ids`, and `masked_positions (B, P)` int32, ascending,
+        `masked_labels (B, P)`, the original ids there, and `masked_weights (B, P)` float32. These
+        three are 0 at padding, where a row has fewer than P masked tokens. With spans also
+        `left_boundaries`, `right_boundaries` and `span_positions (B, P)` int32, see
+        `outer_boundaries`. If the batch has `pair_label`, also `pair_weights (B,)` float32: the
+        batch's masked tokens divided by its real rows, and 0 for a row of padding. Replicas that
+        share the batch then weight their rows alike.
 
     References: Devlin et al. 2018 (BERT), section 3.1 and appendix A.1, and those of
     `MaskingConfig`.
@@ -156,9 +158,9 @@ def mask_tokens(
 
 
 def static_length(token_ids: tf.Tensor | tf.TensorSpec) -> int:
-    """L of `(B, L)`; raises a ValueError where it is not static."""
+    """L of token ids `(B, L)`; raises a ValueError if L is not static."""
     if token_ids.shape[1] is None:
-        raise ValueError("token_ids has no static length, which the shapes here depend on")
+        raise ValueError("token_ids has no static length L, on which the masks' shapes depend")
     return token_ids.shape[1]
 
 
@@ -167,7 +169,7 @@ def _special_ids(vocabulary: PieceVocabulary) -> list[int]:
 
 
 def maskable_tokens(token_ids: tf.Tensor, vocabulary: PieceVocabulary) -> tf.Tensor:
-    """Whether each token is an ordinary one: `(B, L)` bool."""
+    """Whether each token is ordinary, that is not a special one: `(B, L)` bool."""
     special = _special_ids(vocabulary)
     return functools.reduce(tf.logical_and, [token_ids != one for one in special])
 
@@ -180,7 +182,7 @@ def _chosen(
     counts: tf.Tensor,
     seed: tf.Tensor,
 ) -> tf.Tensor:
-    """The configuration's choice: `(B, L)` int32, equal numbers for tokens chosen together."""
+    """Chooses tokens by `config.choice`: `(B, L)` int32, an equal number for a word or span."""
     if config.choice == "tokens":
         return choose_tokens(maskable, counts, seed)
     starts = tf.gather(tf.constant(vocabulary.word_starts()), token_ids)  # (B, L)
@@ -192,9 +194,9 @@ def _chosen(
 
 
 def flat_positions(masked: tf.Tensor, room: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Indices of each row's True among all B L tokens, ascending, and whether each is real.
+    """Indices of each row's True in the flattened `(B L,)`, ascending, and whether each is real.
 
-    Both `(B, P)`, P = `room`. Entries past a row's count are arbitrary, and not real.
+    Both are `(B, P)`, P = `room`. Entries past a row's number of True are arbitrary and not real.
     """
     counts = tf.reduce_sum(tf.cast(masked, tf.int32), axis=-1)  # (B,)
     columns = tf.range(room)
@@ -216,7 +218,7 @@ def masked_features(token_ids: tf.Tensor, flat: tf.Tensor, real: tf.Tensor) -> B
 def put_tokens(
     token_ids: tf.Tensor, flat: tf.Tensor, tokens: tf.Tensor, used: tf.Tensor
 ) -> tf.Tensor:
-    """Puts `tokens` at those indices `flat` among all B L tokens that are `used` (bool)."""
+    """Replaces tokens at the indices `flat` into `(B L,)` where `used` is True; all `(B, P)`."""
     ids = tf.reshape(token_ids, [-1])  # (B, L) -> (B L,)
     change = tf.where(used, tokens - tf.gather(ids, flat), 0)
     changed = ids + tf.math.unsorted_segment_sum(change, flat, tf.size(ids))
