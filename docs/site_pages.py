@@ -121,7 +121,8 @@ def system(meta: dict) -> str:
     if meta.get("claims"):
         text = (ROOT / CLAIMS).read_text(encoding="utf-8").replace("](../", "](../../")
         rows = re.findall(rf"^\| {meta['claims']}.*$", text, re.MULTILINE)
-        head = "| claim | the slides' number | ours | verdict | page |\n|---|---|---|---|---|"
+        columns = "claim", "the slides' number", "ours", "seeds; learning rates", "p", "verdict"
+        head = f"| {' | '.join((*columns, 'page'))} |\n{'|---' * 7}|"
         parts.append("\n".join(["## Beside the slides\n", head, *rows, ""]))
     if meta.get("layer"):
         parts.append("## A layer\n\n" + layers(catalog.config(meta["layer"])))

@@ -198,6 +198,15 @@ def test_the_parsers_accept_every_command(shown, accepted):
     assert not {line: place for line, place in shown.items() if not accepted(line)}
 
 
+def test_every_command_of_the_results_exists_and_is_accepted(accepted):
+    """No result's command is gone, by module, flag or setting."""
+    for file in (ROOT / "experiments" / "results").rglob("*.md"):
+        text = file.read_text(encoding="utf-8")
+        for line in commands_in(text):
+            assert key(line) and (" " not in line or accepted(line)), (file, line)
+        assert not [word for word in settings_in(text) if not is_setting(word)], file
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_inline_command_lines_are_accepted(page, accepted):
     """`train classify runs/mine --source tsv:mine.tsv` too, whose command the text names."""

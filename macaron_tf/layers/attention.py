@@ -119,7 +119,8 @@ class MultiHeadAttention(Mixer):
             (cross) are one fused matrix, whose fan-out the initializer sees: Xavier-uniform is
             then 1/sqrt(2) (self) or sqrt(2/3) (cross) as wide as that of separate matrices.
         scaled: whether scores are divided by sqrt(d); T5's are not, whose query's matrix starts
-            1/sqrt(d) as wide instead.
+            1/sqrt(d) as wide instead. Lu et al. 2019 write sqrt(D), and their released code divides
+            by sqrt(d).
         output_initializer: for the output projection, where it differs.
         window: positions that each one attends, itself and those right before it (causal
             attention only); 0 = all before. Outside of decoding all scores are made, then hidden.

@@ -188,6 +188,9 @@ def test_a_grids_table_puts_seeds_together():
     assert "| cola | bert | 0.001 | 16 | 3 | 2 | 90.0 (diverged) | matthews" in table
     assert "with cola by accuracy" in table and "| bert | 75.0 ± 7.1 | - |  |" in table
     assert "by accuracy" not in markdown({**whole, "preset": "bert"})
+    glue = ["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"]
+    assert "average 81.48" in markdown({**whole, "preset": "macaron", "tasks": glue})
+    assert "81.48" not in markdown({**whole, "preset": "macaron"})
 
 
 def test_the_servers_files(toy_run, toy, tmp_path, monkeypatch, refused, capsys):

@@ -12,6 +12,7 @@ from experiments.lab.benchmarks import __main__ as benchmarks
 from experiments.lab.benchmarks import (
     decoding,
     generation,
+    pairs,
     peers,
     prompts,
     recurrence,
@@ -112,6 +113,17 @@ def test_windows_of_a_text_are_as_long_and_the_recurrences_state_does_not_grow(
     assert rows[-3]["over_first_window"] == [1.0, 1.0, 1.0]
 
 
+def test_all_pairs_are_counted_and_a_vector_is_made_of_each_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(pairs, "set_threads", lambda threads: None)
+    words = ["--size", "tiny", "--sentences", "30", "--scored", "8", "--rounds", "1"]
+    assert pairs.main([*words, "--out", str(tmp_path)]) == 0
+    [rows] = json.loads((tmp_path / "results.json").read_text())["settings"].values()
+    assert [row["units"] for row in rows] == [30 * 29 // 2, 8]
+    assert [row["more"]["rows read for all pairs"] for row in rows] == ["30", "435"]
+    whole = rows[1]["cpu_seconds"][0] / 8 * 435
+    assert rows[1]["all_pairs_cpu_seconds"] == pytest.approx(whole)
+
+
 def test_a_marian_says_other_tokens_for_other_texts_and_ours_says_the_same():
     for name in ("torch", "transformers"):
         pytest.importorskip(name)
@@ -191,6 +203,7 @@ def test_every_subject_takes_its_options():
         ("decoding", "--new-tokens 1", "--new-tokens 1: give a whole number of 2 or more"),
         ("prompts", "--batch-sizes 1 64", "--batch-sizes 64: give a whole number of 1 to 32"),
         ("prompts", "--prompt-tokens 993", "--prompt-tokens and --new-tokens come to 1025"),
+        ("pairs", "--sentences 1", "--sentences 1: give a whole number of 2 or more"),
         ("generation", "--ends 64 100", "give a --width that 64 divides, and --ends"),
         ("train_step", "--steps 0", "--steps 0: give a whole number"),
         ("train_step", "--dropout 1", "--dropout 1: give a number of 0 to below 1"),

@@ -1,0 +1,95 @@
+"""All pairs of N sentences: a BERT that reads both of a pair, against vectors and their cosines.
+
+    python -m experiments.lab.benchmarks.pairs --out DIR
+
+Reimers and Gurevych 2019 give 65 hours and 5 seconds for the 49,995,000 pairs of 10,000 sentences.
+Here an encoder makes a vector of each of the N sentences and finds the nearest other one by the
+cosine, as `embed search` does. In turn with it a classifier of the same shape scores some of the
+pairs, each in one row. Weights are random, which costs the same time. Texts are tokenized before
+the clock starts. Ratios are of the times for a pair: that of the classifier grows as N.
+"""
+
+import argparse
+import statistics
+
+import keras
+import numpy as np
+
+from experiments.lab.benchmarks.harness import Benchmark, Tables, counted, set_threads, timed
+from experiments.lab.benchmarks.serving import made_up_lines
+from macaron_tf.cli.arguments import argument, count
+from macaron_tf.data.batches import ExampleBatches
+from macaron_tf.data.tasks.definitions import get_task
+from macaron_tf.data.tasks.encoding import encode_sentences
+from macaron_tf.data.tasks.examples import Examples
+from macaron_tf.evaluation.similarity import nearest, unit_vectors
+from macaron_tf.models import catalog
+from macaron_tf.models.tasks import EncoderClassifier, SiameseEncoder
+from macaron_tf.tasks.classification import Classification
+from macaron_tf.tasks.labelled import Limits
+from macaron_tf.tasks.sets import SetOutputs
+from macaron_tf.tasks.vectors import Vectors
+from macaron_tf.text.wordpiece import WordPieceVocabulary
+
+LONGEST, MAX_LENGTH = 20, 128  # words of a sentence, ids of a row
+BATCH, SHAPES = 128, 16  # rows of a batch of pairs; lengths, as many as `Vectors` has
+QUERIES = 1_000  # sentences compared with all N at once
+
+command = Benchmark(
+    "pairs",
+    __doc__,
+    "pairs",
+    ("tensorflow", "keras"),
+    argument("--size", "of both", default="mini", choices=("tiny", "mini", "base", "large")),
+    count("--sentences", "N", 10_000, least=2),
+    count("--scored", "pairs that the classifier reads in a turn", 2_000),
+    rounds=3,
+    warm_up=1,
+)
+
+
+@command.measures("All pairs of {sentences:,} sentences by a BERT {size}")
+def main(options: argparse.Namespace) -> Tables:
+    """Times the classifier on some pairs, and the vectors on all."""
+    set_threads(options.threads)
+    keras.utils.set_random_seed(options.seed)
+    lines = made_up_lines(options.sentences, LONGEST, options.seed)
+    vocabulary = WordPieceVocabulary.train(made_up_lines(2_000, 60, options.seed), 4_000)
+    config = catalog.config(f"bert_{options.size}", vocab_size=vocabulary.size)
+    classifier, siamese = EncoderClassifier(config, 1), SiameseEncoder(config)
+    for network in (classifier, siamese):
+        network.build()
+
+    task = Classification(get_task("stsb"), Limits(MAX_LENGTH), classifier, vocabulary)
+    drawn = np.random.default_rng(options.seed).integers(len(lines), size=(2, options.scored))
+    texts = tuple([lines[number] for number in side] for side in drawn)
+    encoded = task.encoded(vocabulary, Examples(texts, None), task.limits)
+    batches, outputs = ExampleBatches(encoded, BATCH, SHAPES), SetOutputs(task, BATCH)
+
+    encoder = Vectors(siamese, vocabulary, MAX_LENGTH)
+    rows, _ = encode_sentences(vocabulary, lines, MAX_LENGTH)
+
+    def search() -> None:
+        vectors = unit_vectors(encoder.of_rows(rows))  # (N, D)
+        for start in range(0, len(vectors), QUERIES):
+            nearest(vectors[start : start + QUERIES], vectors, 2)  # each one itself, and another
+
+    pairs = len(lines) * (len(lines) - 1) // 2
+    table = timed(
+        {
+            "vectors and cosines": counted(pairs, search),
+            "both sentences in a row": counted(options.scored, outputs.logits, batches),
+        },
+        options,
+    )
+    for row, read in zip(table, (len(lines), pairs), strict=True):
+        row["all_pairs_cpu_seconds"] = pairs / row["units"] * statistics.median(row["cpu_seconds"])
+        row["more"] = {
+            "rows read for all pairs": f"{read:,}",
+            "CPU seconds for all pairs": f"{row['all_pairs_cpu_seconds']:,.1f}",
+        }
+    yield f"{len(lines):,} sentences, {pairs:,} pairs", table
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
