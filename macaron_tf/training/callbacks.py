@@ -1,4 +1,4 @@
-"""Keras callbacks that a command names, and a trace of some updates for TensorBoard."""
+"""Keras callbacks given on the command line, and profiler traces for TensorBoard."""
 
 import dataclasses
 import os
@@ -16,12 +16,12 @@ from macaron_tf.plug_ins import allow, clear_errors, find, parse_call
 
 @dataclasses.dataclass(frozen=True)
 class Callbacks:
-    """Callbacks of a command; each training makes them anew.
+    """Callbacks named on the command line; each training constructs its own.
 
     Attributes:
-        calls: `package.module:Class` or `FILE.py:Class`, and `(key=value, ...)` behind it where the
-            class takes arguments.
-        profile: the first and the last update of a trace; None = no trace.
+        calls: `package.module:Class` or `FILE.py:Class`, then `(key=value, ...)` if the class takes
+            arguments.
+        profile: the first and the last update of a profiler trace; None: no trace.
     """
 
     calls: tuple[str, ...] = ()
@@ -29,10 +29,11 @@ class Callbacks:
 
     @classmethod
     def parsed(cls, calls: Iterable[str], profile: str | None) -> "Callbacks":
-        """Of the words of a command, `MODULE:CLASS` and `START:STOP`; imports the classes.
+        """Parses the flags `--callback MODULE:CLASS` and `--profile START:STOP`; imports classes.
 
         Raises:
-            UserError: no such class, no callback; or no two numbers, the first from 1.
+            UserError: a class does not exist or is no callback, or `profile` is not two numbers of
+                updates, counted from 1.
         """
         for call in calls:
             place, _ = parse_call(call)
@@ -49,7 +50,7 @@ class Callbacks:
         return cls(tuple(calls), span)
 
     def make(self, run_dir: str | os.PathLike) -> list[keras.callbacks.Callback]:
-        """The callbacks; the trace is written into the folder `tensorboard` of a run."""
+        """Constructs the callbacks; a trace goes to the folder `tensorboard` of the run."""
         made: list[Any] = []
         for call in self.calls:
             place, arguments = parse_call(call)
@@ -61,7 +62,7 @@ class Callbacks:
 
 
 class Trace(keras.callbacks.Callback):
-    """A trace of the updates `first` to `last`, in a folder, of TensorFlow's or JAX's profiler."""
+    """Traces the updates `first` to `last` with TensorFlow's or JAX's profiler into a folder."""
 
     def __init__(self, folder: str, first: int, last: int):
         super().__init__()
@@ -94,7 +95,7 @@ class Trace(keras.callbacks.Callback):
 
     def _end(self) -> None:
         self._ended = True
-        # Waits for the device, which may be some updates behind.
+        # Wait for the device, which may be several updates behind.
         self.model.synchronize()
         int(keras.ops.convert_to_numpy(self.model.optimizer.iterations))
         if keras.backend.backend() == "jax":

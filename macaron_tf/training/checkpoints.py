@@ -1,13 +1,13 @@
-"""Checkpoints as whole directories: written aside, checksummed, renamed, rotated.
+"""Checkpoints: directories that are written aside, checksummed, then renamed into place.
 
 RUN/checkpoints/step-00001000/model.weights.h5     the network, for `network.load_weights`
-                              ema.weights.h5       its moving average, where one is kept
+                              ema.weights.h5       its moving average, if one is kept
                               training_state.npz   optimizer, random states, step, scores
                               manifest.json        step, checksums, vocabulary, metrics
 RUN/checkpoints/best.json                          which step is best
 
-A bucket (`gs://`) cannot rename a directory atomically. There the files are written to the local
-disk and uploaded, the manifest last: a directory without a manifest is no checkpoint.
+A bucket (`gs://`) cannot rename a directory atomically. Files for a bucket are written to the local
+disk and uploaded, the manifest last; a directory there without a manifest is no checkpoint.
 """
 
 import contextlib
@@ -36,21 +36,21 @@ FORMAT = 1
 WEIGHTS = "model.weights.h5"
 EMA_WEIGHTS = "ema.weights.h5"
 STATE = "training_state.npz"
-MODEL = "model.json"  # in the folder of a run, or beside the weights of `save_pretrained`
+MODEL = "model.json"  # in a run's folder, and beside the weights of `save_pretrained`
 MANIFEST = "manifest.json"
-CARD = "README.md"  # beside the weights of `save_pretrained`; may be edited, so it has no checksum
+CARD = "README.md"  # model card of `save_pretrained`; users edit it, so it has no checksum
 BEST = "best.json"
 
-# Checkpoints that this process took in place of others, and why.
+# Checkpoints that this process used instead of the expected ones, and why.
 _INSTEAD: dict[str, str] = {}
 
 _NAME = re.compile(r"step-(\d{8,})")
-_ASIDE = ".tmp-"  # prefix of a directory that is being written or deleted
-_REPLACED = ".old-"  # prefix of the earlier checkpoint of a step that is being rewritten
+_ASIDE = ".tmp-"  # prefix of a directory while it is written or deleted
+_REPLACED = ".old-"  # prefix of a step's old checkpoint while a new one replaces it
 
 
 class CheckpointDirectory:
-    """The checkpoints of a run, in `checkpoints` of its directory (`gs://` included)."""
+    """The folder `checkpoints` of a run, on disk or in a bucket (`gs://`)."""
 
     def __init__(self, run_dir: str | os.PathLike):
         self.path = storage.as_path(run_dir) / "checkpoints"
@@ -60,7 +60,8 @@ class CheckpointDirectory:
         """The steps with a checkpoint, whole or damaged, in ascending order.
 
         Args:
-            every: only multiples: none that was saved by the clock or at an interruption.
+            every: return only multiples of this number, which leaves out checkpoints saved by the
+                clock or at an interruption.
         """
         if not self.path.is_dir():
             return []
@@ -69,17 +70,17 @@ class CheckpointDirectory:
         return [s for s in steps if s % (every or 1) == 0 and is_checkpoint(self.of_step(s))]
 
     def of_step(self, step: int) -> epath.Path:
-        """The directory for a step's checkpoint, which need not exist."""
+        """Path of a step's checkpoint, whether or not it exists."""
         return self.path / f"step-{step:08d}"
 
     def clean(self) -> None:
-        """Removes remains of an interrupted save; for the one writer of a run only."""
+        """Removes what an interrupted save left behind; for the run's single writer only."""
         if not self.path.is_dir():
             return
         with storage.clear_errors(f"cannot clean {self.path}"):
             for entry in sorted(self.path.iterdir()):
                 if entry.name.startswith(_REPLACED):
-                    # Killed between the two renames of a save: the earlier checkpoint is whole.
+                    # The process was killed between the two renames: the old one is whole.
                     final = self.path / entry.name.removeprefix(_REPLACED)
                     if not final.exists():
                         os.replace(entry, final)
@@ -101,7 +102,7 @@ class CheckpointDirectory:
         return final
 
     def latest(self) -> epath.Path | None:
-        """The newest whole checkpoint, or None; names damaged ones on stderr, one line each."""
+        """The newest undamaged checkpoint, or None; warns on stderr about each damaged one."""
         for step in reversed(self.steps()):
             if (damage := find_damage(self.of_step(step))) is None:
                 return self.of_step(step)
@@ -111,7 +112,10 @@ class CheckpointDirectory:
         return None
 
     def rotate(self, keep_last: int) -> None:
-        """Deletes all but the best one and the newest `keep_last` that `latest` did not skip."""
+        """Deletes all checkpoints except the best one and the newest `keep_last`.
+
+        Checkpoints that `latest` found damaged do not count among the newest.
+        """
         best, steps = self.best(), self.steps()
         newest = [step for step in steps if step not in self._damaged][-keep_last:]
         keep = {*newest, *([best["step"]] if best else [])}
@@ -119,19 +123,19 @@ class CheckpointDirectory:
             for step in sorted(set(steps) - keep):
                 doomed = self.of_step(step)
                 if not storage.is_remote(doomed):
-                    # Renamed first: no directory of a step's name is ever half deleted.
+                    # Rename first, so that a directory with a step's name is never half deleted.
                     aside = self.path / f"{_ASIDE}{doomed.name}"
                     os.replace(doomed, aside)
                     doomed = aside
                 _remove(doomed)
 
     def best(self) -> dict | None:
-        """`{"step", "metric", "score"}` of the best checkpoint; None where there is none."""
+        """`{"step", "metric", "score"}` of the best checkpoint, or None if there is none."""
         best = self._marked()
         return best if best and is_checkpoint(self.of_step(best["step"])) else None
 
     def _marked(self) -> dict | None:
-        """`best.json`; None where it is missing or damaged."""
+        """The content of `best.json`, or None if it is missing or damaged."""
         try:
             best = storage.read_json(self.path / BEST, step=int)
         except UserError:
@@ -139,7 +143,7 @@ class CheckpointDirectory:
         return best if type(best["step"]) is int and best["step"] >= 0 else None
 
     def best_problem(self) -> str:
-        """A clause about a best checkpoint that there should be and is not; "" = all is well."""
+        """Why the best checkpoint cannot be used, as a clause; "" if nothing is wrong."""
         file = self.path / BEST
         if self.best() is not None:
             return ""
@@ -152,25 +156,25 @@ class CheckpointDirectory:
         return f"the best checkpoint, {self.of_step(marked['step']).name}, is gone"
 
     def mark_best(self, step: int, metric: str, score: float) -> None:
-        """Points `best.json` at a step's checkpoint, which rotation then keeps."""
+        """Records a step's checkpoint as the best in `best.json`; `rotate` then keeps it."""
         text = json.dumps({"step": step, "metric": metric, "score": score}) + "\n"
         storage.write_aside(self.path / BEST, text.encode())
 
 
 def is_checkpoint(path: str | os.PathLike) -> bool:
-    """Whether a directory is a checkpoint, whole or damaged; in a bucket it needs a manifest."""
+    """Whether a directory is a checkpoint, damaged or not. In a bucket it needs a manifest."""
     path = storage.as_path(path)
     return path.is_dir() and (not storage.is_remote(path) or (path / MANIFEST).exists())
 
 
 def is_saved(directory: str | os.PathLike) -> bool:
-    """Whether a folder is of `save_pretrained`: weights beside their model's description."""
+    """Whether `save_pretrained` wrote a folder: it holds weights and a model's description."""
     path = storage.as_path(directory)
     return (path / MODEL).exists() and any(f.exists() for f in (saved_file(path), path / MANIFEST))
 
 
 def is_of_library(directory: str | os.PathLike, library: str) -> bool:
-    """Whether a folder is of `save_pretrained` in another library's form."""
+    """Whether `save_pretrained` wrote a folder in the format of `library`."""
     place = storage.as_path(directory) / MANIFEST
     return place.exists() and storage.read_json(place).get("library") == library
 
@@ -180,14 +184,15 @@ def save_whole(
     write: Callable[[epath.Path], None],
     manifest: Mapping[str, object],
 ) -> None:
-    """Makes or replaces a checkpoint directory atomically.
+    """Creates or replaces a checkpoint directory atomically.
 
     Args:
-        write: writes every file but the manifest into a given local directory.
-        manifest: fields of `manifest.json`; the format and the checksums are added.
+        write: writes all files except the manifest into the local directory that it is given.
+        manifest: fields of `manifest.json`; this function adds the format and the checksums.
 
     Raises:
-        UserError: it cannot be written (disk full, no permission); nothing else was touched.
+        UserError: the directory cannot be written (disk full, no permission). An earlier checkpoint
+            of this name stays as it was.
     """
     final = storage.as_path(final)
     mend = "older checkpoints are intact; check its permissions and the free space"
@@ -242,7 +247,11 @@ def _fill(directory: epath.Path, write, manifest: Mapping[str, object]) -> None:
 
 
 def read_manifest(checkpoint: str | os.PathLike) -> dict:
-    """The manifest of a checkpoint; refuses a damaged one, by its checksums, or a later format."""
+    """Reads a checkpoint's manifest after comparing all files with its checksums.
+
+    Raises:
+        UserError: the checkpoint is damaged, or of a format newer than this program's.
+    """
     if (damage := find_damage(checkpoint)) is not None:
         raise UserError(f"cannot use a damaged checkpoint: {damage}")
     manifest = storage.read_json(storage.as_path(checkpoint) / MANIFEST)
@@ -255,7 +264,7 @@ def read_manifest(checkpoint: str | os.PathLike) -> dict:
 
 
 def find_damage(checkpoint: str | os.PathLike) -> str | None:
-    """A sentence on the first missing or changed file of a checkpoint, or None."""
+    """A clause about the first missing or changed file of a checkpoint; None if undamaged."""
     path = storage.as_path(checkpoint)
     changed = f"{path / MANIFEST} is not as it was written"
     try:
@@ -271,7 +280,7 @@ def find_damage(checkpoint: str | os.PathLike) -> str | None:
                 return f"{path / MANIFEST} names {name!r}, which lies outside of its folder"
             if not (path / name).exists():
                 return f"{path / name} is missing"
-            if not storage.is_file(path / name):  # a device or a pipe could be read for ever
+            if not storage.is_file(path / name):  # reading a device or a pipe may never end
                 return f"{path / name} is no regular file"
             if _fingerprint(path / name) != written:
                 return f"{path / name} is not as it was written"
@@ -283,7 +292,7 @@ def find_damage(checkpoint: str | os.PathLike) -> str | None:
 
 
 def _metrics(checkpoint: epath.Path) -> dict:
-    """The scores of a checkpoint; {} where there are none that can be read."""
+    """The validation metrics of a checkpoint; {} if there are none or they cannot be read."""
     try:
         return storage.read_json(checkpoint / MANIFEST, metrics=dict)["metrics"]
     except UserError:
@@ -291,13 +300,13 @@ def _metrics(checkpoint: epath.Path) -> dict:
 
 
 def weights_file(checkpoint: str | os.PathLike) -> epath.Path:
-    """The weights to evaluate with: the moving average where one was kept."""
+    """Path of the weights for evaluation: the moving average if there is one."""
     average = storage.as_path(checkpoint) / EMA_WEIGHTS
     return average if average.exists() else saved_file(checkpoint)
 
 
 def saved_file(folder: str | os.PathLike, layer: str = "model") -> epath.Path:
-    """The weights of a layer, `save_pretrained`'s safetensors where it wrote these."""
+    """Path of a layer's weights: the `.safetensors` file if it exists, else `.weights.h5`."""
     file = storage.as_path(folder) / f"{layer}.safetensors"
     return file if file.exists() else file.with_name(f"{layer}.weights.h5")
 
@@ -316,7 +325,7 @@ def _remove(path: epath.Path) -> None:
     if not path.is_dir():
         path.unlink(missing_ok=True)
     elif storage.is_remote(path):
-        # The manifest first: from then on the directory is no checkpoint.
+        # Delete the manifest first: without it the directory is no checkpoint.
         (path / MANIFEST).unlink(missing_ok=True)
         path.rmtree()
     else:
@@ -324,9 +333,9 @@ def _remove(path: epath.Path) -> None:
 
 
 def check_weights(checkpoint: str | os.PathLike, saved: list[str], present: list[str]) -> None:
-    """Raises a UserError naming the first weight that differs in name or shape."""
+    """Compares weights by name and shape; raises a UserError that names the first difference."""
     for theirs, ours in itertools.zip_longest(saved, present, fillvalue="no further weight"):
-        # `dense_3/kernel (8, 8)` -> `dense/kernel (8, 8)`: Keras counts names in the process.
+        # `dense_3/kernel (8, 8)` -> `dense/kernel (8, 8)`: Keras numbers names within a process.
         if re.sub(r"_\d+(?=[/ ])", "", theirs) != re.sub(r"_\d+(?=[/ ])", "", ours):
             raise UserError(
                 f"{checkpoint} holds {theirs} where the model has {ours}: "
@@ -337,12 +346,15 @@ def check_weights(checkpoint: str | os.PathLike, saved: list[str], present: list
 def find_checkpoint(
     run_dir: str | os.PathLike, name: str | None = None, every: int | None = None
 ) -> epath.Path:
-    """The folder of a run's checkpoint; a folder of `save_pretrained` is its own only one.
+    """Finds a checkpoint of a run. A folder of `save_pretrained` has only one, itself.
 
     Args:
-        name: "average", "best", "last" or a step's number; None takes the average where there is
-            one and no later checkpoint, else the best, else the last.
-        every: see `CheckpointDirectory.steps`; others do not count as later.
+        name: "average", "best", "last" or the number of a step. None: the average if no regular
+            checkpoint is newer, else the best, else the last.
+        every: interval of the regular checkpoints, see `CheckpointDirectory.steps`.
+
+    Raises:
+        UserError: the run has no such checkpoint.
     """
     directory, average = CheckpointDirectory(run_dir), storage.as_path(run_dir) / "average"
     if is_saved(run_dir):
@@ -377,14 +389,14 @@ def find_checkpoint(
     for reason in reasons:
         if reason not in _INSTEAD.get(os.fspath(chosen), ""):
             print(f"warning: {reason}", file=sys.stderr)
-    if choice == "last" and [chosen] != newest:  # which `latest` has said
+    if choice == "last" and [chosen] != newest:  # `latest` has warned about the newest
         reasons.append(f"{newest[0].name} is damaged: {chosen.name} is used instead")
     _INSTEAD[os.fspath(chosen)] = "; ".join(reasons)
     return chosen
 
 
 def weights_record(checkpoint: str | os.PathLike) -> dict[str, str]:
-    """A checkpoint's name for a record; and why, where it is not the one to be expected."""
+    """A checkpoint's name for a record of results, with a warning if it was a substitute."""
     reason = _INSTEAD.get(os.fspath(checkpoint))
     name = {"checkpoint": storage.as_path(checkpoint).name}
     return {**name, "warning": reason} if reason else name
@@ -393,11 +405,14 @@ def weights_record(checkpoint: str | os.PathLike) -> dict[str, str]:
 def last_checkpoints(
     run_dir: str | os.PathLike, count: int, every: int | None = None
 ) -> list[epath.Path]:
-    """The newest `count` checkpoints of a run, oldest first; a UserError where there are fewer.
+    """The newest `count` checkpoints of a run, oldest first.
 
     Args:
-        every: see `CheckpointDirectory.steps`: with those saved by the clock an average would
-            depend on the machine's speed.
+        every: see `CheckpointDirectory.steps`. Without it, checkpoints saved by the clock count
+            too, and an average of them depends on the machine's speed.
+
+    Raises:
+        UserError: the run has fewer checkpoints.
     """
     directory = CheckpointDirectory(run_dir)
     steps = directory.steps(every)
@@ -412,17 +427,17 @@ def last_checkpoints(
 def average_checkpoints(
     sources: Sequence[str | os.PathLike], destination: str | os.PathLike
 ) -> epath.Path:
-    """Averages weights, summed in float64, into a new checkpoint directory, and returns it.
+    """Averages the weights of checkpoints into a new checkpoint, and returns its directory.
 
-    It holds `model.weights.h5` and a manifest, no training state: it loads like any checkpoint but
-    no run can be resumed from it. Weights that are not floating-point are the last source's.
+    The new checkpoint has no training state: it loads like any other, but no run can resume from
+    it. Sums are in float64. Integer weights are taken from the last source.
 
     Args:
-        sources: at least one; their trained weights are averaged, not their moving averages.
-        destination: replaced if present.
+        sources: at least one. Their trained weights are averaged, not their moving averages.
+        destination: replaced if it exists.
 
     Raises:
-        UserError: none, a damaged one, or some of different vocabularies or models.
+        UserError: there are no sources, one is damaged, or they differ in vocabulary or model.
     """
     sources = [storage.as_path(source) for source in sources]
     destination = storage.as_path(destination)
@@ -446,7 +461,7 @@ def average_checkpoints(
 
 
 def _average_into(target: epath.Path, sources: Sequence[epath.Path]) -> None:
-    """Overwrites every floating-point dataset of one HDF5 file with the mean over several."""
+    """Overwrites the floating-point datasets of an HDF5 file by their means over several files."""
     totals = {}
     sized = ((1, source) for source in sources)
     for source in track(sized, len(sources), "averaging", "checkpoints"):
@@ -461,7 +476,7 @@ def _average_into(target: epath.Path, sources: Sequence[epath.Path]) -> None:
                     totals[name] = totals.get(name, 0.0) + item[...].astype(np.float64)
                 return None
 
-            if outside := file.visititems_links(add):  # which the mean would be written into
+            if outside := file.visititems_links(add):  # the mean would be written outside of it
                 raise UserError(f"{source} keeps {outside} in another file: take other weights")
     with h5py.File(target, "r+") as mean:
         for name, total in totals.items():

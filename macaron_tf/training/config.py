@@ -1,4 +1,4 @@
-"""The settings of training."""
+"""Settings of a training run."""
 
 import dataclasses
 from typing import Annotated, Any, ClassVar, Literal
@@ -10,10 +10,10 @@ from macaron_tf.plug_ins import parse_call
 from macaron_tf.settings import Count, Natural, NonNegative, OneOf, Positive, Settings
 from macaron_tf.training.keras_optimizers import KERAS, check_arguments
 
-# Schedules that reach their end at the last update: their slope follows from `max_steps`.
+# Schedules that end at the last update, so that their slope depends on `max_steps`.
 ENDING_SCHEDULES = ("linear", "cosine")
 
-OWN_SETTINGS = ("adam", "adafactor")  # whose arguments are settings of training
+OWN_SETTINGS = ("adam", "adafactor")  # optimizers whose arguments are fields of `TrainingConfig`
 OPTIMIZERS = (*OWN_SETTINGS, *KERAS)
 
 Decay = Annotated[float, Ge(0), Lt(1)]
@@ -21,42 +21,42 @@ Decay = Annotated[float, Ge(0), Lt(1)]
 
 @dataclasses.dataclass(frozen=True)
 class TrainingConfig(Settings):
-    """The settings of a run that concern neither the model nor the data.
+    """Settings of a run that concern neither the model nor the data.
 
     Attributes:
         max_steps: updates (optimizer steps) of the whole run.
-        seed: of weight initialization, dropout and the order of batches.
-        learning_rate: the peak of the schedule.
-        schedule: `"inverse_sqrt"`, `"linear"` or `"cosine"` (down to `schedule_end` at
-            `max_steps`) or `"constant"`, each after the same warm-up.
-        schedule_end: the learning rate at the end of a linear or cosine schedule.
-        optimizer: `"adam"`; `"adafactor"` (T5's), which has no betas and no epsilon and whose
-            learning rate is relative to each weight's root mean square; Keras's `"lion"`, `"muon"`,
-            `"schedule_free_adamw"` and `"sgd"`; or a `keras.optimizers.Optimizer` of your own,
-            `package.module:Name`. The last two kinds take arguments, `"sgd(momentum=0.9)"`, besides
-            the learning rate, weight decay, clipping and averages, which are settings here.
-        warmup_steps: updates of linear warm-up; 0 = none.
+        seed: seed of weight initialization, dropout and the order of batches.
+        learning_rate: peak of the schedule.
+        schedule: decay after the warm-up: `"inverse_sqrt"`, `"constant"`, or `"linear"` or
+            `"cosine"` down to `schedule_end` at `max_steps`.
+        schedule_end: learning rate at the end of a linear or cosine schedule.
+        optimizer: `"adam"`; `"adafactor"`, T5's, without betas and epsilon, whose learning rate is
+            relative to each weight's root mean square; Keras's `"lion"`, `"muon"`,
+            `"schedule_free_adamw"` or `"sgd"`; or your own `keras.optimizers.Optimizer` as
+            `package.module:Name`. Keras's and your own take arguments, as in `"sgd(momentum=0.9)"`;
+            learning rate, weight decay, clipping and averages are settings of their own.
+        warmup_steps: updates of linear warm-up; 0: no warm-up.
         warmup_start: learning rate of the first update.
         beta_1: Adam's decay of the first moment.
         beta_2: Adam's decay of the second moment.
-        epsilon: added by Adam to the root of the second moment.
-        weight_decay: decoupled, times the learning rate; 0 = none.
-        decay_vectors: whether biases and normalization weights decay too, as fairseq's; and
-            a gMLP's kernel by distances, a vector too.
-        clip_norm: greatest global norm of an update's gradient; None = no clipping.
+        epsilon: term that Adam adds to the root of the second moment.
+        weight_decay: decoupled weight decay, multiplied by the learning rate; 0: no decay.
+        decay_vectors: whether biases, normalization weights and a gMLP's kernel by distances
+            decay too, as in fairseq.
+        clip_norm: limit of the global norm of an update's gradient; None: no clipping.
         accumulation_steps: micro-batches in one update.
-        steps_per_call: greatest number of updates in one call of the graph, see `FitModel`.
-        dtype_policy: policy under which the caller builds the network.
-        ema_decay: decay of the moving average of the weights; None = no average.
-        log_every: updates between two lines of `metrics.jsonl`; only here the host waits for the
-            device.
-        validate_every: updates in a round; a round is a Keras epoch and ends with a validation.
-        save_every_steps: updates between checkpoints; None = by time and best score only.
-        save_every_minutes: minutes between checkpoints; None = by steps and best score only.
-        keep_last: number of newest checkpoints that are kept, besides the best one.
+        steps_per_call: most updates in one call of the graph, see `FitModel`.
+        dtype_policy: Keras dtype policy under which the caller builds the network.
+        ema_decay: decay of the moving average of the weights; None: no average.
+        log_every: updates between two lines of `metrics.jsonl`. The host waits for the device only
+            when it logs.
+        validate_every: updates between validations, the length of a Keras epoch.
+        save_every_steps: updates between checkpoints; None: by time and best score only.
+        save_every_minutes: minutes between checkpoints; None: by steps and best score only.
+        keep_last: number of newest checkpoints to keep besides the best one.
         best_metric: validation metric that selects the best checkpoint.
         best_mode: whether a greater (`"max"`) or smaller (`"min"`) `best_metric` is better.
-        early_stopping_patience: validations without a better score before the run stops; None =
+        early_stopping_patience: validations without a better score after which the run stops; None:
             never.
         max_minutes: wall-clock budget of the run across resumes, validations and saves included;
             None = no limit.
@@ -124,8 +124,11 @@ class TrainingConfig(Settings):
 
 
 def fine_tuning(learning_rate: float, **changes: Any) -> TrainingConfig:
-    """BERT's Adam for fine-tuning, linearly to 0; steps and warm-up follow from the epochs."""
+    """Settings of BERT's Adam for fine-tuning, with linear decay to 0.
+
+    The caller sets the number of steps and the warm-up, which depend on the epochs.
+    """
     settings = dict(schedule="linear", warmup_steps=0, warmup_start=0.0, beta_2=0.999)
-    # A checkpoint is 3 times the model; the best one is kept besides.
+    # A checkpoint is 3 times as large as the model, and the best one is kept besides.
     settings |= dict(epsilon=1e-6, weight_decay=0.01, keep_last=1)
     return TrainingConfig(learning_rate=learning_rate, **settings | changes)

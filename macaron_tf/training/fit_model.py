@@ -1,4 +1,4 @@
-"""The model that `fit` trains: a network, an objective, and exact updates over many tokens."""
+"""The TensorFlow engine: `fit` trains a network on an objective with exact updates."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -17,38 +17,38 @@ _ITERATORS = tf.data.Iterator | tf.distribute.DistributedIterator
 
 
 class FitModel(TrainedModel, keras.Model):
-    """A network and its objective, ready for `fit`.
+    """A Keras model that trains a network on an objective.
 
-    An update takes `accumulation_steps` micro-batches. Its loss is `loss_sum / weight` over all of
-    their tokens, so that an update over 4 uneven micro-batches equals one over their union; its
-    gradient likewise, and only the whole gradient is clipped. An update whose gradient is NaN or
-    infinite, or whose weight is 0, changes nothing and is counted.
+    An update reads `accumulation_steps` micro-batches. Its loss is `loss_sum / weight` over all
+    their tokens, so that an update over 4 uneven micro-batches equals one over their union. The
+    gradient is clipped once, after the micro-batches are summed. An update is skipped and counted
+    if its gradient is NaN or infinite, or its weight is 0.
 
-    `fit` counts updates. It takes any `tf.data.Dataset` of dicts, or of pairs of a dict and labels;
-    a dataset whose shapes are `(None, None)` is traced once for all of them. `save`
-    writes the network, which is all that is used after training.
+    `fit` counts updates. It takes a `tf.data.Dataset` of dicts, or of pairs of a dict and labels. A
+    dataset whose shapes are `(None, None)` is traced once for all shapes. `save` writes the network
+    only, which is all that is used after training.
 
-    Made in the scope of a strategy of several replicas, the model deals the rows of each
-    micro-batch to all of them: sums and gradient are summed over the replicas before the mean is
-    taken and the gradient clipped, so that the update is the same as on one device.
+    In the scope of a strategy with several replicas, each micro-batch's rows are divided among the
+    replicas. Sums and gradients are added over the replicas before the mean and the clipping, so
+    the update equals that on one device.
 
     Args:
         objective: `objective(network, batch, training) -> dict` of scalar float32 sums over the
             batch: `"loss_sum"`, `"weight"` (the number of tokens) and any others, such as
-            `"nll_sum"`, `"correct_sum"`, `"source_tokens"`; `metrics_from_sums` makes metrics of
-            them. Losses that layers add (regularizers) are the objective's to add; trainable
-            weights belong to the network.
-        config: `train` heeds all settings, `fit` alone those of an update: accumulation, clipping,
-            moving average, skipped updates, and `steps_per_call`, more than 1 where a call of the
-            graph is expensive, as on a TPU; callbacks run between calls only.
-        first_stage: see `FirstStage`; None = every update trains everything.
+            `"nll_sum"`, `"correct_sum"`, `"source_tokens"`. `metrics_from_sums` turns them into
+            metrics. The objective must add the losses of layers (regularizers) itself, and may
+            have no trainable weights of its own.
+        config: `train` uses all settings, `fit` by itself only those of an update: accumulation,
+            clipping, moving average, skipped updates, and `steps_per_call`. Values above 1 help
+            where a call of the graph is expensive, as on a TPU; callbacks run between calls only.
+        first_stage: see `FirstStage`; None: every update trains all weights.
 
     Attributes:
-        per_worker_data: each worker process brings its own batches, see `distributed`.
+        per_worker_data: whether each worker process brings its own batches, see `distributed`.
 
     Raises:
-        Diverged: in `fit`: too many skipped updates in a row.
-        UserError: in `fit`: data that end in a run.
+        Diverged: by `fit`, if too many updates in a row are skipped.
+        UserError: by `fit`, if the data end before the run does.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class FitModel(TrainedModel, keras.Model):
         self._steps_per_epoch: int | None = None
 
     def _maybe_symbolic_build(self, *args, **kwargs) -> None:
-        """Replaces Keras's, which draws a batch and fails on the dicts of several workers."""
+        """Does nothing. Keras's method draws a batch and fails on the dicts of several workers."""
 
     def call(self, inputs, training=None):
         return self.network(inputs, training=training)
@@ -76,11 +76,11 @@ class FitModel(TrainedModel, keras.Model):
 
         Args:
             optimizer: a Keras optimizer without clipping, averaging or accumulation of its own.
-            jit_compile: compile the micro-batch with XLA, once for every shape of batch; Keras's
-                `"auto"` counts as False.
+            jit_compile: whether XLA compiles the step of a micro-batch, once for each shape of
+                batch. Keras's `"auto"` counts as False.
 
         Raises:
-            ValueError: an argument that belongs to this model or to the objective.
+            ValueError: an argument belongs to this model's configuration or to the objective.
         """
         optimizer = keras.optimizers.get(optimizer)
         clips = optimizer.clipnorm or optimizer.global_clipnorm or optimizer.clipvalue
@@ -92,13 +92,13 @@ class FitModel(TrainedModel, keras.Model):
         if kwargs.get("steps_per_execution", 1) != 1:
             raise ValueError("give steps_per_call to FitModel, not steps_per_execution")
         super().compile(optimizer=optimizer, jit_compile=jit_compile is True, **kwargs)
-        # Keras would sum the gradients over the replicas again: ours are summed and clipped.
+        # The gradients are summed over the replicas already; Keras would sum them again.
         self.optimizer._all_reduce_sum_gradients = list
         self.updates.optimizer = self.optimizer
 
     @property
     def metrics(self):
-        """Empty: metrics are ratios of sums, see `get_metrics_result`."""
+        """Empty, because metrics are ratios of sums, see `get_metrics_result`."""
         return []
 
     def prepare(self) -> None:
@@ -118,7 +118,10 @@ class FitModel(TrainedModel, keras.Model):
             spread_seeds(self.strategy, self.seed_states)
 
     def fit(self, x=None, *args, **kwargs):
-        """Keras's `fit`, an epoch counted in updates; builds the network on a first batch."""
+        """As Keras's `fit`, but `steps_per_epoch` counts updates.
+
+        A network that is not built yet is built on the first batch.
+        """
         self._build_on(x)
         self.prepare()
         self._steps_per_epoch = kwargs.get("steps_per_epoch")
@@ -127,17 +130,16 @@ class FitModel(TrainedModel, keras.Model):
             x = distributed(self.strategy, x, self.per_worker_data)
         with warnings.catch_warnings():
             if self._steps_per_epoch is None:
-                # Keras expects as many updates as the dataset has micro-batches, and knows no
-                # number of those of several replicas.
+                # Keras expects one update for each micro-batch, and warns when they end earlier.
                 warnings.filterwarnings("ignore", message="Your input ran out of data")
             try:
                 return super().fit(x, *args, **kwargs)
             finally:
-                # After a last call of several updates Keras has not passed over all their steps.
+                # After a call of several updates, Keras may not have skipped all their steps.
                 self.calls_to_pass, self._steps_per_epoch = 0, None
 
     def evaluate(self, x=None, *args, **kwargs):
-        """Keras's `evaluate`; the means are over tokens, however they are batched."""
+        """As Keras's `evaluate`, but means are over tokens, whatever the batches."""
         self._build_on(x)
         with warnings.catch_warnings():
             if kwargs.get("steps") is None:
@@ -153,7 +155,7 @@ class FitModel(TrainedModel, keras.Model):
         self.network.save(filepath, *args, **kwargs)
 
     def make_train_function(self, force: bool = False):
-        """`iterator -> logs`: several updates a call, their micro-batches drawn in the graph."""
+        """Returns `iterator -> logs`, which makes `steps_per_call` updates in one graph."""
         if self.train_function is not None and not force:
             return self.train_function
         updates = self.updates
@@ -178,7 +180,7 @@ class FitModel(TrainedModel, keras.Model):
                 if not self.stops:
                     raise
                 raise self._ended() from None
-            # Keras counts a call as one step: its next count - 1 steps are passed over.
+            # Keras counts a call as one step, so its next count - 1 steps do nothing.
             self.calls_to_pass = count - 1
             return self._count(count, (*updates.names["train"], *ADDED), values)
 
@@ -186,12 +188,12 @@ class FitModel(TrainedModel, keras.Model):
         return train_function
 
     def make_test_function(self, force: bool = False):
-        """`iterator -> logs`: one batch a call."""
+        """Returns `iterator -> logs`, which evaluates one batch."""
         if self.test_function is not None and not force:
             return self.test_function
         updates = self.updates
         test_step = self._graph(lambda batch: updates.test_step(features(batch)), self.jit_compile)
-        # Drawn inside the graph: a batch drawn outside would be traced for its own shape.
+        # The graph draws the batch: one drawn outside would be traced again for each shape.
         test_next = self._graph(lambda iterator: updates.test(test_step, iterator.get_next()))
 
         def test_function(iterator):
@@ -207,14 +209,14 @@ class FitModel(TrainedModel, keras.Model):
         return test_function
 
     def _build_on(self, x) -> None:
-        """Builds a network that is not built on the first batch of a dataset."""
+        """Builds the network on the first batch of a dataset if it is not built yet."""
         if not self.network.built and isinstance(x, tf.data.Dataset):
             with self.strategy.scope():
                 for batch in x.take(1):
                     sums_of(self.objective, self.network, features(batch), training=False)
 
     def _dealt(self, batches: Iterator):
-        """The iterator; of `train_on_batch` and `test_on_batch`, of the replicas' shares."""
+        """Divides a single batch, of `train_on_batch` or `test_on_batch`, among the replicas."""
         if self.strategy.num_replicas_in_sync == 1 or isinstance(batches, _ITERATORS):
             return batches
         batch = tf.data.Dataset.from_tensors(features(next(batches)))
@@ -229,7 +231,7 @@ class FitModel(TrainedModel, keras.Model):
         )
 
     def _steps_left(self) -> int:
-        """Updates to the next of `stops`; outside a run to the epoch's end, where that is known."""
+        """Updates until the next of `stops`; outside a run until the epoch's end, else 1."""
         if self.stops:
             return min(every - self.step % every for every in self.stops)
         if self._steps_per_epoch is None:
@@ -244,7 +246,7 @@ def build_fit_model(
     jit_compile: bool = False,
     first_stage: FirstStage | None = None,
 ) -> FitModel:
-    """A compiled `FitModel` of a network that was built under `config.dtype_policy`.
+    """Makes a compiled `FitModel` of a network that was built under `config.dtype_policy`.
 
     Raises:
         UserError: see `freeze`.

@@ -1,4 +1,4 @@
-"""A network and its objective in training on Keras's JAX backend, on one device or on a mesh."""
+"""The JAX engine: trains a network on an objective, on one device or on a mesh."""
 
 import contextlib
 import itertools
@@ -24,15 +24,16 @@ Arrays = list[jax.Array]
 
 
 class JaxModel(TrainedModel):
-    """The JAX engine's `FitModel`: the same updates, in two compiled functions.
+    """Makes the updates of `FitModel` on JAX, by two compiled functions.
 
-    One gives the sums and the gradients of a micro-batch, compiled once for each shape of batch;
-    the other makes one step of their sum. On a mesh (`macaron_tf.distribution.mesh`) the rows of a
-    batch are dealt to the devices and the weights cut, and XLA adds the collectives: a sum over a
-    batch is over all devices, and dropout is the same on any mesh.
+    The first computes the sums and the gradients of a micro-batch and is compiled once for each
+    shape of batch. The second makes an optimizer step from their sum. On a mesh
+    (`macaron_tf.distribution.mesh`) the rows of a batch and the weights are sharded over the
+    devices, and XLA inserts the collectives. Sums over a batch are then over all devices, and
+    dropout is the same on any mesh.
 
-    During an epoch the values of the variables are kept here, whose memory each update takes over;
-    `synchronize` puts them back.
+    During an epoch this class holds the variables' values, and each update reuses their memory
+    (donation). `synchronize` writes them back to the variables.
     """
 
     def __init__(self, network: keras.Model, objective: Objective, config: TrainingConfig):
@@ -40,17 +41,17 @@ class JaxModel(TrainedModel):
         self.optimizer = make_optimizer(config, network.trainable_variables)
         self.skipped_in_a_row = keras.Variable(0, trainable=False, dtype="int32")
         self.stop_training = False
-        # Names of the packed sums of a "train" and a "test" step, known once traced.
+        # Names of the packed sums of a "train" and a "test" step, set when the step is traced.
         self.names: dict[str, tuple[str, ...]] = {}
         self._held: dict[str, Arrays] | None = None
-        self._places: dict[str, list[jax.sharding.Sharding]] = {}  # of the held arrays
+        self._places: dict[str, list[jax.sharding.Sharding]] = {}  # shardings of the held arrays
         self._micro_step = jax.jit(self._micro_step_of)
         self._test_step = jax.jit(self._test_step_of, out_shardings=(whole(), None))
         self._add = jax.jit(_added, donate_argnums=0)
         self._apply: Callable | None = None
 
     def variables(self) -> dict[str, list[keras.Variable]]:
-        """All variables, by their part in an update."""
+        """All variables, grouped by their role in an update."""
         return {
             "trained": self.network.trainable_variables,
             "others": [
@@ -81,7 +82,7 @@ class JaxModel(TrainedModel):
                 if not value.is_fully_replicated:
                     value = multihost_utils.process_allgather(value, tiled=True)
                 if jax.process_index() == 0:
-                    # On the host: one process alone may not compute with arrays of all.
+                    # On the host: one process must not compute with arrays of several.
                     scope.add_update((variable, np.asarray(value)))
             yield
 
@@ -94,7 +95,7 @@ class JaxModel(TrainedModel):
         callbacks: Sequence[keras.callbacks.Callback] = (),
         verbose: int = 0,
     ) -> None:
-        """As `FitModel.fit`, for an endless dataset and epochs of so many updates."""
+        """As `FitModel.fit`, for an endless dataset; `steps_per_epoch` counts updates."""
         self.prepare()
         self.stop_training = False
         batches = (spread(features(batch)) for batch in x.as_numpy_iterator())
@@ -147,7 +148,7 @@ class JaxModel(TrainedModel):
     def evaluate(
         self, x: tf.data.Dataset, verbose: int = 0, return_dict: bool = True
     ) -> dict[str, float]:
-        """The metrics on a dataset; the means are over tokens, however they are batched."""
+        """Computes the metrics on a dataset; means are over tokens, whatever the batches."""
         self.synchronize()
         variables = self.variables()
         trained, others = (_values(variables[part]) for part in ("trained", "others"))
@@ -159,7 +160,10 @@ class JaxModel(TrainedModel):
         return self.get_metrics_result()
 
     def update(self, batches: Iterator[Batch]) -> jax.Array:
-        """One update from the next micro-batches; its values `(K + 5,)`, see `Updates.apply`."""
+        """Makes one update from the next micro-batches.
+
+        Returns the update's values `(K + 5,)`, see `Updates.apply`.
+        """
         held, found = self._hold(), None
         for _ in range(self.config.accumulation_steps):
             batch = next(batches, None)
@@ -170,7 +174,7 @@ class JaxModel(TrainedModel):
         if found is None:
             raise self._ended()
         if self._apply is None:
-            # The results stay as they are laid out on the mesh.
+            # The results keep the shardings of the inputs.
             places = {**self._places, "others": []}
             shardings = (places, whole())
             self._apply = jax.jit(self._apply_of, donate_argnums=0, out_shardings=shardings)
@@ -180,7 +184,7 @@ class JaxModel(TrainedModel):
         return values
 
     def lower(self, batch: dict[str, jax.ShapeDtypeStruct]) -> jax.stages.Lowered:
-        """A whole update from one micro-batch, for the compiler of a TPU that is not here."""
+        """Lowers a whole update from one micro-batch for a TPU's compiler, without a TPU."""
 
         def update(held, batch):
             found, others = self._micro_step_of(held["trained"], held["others"], batch)
@@ -192,31 +196,31 @@ class JaxModel(TrainedModel):
         return step.trace(held, batch).lower(lowering_platforms=("tpu",))
 
     def _hold(self) -> dict[str, Arrays]:
-        """The values of the variables, from here on kept outside of them."""
+        """Takes the values of the variables, which this class holds until `synchronize`."""
         if self._held is None:
             self._held = {part: _values(found) for part, found in self.variables().items()}
             self._places = jax.tree.map(lambda value: value.sharding, self._held)
         return self._held
 
     def _micro_step_of(self, trained: Arrays, others: Arrays, batch: Batch):
-        """Sums and gradients of a micro-batch, see `Updates.micro_step`; and the new others."""
+        """Sums and gradients of a micro-batch, see `Updates.micro_step`, and updated `others`."""
 
         def loss(trained: Arrays):
             loss_sum, packed, after = self._sums(trained, others, batch, "train")
             return loss_sum, (packed, after)
 
         (_, (packed, after)), gradients = jax.value_and_grad(loss, has_aux=True)(trained)
-        # Gradients are cut as their weights are.
+        # Gradients have the shardings of their weights.
         gradients = jax.lax.with_sharding_constraint(gradients, self._places["trained"])
         return (packed, gradients), after
 
     def _test_step_of(self, trained: Arrays, others: Arrays, batch: Batch):
-        """The sums of a batch, then a 1: `(K + 1,)`; and the new others."""
+        """The sums of a batch with a 1 appended, `(K + 1,)`, and updated `others`."""
         _, packed, after = self._sums(trained, others, batch, "test")
         return jnp.append(packed, 1.0), after
 
     def _sums(self, trained: Arrays, others: Arrays, batch: Batch, step: str):
-        """`loss_sum` and all sums, packed, of a "train" or a "test" step; and the new others."""
+        """`loss_sum`, the packed sums of a "train" or "test" step, and updated `others`."""
         variables = self.variables()
         given = zip(variables["trained"] + variables["others"], trained + others, strict=True)
         with keras.StatelessScope(state_mapping=given) as scope:
@@ -226,7 +230,7 @@ class JaxModel(TrainedModel):
         return sums["loss_sum"], packed, after
 
     def _apply_of(self, held: dict[str, Arrays], sums: jax.Array, gradients: Arrays):
-        """One optimizer step from an update's sums and gradients: see `Updates.apply`."""
+        """Makes an optimizer step from an update's sums and gradients, see `Updates.apply`."""
         weight = sums[self.names["train"].index("weight")]
         factor = jnp.where(weight > 0, 1.0 / weight, 0.0)
         squares = [jnp.sum(jnp.square(gradient.astype("float32"))) for gradient in gradients]
@@ -270,7 +274,7 @@ def _values(variables: Sequence[keras.Variable]) -> Arrays:
 
 
 def _added(one, other):
-    """The sums and gradients of two micro-batches, added."""
+    """Adds the sums and gradients of two micro-batches."""
     return jax.tree.map(jnp.add, one, other)
 
 
@@ -280,10 +284,10 @@ def build_jax_model(
     config: TrainingConfig,
     first_stage: FirstStage | None = None,
 ) -> JaxModel:
-    """A `JaxModel` of a network that was built under `config.dtype_policy`.
+    """Makes a `JaxModel` of a network that was built under `config.dtype_policy`.
 
     Raises:
-        UserError: as `build_fit_model`; or there is a first stage.
+        UserError: as for `build_fit_model`, or if there is a first stage.
     """
     if first_stage is not None:
         raise UserError(

@@ -1,4 +1,4 @@
-"""Keras's optimizers by name and optimizers of the user's own, beside Adam and Adafactor."""
+"""Optimizers other than Adam and Adafactor: Keras's by name, and users' own classes."""
 
 import inspect
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from macaron_tf.errors import UserError, nearest
 from macaron_tf.plug_ins import clear_errors, find, is_place
 from macaron_tf.variables import spec_of
 
-# Arguments of every Keras optimizer, and the settings of training that decide them.
+# Arguments of every Keras optimizer, and the training settings that replace them.
 _DECIDED = {
     "learning_rate": "learning_rate",
     "weight_decay": "weight_decay",
@@ -25,21 +25,20 @@ _DECIDED = {
     "gradient_accumulation_steps": "accumulation_steps",
     "loss_scale_factor": "dtype_policy",
 }
-# Attributes of an optimizer that would do a part of an update a second time.
+# Attributes that make an optimizer repeat a part of an update that the training model does.
 _TWICE = ("clipnorm", "clipvalue", "global_clipnorm", "use_ema", "gradient_accumulation_steps")
 _TWICE += ("loss_scale_factor",)
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
 class Muon(keras.optimizers.Muon):
-    """Keras's Muon, for the matrices inside the blocks, each orthogonalized on its own.
+    """Keras's Muon, applied to each matrix inside the blocks separately.
 
-    Keras chooses Muon's variables by rank and path, so that a table of distances counts as a
-    matrix; and fused queries, keys and values count as one, whose update then mixes the three.
-    Here the layers' declarations decide (`spec_of`): Muon's step is for matrices with two named
-    axes of which none is a vocabulary, one step for each of the parts that lie side by side. All
-    else, tables and heads and a user's undeclared layers, gets Adam's. One `weight_decay` is for
-    both.
+    Keras chooses Muon's variables by rank and path. It would then orthogonalize a table of relative
+    distances, and fused queries, keys and values as a single matrix. Here `spec_of` of each
+    variable decides: Muon updates matrices with two named axes, neither of them a vocabulary, and
+    orthogonalizes each of their concatenated parts on its own. Adam updates everything else:
+    tables, heads and layers of users without a spec. Both use one `weight_decay`.
 
     References: Jordan et al. 2024, "Muon"; Liu et al. 2025, "Muon is Scalable for LLM Training".
     """
@@ -63,17 +62,18 @@ class Muon(keras.optimizers.Muon):
         self.assign_sub(variable, ops.cast(lr, variable.dtype) * steps)
 
     def _apply_weight_decay(self, variables):
-        # Keras's Muon assigns where replicas may only update.
+        # Keras's Muon uses `assign`, which is not allowed inside a replica.
         keras.optimizers.Optimizer._apply_weight_decay(self, variables)
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
 class ScheduleFreeAdamW(keras.optimizers.ScheduleFreeAdamW):
-    """Keras's schedule-free AdamW, equal to its paper on every backend.
+    """Keras's schedule-free AdamW, corrected to follow the paper on every backend.
 
-    A gradient is taken at y, between the steps' own weights z and their average x, which is the
-    model to evaluate: `y = (1 - beta_1) z + beta_1 x`. Keras 3.15's recovers x with a z that has
-    already moved on TensorFlow, and decays x, of which the average forgets most: here z decays.
+    Gradients are taken at `y = (1 - beta_1) z + beta_1 x`, between the weights z of the steps and
+    their average x, which is the model to evaluate. On TensorFlow, Keras 3.15's version recovers x
+    from a z that has already moved. It also applies weight decay to x, where averaging undoes most
+    of it; here weight decay applies to z.
 
     References: Defazio et al. 2024, "The Road Less Scheduled".
     """
@@ -99,10 +99,10 @@ class ScheduleFreeAdamW(keras.optimizers.ScheduleFreeAdamW):
         self.assign(variable, (1 - self.beta_1) * moved + self.beta_1 * x)
 
     def _apply_weight_decay(self, variables):
-        """Does nothing: `update_step` decays."""
+        """Does nothing, because `update_step` applies the weight decay."""
 
     def averages(self) -> list:
-        """The average x of each variable."""
+        """Computes the average x of each variable."""
         pairs = zip(self._trainable_variables, self._momentums, strict=True)
         return [(y - (1 - self.beta_1) * z) / self.beta_1 for y, z in pairs]
 
@@ -116,12 +116,12 @@ KERAS = {
 
 
 def optimizer_class(name: str) -> type[keras.optimizers.Optimizer]:
-    """The class of a name in `KERAS`, or a user's, `package.module:Name`."""
+    """The optimizer class of a name in `KERAS`, or a user's class, `package.module:Name`."""
     return find(name, keras.optimizers.Optimizer) if is_place(name) else KERAS[name]
 
 
 def check_arguments(name: str, arguments: Mapping[str, Any]) -> None:
-    """Refuses arguments that an optimizer does not have, or that settings of training decide."""
+    """Raises a UserError for arguments that are unknown, or replaced by a training setting."""
     known = _arguments_of(optimizer_class(name))
     for argument in arguments:
         if setting := _DECIDED.get(argument):
@@ -134,7 +134,7 @@ def check_arguments(name: str, arguments: Mapping[str, Any]) -> None:
 
 
 def _arguments_of(cls: type) -> set[str]:
-    """The names of a constructor's arguments, and of the bases' that its `**kwargs` reach."""
+    """Names of a constructor's arguments, with those of base classes that `**kwargs` reach."""
     names: set[str] = set()
     for base in cls.__mro__:
         if "__init__" in vars(base):
@@ -148,11 +148,11 @@ def _arguments_of(cls: type) -> set[str]:
 def make_keras_optimizer(
     name: str, arguments: Mapping[str, Any], schedule, weight_decay: float | None
 ) -> keras.optimizers.Optimizer:
-    """An optimizer of `KERAS`, or a user's, on a schedule.
+    """Makes an optimizer of `KERAS` or a user's own, with a learning rate schedule.
 
     Raises:
-        UserError: its constructor raises; or it clips, averages, accumulates or scales gradients by
-            itself, which an update does once, over all replicas and micro-batches.
+        UserError: its constructor raises, or it clips, averages, accumulates or scales gradients
+            itself. The training model does this once, over all replicas and micro-batches.
     """
     with clear_errors(name):
         optimizer = optimizer_class(name)(learning_rate=schedule, **arguments)

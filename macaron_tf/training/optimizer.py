@@ -17,17 +17,21 @@ from macaron_tf.variables import spec_of
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
 class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
-    """Linear from `start` to `peak` over `warmup_steps` updates, then a decay.
+    """Learning rate schedule: linear warm-up from `start` to `peak`, then a decay.
 
-    The first update sees step 0, hence `start`: the update after n others is made with
+    The first update has the learning rate `start`. After n updates of the warm-up it is
     `start + n * (peak - start) / warmup_steps`, as in fairseq.
 
     Args:
         decay: `"constant"`; `"inverse_sqrt"`, `peak * sqrt(warmup_steps / step)` (Vaswani et al.
-            2017, section 5.3), from step 1 without a warm-up; `"linear"`, a straight line down to
-            `end` at `total_steps` (Devlin et al. 2019); `"cosine"`, half a period of a cosine down
-            to `end` at `total_steps` (Radford et al. 2018).
-        total_steps: the update from which a linear or cosine decay is at its end.
+            2017, section 5.3; without a warm-up `peak / sqrt(step)`); `"linear"` down to `end` at
+            `total_steps` (Devlin et al. 2019); or `"cosine"`, half a period down to `end` at
+            `total_steps` (Radford et al. 2018).
+        peak: learning rate after the warm-up.
+        total_steps: number of the update at which a linear or cosine decay ends.
+        warmup_steps: updates of the warm-up; 0: no warm-up.
+        start: learning rate of the first update of the warm-up.
+        end: learning rate at the end of a linear or cosine decay.
     """
 
     def __init__(
@@ -51,7 +55,7 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         return ops.where(
             step < self.warmup_steps,
             self.start + slope * step,
-            # Clamped below so that the branch not taken gives no infinity at step 0.
+            # Clamped, so that the branch not taken does not become infinite at step 0.
             self._decayed(ops.maximum(step, float(self.warmup_steps))),
         )
 
@@ -75,7 +79,7 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
 
 def make_schedule(config: TrainingConfig) -> WarmupSchedule:
-    """The schedule of a configuration."""
+    """Makes the learning rate schedule of a configuration."""
     return WarmupSchedule(
         config.schedule,
         config.learning_rate,
@@ -88,11 +92,11 @@ def make_schedule(config: TrainingConfig) -> WarmupSchedule:
 
 @keras.saving.register_keras_serializable(package="macaron_tf", name="Adam")
 class FusedAdam(keras.optimizers.Adam):
-    """Keras's Adam in one pass over a variable and its two moments instead of fifteen.
+    """Adam in one fused operation: one pass over a variable and its moments instead of fifteen.
 
-    In the scope of a strategy, where a variable has several copies, and on JAX, where XLA makes it
-    one pass, Keras's own update runs. Arguments are those of `keras.optimizers.Adam`, without
-    `amsgrad`; with `weight_decay` it is AdamW.
+    Keras's own update runs in the scope of a strategy, where a variable has several copies, and on
+    JAX, where XLA fuses it. Arguments are those of `keras.optimizers.Adam` except `amsgrad`. With
+    `weight_decay` it is AdamW.
     """
 
     def update_step(self, gradient, variable, learning_rate):
@@ -116,20 +120,22 @@ class FusedAdam(keras.optimizers.Adam):
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
 class Adafactor(keras.optimizers.Adafactor):
-    """Keras's, at the learning rate that is given, with the second moments of matrices factored.
+    """Keras's Adafactor with three corrections.
 
-    Keras 3.15's takes the smaller of the learning rate and 1/sqrt(t), with `relative_step=False`
-    too, and keeps the product of a matrix's factors besides, as large as the matrix. Queries, keys
-    and values, a gate and what it multiplies are matrices of their own, as in T5: its queries
-    start narrower, and a step is relative to a matrix's size.
+    - It uses the given learning rate. Keras 3.15's uses at most 1/sqrt(t), even with
+      `relative_step=False`.
+    - It keeps only the factors of a matrix's second moments. Keras's also keeps their product,
+      which is as large as the matrix.
+    - It treats concatenated matrices (queries, keys and values; a gate and its input) as separate
+      ones, as in T5, because a step's size is relative to the matrix's size.
     """
 
     def build(self, var_list):
         if self.built:
             return
         keras.optimizers.Optimizer.build(self, var_list)
-        # Of each part of each variable: means of squared gradients over the columns and over the
-        # rows of the last two dimensions.
+        # For each part of each variable: means of the squared gradients over the last dimension,
+        # and over the one before it.
         self._moments = []
         for v in var_list:
             parts, shape = spec_of(v).parts, list(v.shape)
@@ -155,7 +161,7 @@ class Adafactor(keras.optimizers.Adafactor):
         self.assign_sub(variable, ops.cast(learning_rate, variable.dtype) * update)
 
     def _update(self, gradient, weight, moments):
-        """The update of one matrix or vector at a learning rate of 1."""
+        """Computes the update of one matrix or vector for a learning rate of 1."""
         step = ops.cast(self.iterations + 1, weight.dtype)
         decay = 1.0 - ops.power(step, self.beta_2_decay)
         square = ops.square(gradient) + self.epsilon_1
@@ -177,10 +183,10 @@ class Adafactor(keras.optimizers.Adafactor):
 
 
 class ExponentialMovingAverage:
-    """Shadow copies `s += (1 - d) * (w - s)` of variables, started at their first values.
+    """Moving averages `s += (1 - d) * (w - s)` of weights w, initialized to the weights.
 
-    `d = min(decay, (1 + t) / (10 + t))` after update t, so that the random first weights are soon
-    forgotten: a decay of 0.999 is reached after 9,000 updates.
+    After update t the decay is `d = min(decay, (1 + t) / (10 + t))`, so that the initial weights
+    are soon forgotten. A decay of 0.999 is reached after 9,000 updates.
     """
 
     def __init__(self, variables: Sequence[keras.Variable], decay: float):
@@ -199,7 +205,11 @@ class ExponentialMovingAverage:
         ]
 
     def update(self, updates) -> None:
-        """Moves the shadows towards the weights, in a graph, after so many optimizer steps."""
+        """Moves the averages towards the weights; runs in a graph.
+
+        Args:
+            updates: t, the number of optimizer steps so far.
+        """
         updates = ops.cast(updates, "float32")
         decay = ops.minimum(self.decay, (1.0 + updates) / (10.0 + updates))
         for variable, shadow in zip(self.variables, self.shadows, strict=True):
@@ -211,13 +221,13 @@ class ExponentialMovingAverage:
                 shadow.assign_add(change)
 
     def averages(self) -> Sequence:
-        """The average of each variable."""
+        """Returns the average of each variable."""
         return self.shadows
 
     @contextlib.contextmanager
     def swapped(self) -> Iterator[None]:
-        """While the context lasts, the model's weights are the averages."""
-        # JAX's values never change; TensorFlow's are overwritten.
+        """Context in which the model's weights are replaced by the averages."""
+        # JAX's arrays are immutable; TensorFlow's are overwritten, so they are copied.
         on_jax = keras.backend.backend() == "jax"
         weights = [v.value if on_jax else np.array(v) for v in self.variables]
         for variable, average in zip(self.variables, self.averages(), strict=True):
@@ -230,13 +240,13 @@ class ExponentialMovingAverage:
 
 
 class ScheduleFreeAverage(ExponentialMovingAverage):
-    """The average that a `ScheduleFreeAdamW` keeps; no variables besides the optimizer's."""
+    """The averages that `ScheduleFreeAdamW` computes; needs no variables of its own."""
 
     def __init__(self, variables: Sequence[keras.Variable], optimizer: ScheduleFreeAdamW):
         self.variables, self.optimizer, self.shadows = list(variables), optimizer, []
 
     def update(self, updates) -> None:
-        """Does nothing: a step of the optimizer moves the average."""
+        """Does nothing, because each optimizer step updates the averages."""
 
     def averages(self) -> Sequence:
         return self.optimizer.averages()
@@ -245,26 +255,27 @@ class ScheduleFreeAverage(ExponentialMovingAverage):
 def make_optimizer(
     config: TrainingConfig, variables: Sequence[keras.Variable] = ()
 ) -> keras.optimizers.Optimizer:
-    """The configuration's optimizer on its schedule; Adam with a weight decay is AdamW.
+    """Makes the optimizer of a configuration, with its learning rate schedule.
 
-    One update of Adam, with `t` the updates done before it plus one and `lr` the schedule's value:
+    Update t of Adam, counted from 1, with the learning rate `lr`; with a weight decay it is AdamW:
 
-        p -= lr * weight_decay * p                                   (decoupled, before Adam's)
+        p -= lr * weight_decay * p                                   (decoupled, before Adam's step)
         m += (1 - beta_1) * (g - m);   v += (1 - beta_2) * (g^2 - v)
         p -= lr * sqrt(1 - beta_2^t) / (1 - beta_1^t) * m / (sqrt(v) + epsilon)
 
-    This is fairseq's form. PyTorch's own Adam adds epsilon to the bias-corrected root,
-    `sqrt(v / (1 - beta_2^t)) + epsilon`: its epsilon is `1 / sqrt(1 - beta_2^t)` times smaller
-    (7 times at the first update with beta_2 = 0.98, no difference after a few hundred).
+    This is fairseq's form. PyTorch's own Adam adds epsilon after the bias correction,
+    `sqrt(v / (1 - beta_2^t)) + epsilon`, which makes its epsilon `1 / sqrt(1 - beta_2^t)` times
+    smaller: 7 times at the first update with beta_2 = 0.98, and equal after a few hundred.
 
-    `Adafactor` is without momentum and with T5's settings: with `a = max(1e-3, rms(p))`,
-    `p -= lr * a * u / max(1, rms(u))`, `u = g / sqrt(v)`, where v is factored into the means of its
-    rows and columns, with decay `1 - t^-0.8`.
+    `Adafactor` has no momentum and T5's settings: `p -= lr * a * u / max(1, rms(u))` with
+    `a = max(1e-3, rms(p))` and `u = g / sqrt(v)`, where v is factored into the means of its rows
+    and columns and has decay `1 - t^-0.8`.
 
     Args:
-        config: of its fields, clipping and accumulation belong to the `FitModel`.
-        variables: the model's trainable variables, needed where `decay_vectors` is false: vectors
-            (normalization scales and offsets) and biases of any rank are excluded, see `spec_of`.
+        config: the `FitModel` handles its clipping and accumulation.
+        variables: the model's trainable variables, needed if `decay_vectors` is false: vectors
+            (normalization scales and offsets) and biases of any rank then do not decay, see
+            `spec_of`.
 
     References: Kingma and Ba 2015; Loshchilov and Hutter 2019, "Decoupled Weight Decay
     Regularization"; Shazeer and Stern 2018 (Adafactor), algorithm 4.

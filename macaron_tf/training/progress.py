@@ -1,4 +1,4 @@
-"""Reports of a run: a bar or lines on stdout, `metrics.jsonl`, TensorBoard."""
+"""Reporters of a run's progress: a bar or lines on stdout, `metrics.jsonl`, TensorBoard."""
 
 import contextlib
 import json
@@ -23,41 +23,45 @@ Numbers = Mapping[str, float]
 
 
 class Reporter:
-    """Base of all reports; each method may be left out."""
+    """Base of the reporters. A subclass overrides the methods that it needs."""
 
     def start(self, step: int, validated_at: int) -> None:
-        """The run starts, or resumes after `step` updates, last validated at `validated_at`."""
-
-    def tick(self, step: int) -> None:
-        """Update number `step` is done; called after each, so it must take microseconds."""
-
-    def train(self, step: int, metrics: Numbers, timing: Numbers) -> None:
-        """Metrics over the updates since the last call, the last being `step`.
+        """Called when the run starts, or resumes after `step` updates.
 
         Args:
-            metrics: by name; the same in every repetition of the run.
+            validated_at: step of the last validation.
+        """
+
+    def tick(self, step: int) -> None:
+        """Called after each update, so it must take microseconds only."""
+
+    def train(self, step: int, metrics: Numbers, timing: Numbers) -> None:
+        """Called with the metrics of the updates since the last call, up to `step`.
+
+        Args:
+            metrics: by name, equal in every repetition of the run.
             timing: `"seconds"` since the run began, `"tokens_per_second"` and, on Linux,
-                `"memory_mib"`, the most that this process has held; never the same.
+                `"memory_mib"`, the peak memory of this process. These differ between repetitions.
         """
 
     def validation(self, step: int, metrics: Numbers, samples: list[str], is_best: bool) -> None:
-        """A validation's metrics and sample outputs after `step` updates."""
+        """Called with the metrics and sample outputs of a validation after `step` updates."""
 
     def sync(self) -> None:
-        """Called before a checkpoint is written: earlier reports must outlive it."""
+        """Called before a checkpoint is written; earlier reports must be on disk when it is."""
 
     def finish(self) -> None:
-        """The run has ended, for whatever reason."""
+        """Called when the run ends, for whatever reason."""
 
 
 class JsonLines(Reporter):
-    """`metrics.jsonl`: one JSON object a line, `{"step", "kind", ...}`, and `timing.jsonl`.
+    """Writes `metrics.jsonl` and `timing.jsonl`, with an object `{"step", "kind", ...}` per line.
 
-    Values that depend on the machine's speed are in `timing.jsonl`, so that `metrics.jsonl` of a
-    resumed run equals an uninterrupted one's to the byte. A NaN is written as null.
+    Values that depend on the machine's speed go to `timing.jsonl`, so that `metrics.jsonl` of a
+    resumed run equals an uninterrupted one's to the byte. NaN is written as null.
 
-    On disk a line can be read at once, in a bucket after the next checkpoint: an object there is
-    uploaded anew as a whole each time.
+    On disk, a line can be read at once. In a bucket, lines appear with the next checkpoint, because
+    each change uploads the whole file.
     """
 
     def __init__(self, run_dir: str | os.PathLike):
@@ -107,7 +111,7 @@ class JsonLines(Reporter):
 
 
 def finite(value: Any) -> Any:
-    """A value for JSON, which lacks NaN and infinity: they are None, in dicts and lists too."""
+    """Replaces NaN and infinity, which JSON lacks, by None, also within dicts and lists."""
     if isinstance(value, Mapping):
         return {name: finite(part) for name, part in value.items()}
     if isinstance(value, (list, tuple)):
@@ -116,7 +120,10 @@ def finite(value: Any) -> Any:
 
 
 def read_lines(path: str | os.PathLike) -> list[dict]:
-    """The lines of a `.jsonl` log in order, without one that a kill cut short; [] if none."""
+    """Reads the lines of a `.jsonl` log; skips a line that a kill cut short.
+
+    Returns [] if the file does not exist.
+    """
     if not storage.as_path(path).exists():
         return []
     lines = []
@@ -134,10 +141,10 @@ def _writing(place: str | os.PathLike) -> contextlib.AbstractContextManager[None
 
 
 class TrainingBar(Reporter):
-    """Steps, loss, perplexity, tokens a second, time gone and left.
+    """Shows steps, loss, perplexity, tokens per second, elapsed and remaining time.
 
-    A bar where the stream (standard output if None) is a terminal, else a line with every training
-    report.
+    On a terminal this is a progress bar, elsewhere a line for each training report. The stream is
+    stdout by default.
     """
 
     def __init__(self, max_steps: int, max_minutes: float | None = None, stream=None):
@@ -172,7 +179,7 @@ class TrainingBar(Reporter):
         self._bar.update(self._task, completed=step, description=self._text)
 
     def train(self, step: int, metrics: Numbers, timing: Numbers) -> None:
-        # Classifiers and regressions have no perplexity.
+        # Classification and regression have no perplexity.
         perplexity = f"ppl {metrics['perplexity']:.2f}  " if "perplexity" in metrics else ""
         speed = f"{timing['tokens_per_second']:,.0f} tokens/s"
         times = f"elapsed {clock(timing['seconds'])}  left {clock(self._left(step, timing))}"
@@ -201,9 +208,9 @@ class TrainingBar(Reporter):
 
 
 class TensorBoard(Reporter):
-    """Event files under RUN/tensorboard, `train/` and `validation/`.
+    """Writes event files to RUN/tensorboard, in `train/` and `validation/`.
 
-    A resumed run adds its own files; points that were written twice coincide.
+    A resumed run adds files; points that are written twice coincide.
     """
 
     def __init__(self, run_dir: str | os.PathLike):

@@ -1,4 +1,4 @@
-"""A training run: resume, rounds of updates, validation, checkpoints, the end."""
+"""Runs a training around `model.fit`: resuming, validation, checkpoints and stopping."""
 
 import contextlib
 import dataclasses
@@ -41,9 +41,10 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(SystemExit):
-    """The run was stopped by a signal after saving; exit status 128 + the signal's number.
+    """Raised when a signal stopped the run, after a checkpoint was saved.
 
-    130 after Ctrl-C, 143 after SIGTERM, as a shell reports them.
+    The exit status is 128 + the signal's number, as in a shell: 130 after Ctrl-C, 143 after
+    SIGTERM.
     """
 
     def __init__(self, signal_number: int):
@@ -51,14 +52,14 @@ class Interrupted(SystemExit):
 
 
 class _StoppedByHand(BaseException):
-    """Raised by a signal within a validation; no `except Exception` catches it."""
+    """Raised by a signal during a validation; a BaseException, so that user code lets it pass."""
 
 
 class Interruptions:
-    """While the context lasts, signals only set `received`, and let the run save.
+    """Context in which the signals `SIGNALS` only set `received`, so that the run can save.
 
-    One that is repeated after a second or more acts at once; see `Repeats`. Signals reach Python's
-    main thread only: in any other, nothing is caught.
+    A signal that is repeated after a second or more acts at once, see `Repeats`. Python delivers
+    signals to the main thread only; in other threads the context has no effect.
     """
 
     def __init__(self):
@@ -77,7 +78,7 @@ class Interruptions:
 
     @contextlib.contextmanager
     def breaking(self) -> Iterator[None]:
-        """While the context lasts, a signal ends the block inside quietly."""
+        """Context that a signal leaves at once, without an error."""
         self._raises = True
         try:
             yield
@@ -102,22 +103,24 @@ class Interruptions:
 
 
 class TrainingSession(keras.callbacks.Callback):
-    """One process's part of a run, and the callback that reports, validates, saves and stops it.
+    """Keras callback that reports, validates, saves and stops a run in one process.
 
-    Keras's batch numbers begin anew each epoch, and a resumed round passes over the updates done
-    before; the clock here is `TrainedModel.step`. Only reports wait for the device.
+    Its clock is `TrainedModel.step`, because Keras's batch numbers restart in each epoch and a
+    resumed epoch skips the updates made before. The host waits for the device only to report.
 
     Args:
         model: compiled and prepared; its configuration is the run's.
-        run_dir: the run's directory, which exists.
+        run_dir: the run's directory, which must exist.
+        vocabulary_hash: see `train`.
         validate: see `train`.
-        reporters: of the chief alone, which alone writes.
-        interruptions: a signal breaks a validation off, which is made up for after the resume.
-            With several workers it takes effect after the validation, which all share.
+        reporters: empty in all processes except the chief, which alone writes.
+        workers: the processes of the run.
+        interruptions: a signal breaks off a validation, which the resumed run makes up for. With
+            several workers it takes effect after the validation, in which all take part.
 
     Attributes:
         state: scores and times; `RunState.elapsed_seconds` is the value at the start or resume.
-        interrupted: whether any worker was told to stop; updated by `decide`.
+        interrupted: whether any worker was told to stop; `decide` updates it.
         saved_at: step of the last checkpoint that this session read or wrote.
     """
 
@@ -139,24 +142,24 @@ class TrainingSession(keras.callbacks.Callback):
         self.reporters = reporters
         self.workers = workers
         self.interruptions = interruptions
-        self.callbacks: Sequence[keras.callbacks.Callback] = ()  # others, within `fit`
+        self.callbacks: Sequence[keras.callbacks.Callback] = ()  # the user's, during `fit`
         self.checkpoints = CheckpointDirectory(run_dir)
         self.state = RunState()
         self.interrupted = False
         self.saved_at: int | None = None
         self._metrics: dict[str, float] = {}  # of the last validation
-        # The monotonic clock: the time of day may jump.
+        # The time of day may jump; the monotonic clock does not.
         self._began = self._saved_time = time.monotonic()
         self._away_seconds = 0.0  # spent in validations and saves
 
     def restore(self) -> None:
-        """Goes on from the newest whole checkpoint, if there is one."""
+        """Restores the newest undamaged checkpoint, if there is one."""
         step = -1.0
         if self.workers.chief:
             self.checkpoints.clean()
             if newest := self.checkpoints.latest():
                 step = float(newest.name.removeprefix("step-"))
-        # All workers take the checkpoint that the chief found whole.
+        # All workers restore the checkpoint that the chief chose.
         (step,) = self.workers.of_chief([step])
         if step < 0:
             return
@@ -165,7 +168,7 @@ class TrainingSession(keras.callbacks.Callback):
         spread_seeds(self.model.strategy, self.model.seed_states)
         self.saved_at = self.model.step
         if self.workers.chief:
-            self._mark_best()  # a kill may come between a checkpoint's rename and best.json's
+            self._mark_best()  # a kill between saving the checkpoint and best.json loses the mark
 
     def _mark_best(self) -> None:
         best, score = self.state.best_step, self.state.best_score
@@ -173,7 +176,7 @@ class TrainingSession(keras.callbacks.Callback):
             self.checkpoints.mark_best(best, self.config.best_metric, score)
 
     def save(self) -> None:
-        """The chief writes a checkpoint of this step and deletes surplus ones."""
+        """Lets the chief write a checkpoint of this step and delete surplus ones."""
         step = self.saved_at = self.model.step
         memory = joined_memory(self.model, self.workers)
         with self._away(), self.model.gathered():
@@ -197,15 +200,15 @@ class TrainingSession(keras.callbacks.Callback):
         self.checkpoints.rotate(self.config.keep_last)
 
     def elapsed_seconds(self) -> float:
-        """Wall-clock time of the run, earlier sessions included."""
+        """Wall-clock seconds of the run, earlier sessions included."""
         return self.state.elapsed_seconds + time.monotonic() - self._began
 
     def reason_to_stop(self) -> str:
-        """`"max_steps"`, `"max_minutes"`, `"early_stopping"`, or `""` to go on."""
+        """Returns `"max_steps"`, `"max_minutes"` or `"early_stopping"`, or `""` to continue."""
         config = self.config
         if self.model.step >= config.max_steps:
             return "max_steps"
-        # However short the budget, there is an update to save.
+        # Even the shortest budget allows one update.
         budget = config.max_minutes if self.model.step else None
         if budget and self.elapsed_seconds() >= budget * 60:
             return "max_minutes"
@@ -215,10 +218,9 @@ class TrainingSession(keras.callbacks.Callback):
         return ""
 
     def decide(self) -> tuple[bool, bool]:
-        """Whether the run stops at this step, and whether a checkpoint is due.
+        """Returns whether the run stops at this step, and whether a checkpoint is due.
 
-        Every worker must call it and gets the same answer: one that was interrupted, or whose
-        clock is ahead, decides for all.
+        Every worker must call it, and all get the same answer: yes if it is yes for any worker.
         """
         every, minutes = self.config.save_every_steps, self.config.save_every_minutes
         due = bool(every) and self.model.step % every == 0
@@ -244,12 +246,12 @@ class TrainingSession(keras.callbacks.Callback):
             self._report(step)
         over, due = self.decide()
         if over:
-            self.model.stop_training = True  # Keras ends the round next
+            self.model.stop_training = True  # Keras ends the epoch next
         elif due and step % self.config.validate_every:
             self.save()
 
     def on_epoch_end(self, epoch=None, logs=None):
-        """Validates first, so that the checkpoint of a round's end knows its score."""
+        """Validates, then saves: the checkpoint at an epoch's end holds its score."""
         self.validate_round()
         over, due = self.decide()
         if over:
@@ -267,8 +269,8 @@ class TrainingSession(keras.callbacks.Callback):
         last_step, last_time = self._mark
         self._mark = (step, time.monotonic() - self._away_seconds)
         seconds = self._mark[1] - last_time
-        # Tokens per update times updates: after a resume the window holds updates of an earlier
-        # session. Input tokens where the objective counts them: a masked model predicts only 15%.
+        # Tokens per update times updates, because after a resume the window holds updates of an
+        # earlier session. Input tokens if the objective counts them: MLM predicts only 15%.
         tokens = metrics.get("input_tokens", metrics["tokens"]) * (step - last_step)
         speed = tokens / max(seconds, 1e-9)
         timing = {"seconds": self.elapsed_seconds(), "tokens_per_second": speed}
@@ -278,7 +280,7 @@ class TrainingSession(keras.callbacks.Callback):
             reporter.train(step, metrics, timing)
 
     def validate_round(self) -> dict[str, float]:
-        """Validates unless this step is validated or the run was told to stop; the metrics."""
+        """Validates, unless this step is validated or the run is stopping; returns the metrics."""
         if self.validate is not None:
             self._validate()
         return self._metrics if self.state.validated_at == self.model.step else {}
@@ -292,7 +294,7 @@ class TrainingSession(keras.callbacks.Callback):
         for callback in self.callbacks:
             callback.on_test_begin()
         breaking = contextlib.nullcontext() if several else self.interruptions.breaking()
-        # Breaking is innermost: a signal must not break off the swapping of weights.
+        # `breaking` is innermost: a signal must not interrupt the swap of the weights.
         with Progress("validating"), self._away(), self.model.ema_weights(), breaking:
             result = dict(self.validate(self.model, step))
         if result is not None:
@@ -323,7 +325,7 @@ class TrainingSession(keras.callbacks.Callback):
 
     @contextlib.contextmanager
     def _away(self) -> Iterator[None]:
-        """Time inside does not count for tokens a second."""
+        """Context whose time does not count in tokens per second."""
         began = time.monotonic()
         try:
             yield
@@ -332,7 +334,7 @@ class TrainingSession(keras.callbacks.Callback):
 
 
 class _ValidationLogs(keras.callbacks.Callback):
-    """Puts a validation's metrics into the logs of later callbacks, `val_loss` and others."""
+    """Adds the validation's metrics to the logs of later callbacks as `val_loss` and so on."""
 
     def __init__(self, session: TrainingSession):
         super().__init__()
@@ -345,14 +347,14 @@ class _ValidationLogs(keras.callbacks.Callback):
 
 @dataclasses.dataclass(frozen=True)
 class TrainingResult:
-    """The end of a run.
+    """How a run ended.
 
     Attributes:
-        step: updates done.
+        step: number of updates.
         reason: `"max_steps"`, `"max_minutes"`, `"early_stopping"` or `"callback"`.
         best_step, best_score, best_checkpoint: None without validation.
         elapsed_seconds: wall-clock time, earlier sessions included.
-        checkpoint: the last one.
+        checkpoint: the last checkpoint.
     """
 
     step: int
@@ -373,31 +375,31 @@ def train(
     callbacks: Sequence[keras.callbacks.Callback] = (),
     on_start: Callable[[], None] | None = None,
 ) -> TrainingResult:
-    """Trains with `model.fit` until `model.config` says stop; resumes a run found in `run_dir`.
+    """Trains with `model.fit` as `model.config` says; resumes a run that `run_dir` holds.
 
-    A Keras epoch is a round of `validate_every` updates. A resumed run equals the uninterrupted one
-    to the bit: weights, optimizer, dropout, data and `metrics.jsonl`. Progress goes to
-    `metrics.jsonl`, TensorBoard and stdout.
+    A Keras epoch has `validate_every` updates. A resumed run equals an uninterrupted one to the
+    bit: weights, optimizer, dropout, data and `metrics.jsonl`. Progress goes to `metrics.jsonl`,
+    TensorBoard and stdout.
 
     Args:
-        model: compiled; its network built. See `build_fit_model` and `build_jax_model`.
-        train_dataset_fn: `train_dataset_fn(start)` gives the endless dataset of micro-batches
-            that begins with micro-batch number `start` (updates done times accumulation_steps).
-        run_dir: created if absent.
+        model: compiled, with a built network. See `build_fit_model` and `build_jax_model`.
+        train_dataset_fn: `train_dataset_fn(start)` returns an endless dataset of micro-batches
+            that begins with micro-batch number `start`.
+        run_dir: created if it does not exist.
         validate: `validate(model, step) -> dict` of metrics, and optionally `"samples"`, a list of
-            strings; called at the end of each round with the moving average as weights, where one
-            is kept.
-        vocabulary_hash: kept in each checkpoint; a run of another vocabulary is refused.
-        callbacks: further Keras callbacks. Their logs are full at logs, saves and round ends alone,
-            and hold the validation's metrics, `val_loss` and others, at round ends.
-        on_start: called once the directory is this process's alone and its newest checkpoint is
-            accepted: the moment to write other files there.
+            strings. It is called at the end of each epoch; if a moving average is kept, the weights
+            are then the average.
+        vocabulary_hash: kept in each checkpoint; a run with another vocabulary cannot resume.
+        callbacks: further Keras callbacks. Their logs are complete at logging steps, saves and ends
+            of epochs only. At ends of epochs they hold the validation's metrics, as `val_loss`.
+        on_start: called when this process has locked the directory and accepted its newest
+            checkpoint, before the first update: the moment to write other files there.
 
     Raises:
-        UserError: no validation set for early stopping; a directory in use, unwritable, or with a
-            run of another model; data that end; a `best_metric` that no validation gives; too many
-            skipped updates.
-        Interrupted: (a SystemExit) stopped by Ctrl-C or SIGTERM, after saving.
+        UserError: early stopping has no validation set; the directory is in use, cannot be written,
+            or holds a run of another model; the data end; `best_metric` is no metric of the
+            validation; or too many updates are skipped.
+        Interrupted: (a SystemExit) Ctrl-C or SIGTERM stopped the run, after saving.
     """
     run_dir, config = storage.as_path(run_dir), model.config
     if config.early_stopping_patience and validate is None:
@@ -423,10 +425,10 @@ def train(
             step, validated_at = model.step, session.state.validated_at
             at_end = step % config.validate_every == 0 or session.reason_to_stop()
             if validate is not None and step and at_end and validated_at != step:
-                session.on_epoch_end()  # the run was left before this round's validation
+                session.on_epoch_end()  # the run was interrupted before this validation
             if not session.decide()[0]:
                 _fit(session, train_dataset_fn, callbacks)
-        workers.totals([0.0])  # a barrier: the chief has written
+        workers.totals([0.0])  # a barrier: waits until the chief has written
         if session.interrupted or interruptions.received is not None:
             done = f"step {model.step} is saved in {run_dir}" if model.step else "before any update"
             print(f"interrupted: {done}; run the same command again to go on", file=sys.stderr)
@@ -444,7 +446,7 @@ def train(
 
 
 def _fit(session: TrainingSession, train_dataset_fn, callbacks) -> None:
-    """The updates that are left, the rest of a begun round first."""
+    """Makes the remaining updates, beginning within the epoch that was interrupted."""
     session.callbacks = callbacks
     model, config, step = session.model, session.config, session.model.step
     saves = config.save_every_steps or config.max_steps

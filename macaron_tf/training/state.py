@@ -1,4 +1,4 @@
-"""The state of a run at a step, written into a checkpoint and restored to the bit."""
+"""Saves the state of a run in a checkpoint, and restores it to the bit."""
 
 import dataclasses
 import json
@@ -22,13 +22,13 @@ from macaron_tf.training.trained_model import TrainedModel
 
 @dataclasses.dataclass
 class RunState:
-    """The part of a run's state that no variable holds.
+    """The part of a run's state that is not in variables.
 
     Attributes:
-        elapsed_seconds: wall-clock time of the run so far, without the time between resumes.
-        best_score: the best validation score so far; None before the first validation.
-        best_step: its step.
-        rounds_without_improvement: validations since then.
+        elapsed_seconds: wall-clock time of the run so far, without pauses between sessions.
+        best_score: best validation score so far; None before the first validation.
+        best_step: step of the best score.
+        rounds_without_improvement: validations since the best score.
         validated_at: step of the last validation; 0 before the first.
     """
 
@@ -40,7 +40,10 @@ class RunState:
 
 
 def joined_memory(model: TrainedModel, workers: Workers) -> dict[str, np.ndarray]:
-    """The memory of the replicas of all workers, in order; every worker has to call it."""
+    """Collects the memory variables of all workers' replicas, in order.
+
+    Every worker must call it.
+    """
     model.synchronize()
     if keras.backend.backend() == "jax":  # whole in every process
         return {name: np.array(v) for name, v in _memory_variables(model).items()}
@@ -56,7 +59,7 @@ def write_checkpoint(
     """Writes weights and state into an empty local directory, for `CheckpointDirectory.save`.
 
     Args:
-        memory: of `joined_memory`.
+        memory: the result of `joined_memory`.
     """
     host = {"step": model.step, "window": model.window.totals(), "run": dataclasses.asdict(state)}
     arrays = {name: np.array(variable) for name, variable in model.state_variables().items()}
@@ -74,13 +77,13 @@ def write_checkpoint(
 def require_room(
     directory: epath.Path, weights: Iterable[keras.Variable], arrays: Iterable[np.ndarray] = ()
 ) -> None:
-    """Raises an OSError where the disk has no room for files of these.
+    """Raises an OSError if the disk has no room for files of these weights and arrays.
 
-    HDF5 crashes the process (SIGSEGV) when it closes a file that did not fit on the disk.
+    Without this check HDF5 crashes the process (SIGSEGV) when it closes a file on a full disk.
     """
     sizes = [tf.as_dtype(weight.dtype).size * math.prod(weight.shape) for weight in weights]
     sizes += [array.nbytes for array in arrays]
-    # 4 KB each for the headers, which in a small model outweigh the numbers.
+    # 4 KB for each array's header; in a small model headers outweigh the numbers.
     storage.require_room(directory, sum(sizes) + 4096 * len(sizes))
 
 
@@ -92,12 +95,12 @@ def save_weights(layer: keras.layers.Layer, file: epath.Path) -> None:
     with needed(f"writing {file.name}"):
         import safetensors.numpy
     arrays = {weight.path: keras.ops.convert_to_numpy(weight) for weight in layer.weights}
-    # Keras counts names in the process: another one finds the weights by their order.
+    # Keras numbers names within a process: another process finds the weights by their order.
     safetensors.numpy.save_file(arrays, file, {"order": json.dumps([*arrays])})
 
 
 def load_weights(layer: keras.layers.Layer, file: epath.Path) -> None:
-    """Reads weights that `save_weights` wrote, from a bucket too."""
+    """Reads weights that `save_weights` wrote, from disk or from a bucket."""
     with storage.local_copy(file) as copy:
         if copy.suffix != ".safetensors":
             keras.saving.load_weights(layer, copy)
@@ -111,8 +114,8 @@ def load_weights(layer: keras.layers.Layer, file: epath.Path) -> None:
 
 
 def weight_table(network: keras.Model) -> list[str]:
-    """`"path (shape)"` of every weight, in order; the path begins with the network's name."""
-    # An encoder that was built within a classifier has the classifier's name before its own.
+    """Lists `"path (shape)"` of every weight in order; paths begin with the network's name."""
+    # Weights of an encoder inside a classifier have the classifier's name first.
     outer, slash, _ = network.path.rpartition("/")
     within = outer + slash
     return [f"{w.path.removeprefix(within)} {tuple(w.shape)}" for w in network.weights]
@@ -121,10 +124,10 @@ def weight_table(network: keras.Model) -> list[str]:
 def restore_checkpoint(
     checkpoint: str | os.PathLike, model: TrainedModel, vocabulary_hash: str, workers: Workers
 ) -> RunState:
-    """Restores weights, optimizer, random states and step of a compiled and `prepare`d model.
+    """Restores weights, optimizer, random states and step of a compiled, prepared model.
 
     Raises:
-        UserError: the checkpoint is damaged, or is of another vocabulary, model or optimizer.
+        UserError: the checkpoint is damaged, or of another vocabulary, model or optimizer.
     """
     load_network(checkpoint, model.network, vocabulary_hash, average=False)
     path = storage.as_path(checkpoint) / checkpoints.STATE
@@ -166,10 +169,10 @@ def load_network(
     """Loads a checkpoint's weights into a built network; returns the checkpoint's manifest.
 
     Args:
-        average: take the moving average's weights, where the checkpoint has them.
+        average: load the moving average of the weights if the checkpoint has one.
 
     Raises:
-        UserError: the checkpoint is damaged, or is of another vocabulary or architecture.
+        UserError: the checkpoint is damaged, or of another vocabulary or architecture.
     """
     manifest = checkpoints.read_manifest(checkpoint)
     check_vocabulary(manifest["vocabulary"], vocabulary_hash, checkpoint)
@@ -193,7 +196,7 @@ def _memory_variables(model: TrainedModel) -> dict[str, keras.Variable]:
 
 
 def _copies(model: TrainedModel, variable: keras.Variable) -> list[tf.Variable | keras.Variable]:
-    """The replicas' own copies of a variable, in order."""
+    """Copies of a variable on this process's replicas, in order."""
     if keras.backend.backend() == "jax":
         return [variable]
     return list(model.strategy.experimental_local_results(variable.value))

@@ -1,4 +1,4 @@
-"""The part of a training that its engines share: the clock, the sums, what a checkpoint keeps."""
+"""Base of the engines' models: counts updates, sums metrics, lists what a checkpoint keeps."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -20,31 +20,35 @@ from macaron_tf.training.updates import (
 
 
 class Diverged(UserError):
-    """Too many updates in a row had a NaN or infinite gradient."""
+    """Raised when too many updates in a row have a NaN or infinite gradient."""
 
 
 class TrainedModel:
-    """A network and its objective in training: base of `FitModel` and of `JaxModel`.
+    """Base of `FitModel` and `JaxModel`: a network that is trained on an objective.
 
-    It has the methods of a Keras model that runs and their callbacks use: `fit`, `evaluate`, and
+    It has the parts of a Keras model that runs and their callbacks use: `fit`, `evaluate` and
     `stop_training`.
 
     Args:
         network, objective, config: see `FitModel`.
 
     Attributes:
-        step: updates done, skipped ones included: the run's clock and its position in the data.
+        step: number of updates so far, skipped ones included; the run's clock and its position in
+            the data.
         window: `Sums` of the updates since the last `window.reset()`.
-        stops: in a run, the host looks at the model after every multiple of these numbers of
-            updates: there alone metrics go to Keras, which waits for the device to turn them into
-            floats, a call of several updates ends, and the data must not end before. () = after
-            every call, and the end of the data is that of the epoch.
-        calls_to_pass: how many of Keras's next steps do nothing: a resumed epoch's earlier updates.
-        memory: variables that carry texts from batch to batch, `(rows of a replica, ...)` each,
-            saved with the run; to be set before training, as is `evaluation_memory`, which does
-            the same in an evaluation.
-        strategy: of the replicas and workers that share the batches; JAX's processes are not in it.
-        optimizer, ema, skipped_in_a_row: of the updates; the moving average may be None.
+        stops: intervals in updates. In a run, the host reads metrics from the device only at
+            multiples of these, calls of several updates end there, and data that end earlier are an
+            error. (): the host reads metrics after every call, and an epoch may end with the data.
+        calls_to_pass: number of Keras's next steps that do nothing. A resumed epoch skips its
+            earlier updates in this way.
+        memory: variables that carry state from batch to batch, each `(rows of a replica, ...)`,
+            saved with the run. Set it before training.
+        evaluation_memory: the same for evaluations; not saved.
+        strategy: distribution strategy of the replicas and workers that share the batches. JAX's
+            processes are not part of it.
+        optimizer: the optimizer of the updates.
+        ema: moving average of the weights, or None.
+        skipped_in_a_row: variable that counts consecutive skipped updates.
     """
 
     optimizer: keras.optimizers.Optimizer
@@ -69,7 +73,7 @@ class TrainedModel:
         self._epoch_start = 0
 
     def prepare(self) -> None:
-        """Makes the variables of the optimizer and the average, once the network is built."""
+        """Creates the variables of the optimizer and of the moving average, unless they exist."""
         weights = self.network.trainable_variables
         with self.strategy.scope():
             if not self.optimizer.built:
@@ -81,14 +85,14 @@ class TrainedModel:
 
     @property
     def seed_states(self) -> list[keras.Variable]:
-        """The states of the network's random number generators, in order."""
+        """States of the network's random number generators, in order."""
         weights = {id(weight) for weight in self.network.weights}
         return [v for v in self.network.variables if id(v) not in weights]
 
     def state_variables(self) -> dict[str, keras.Variable]:
-        """All variables of a run besides the weights and the memory, named by position.
+        """Variables that a run saves besides weights and memory, named by position.
 
-        Keras's own names count layers built earlier in the process.
+        Keras's own names depend on the layers built earlier in the process.
         """
         return {
             **{f"optimizer/{i:05d}": v for i, v in enumerate(self.optimizer.variables)},
@@ -98,26 +102,26 @@ class TrainedModel:
         }
 
     def synchronize(self) -> None:
-        """Brings the variables up to date, where an engine keeps their values elsewhere."""
+        """Writes values that the engine holds elsewhere back to the variables."""
 
     def gathered(self) -> AbstractContextManager[None]:
-        """While the context lasts, the first process may read every variable.
+        """Context in which the first process can read every variable.
 
-        Every process has to enter. Nothing may be trained inside.
+        Every process must enter it. Training inside is not allowed.
         """
         self.synchronize()
         return nullcontext()
 
     def ema_weights(self) -> AbstractContextManager[None]:
-        """While the context lasts, the network's weights are their moving average, if one is kept.
+        """Context in which the network's weights are their moving average, if one is kept.
 
-        Nothing may be trained, or saved for resuming, inside.
+        Training, and saving for a resume, are not allowed inside.
         """
         self.synchronize()
         return self.ema.swapped() if self.ema else nullcontext()
 
     def reset_metrics(self) -> None:
-        """Clears the sums of the epoch; called by Keras as an epoch or an evaluation begins."""
+        """Clears the epoch's sums. Keras calls it when an epoch or an evaluation begins."""
         self._epoch_sums.reset()
         self._epoch_start = self.step
 
@@ -126,7 +130,7 @@ class TrainedModel:
         return metrics_from_sums(self._epoch_sums.totals())
 
     def _count(self, updates: int, names: Sequence[str], values) -> dict[str, float]:
-        """Counts updates done, whose values these are; returns Keras's logs."""
+        """Counts updates and adds their values to the sums; returns Keras's logs."""
         self.step += updates
         self.window.add(names, values)
         self._epoch_sums.add(names, values)
@@ -149,7 +153,7 @@ class TrainedModel:
 
 
 def features(data) -> dict[str, tf.Tensor]:
-    """The batch: features by name, of which Keras may pass some as targets and sample weights."""
+    """Returns a batch as features by name; Keras's targets and sample weights join them."""
     x, label, weight = keras.utils.unpack_x_y_sample_weight(data)
     if not isinstance(x, dict):
         raise UserError(
@@ -163,11 +167,11 @@ def features(data) -> dict[str, tf.Tensor]:
 def freeze(
     network: keras.Model, config: TrainingConfig, first_stage: FirstStage | None = None
 ) -> None:
-    """Makes the weights named by `config.frozen` untrainable.
+    """Makes weights untrainable whose path contains a string of `config.frozen`.
 
     Raises:
-        UserError: no weight has a path with a part of `config.frozen`, or none is left to train,
-            be it in the first stage alone.
+        UserError: a string is in no weight's path, or no weight is left to train, in the whole run
+            or in its first stage.
     """
     for part in config.frozen:
         named = [weight for weight in network.weights if part in weight.path]

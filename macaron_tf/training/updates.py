@@ -1,4 +1,4 @@
-"""The arithmetic of an update: sums over micro-batches, one mean, one clipping, one step."""
+"""The arithmetic of an update: sums over micro-batches, then one mean, clipping and step."""
 
 import math
 import warnings
@@ -14,9 +14,9 @@ from macaron_tf.errors import UserError
 from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.optimizer import ExponentialMovingAverage
 
-# Added to the objective's sums, one value an update each.
-UPDATES = "updates"  # 1 where the optimizer took a step
-SKIPPED = "skipped"  # 1 where a NaN or infinite gradient left the update out
+# Values that each update adds to the objective's sums.
+UPDATES = "updates"  # 1 if the optimizer made a step
+SKIPPED = "skipped"  # 1 if the update was skipped for a NaN or infinite gradient
 SKIPPED_IN_A_ROW = "skipped_in_a_row"
 GRADIENT_NORM = "gradient_norm"  # global, before clipping
 LEARNING_RATE = "learning_rate"
@@ -24,10 +24,10 @@ ADDED = (GRADIENT_NORM, UPDATES, SKIPPED, SKIPPED_IN_A_ROW, LEARNING_RATE)
 
 
 class Sums:
-    """Running sums of named scalars, given as one packed vector an update.
+    """Running sums of named scalars, which each update adds as one packed vector.
 
-    Vectors stay on the device (`add` does not wait) until `totals` fetches them together. Summed
-    in float64 in order: the same additions give the same bits.
+    Vectors stay on the device, so `add` does not wait; `totals` fetches them together. Sums are in
+    float64 and in order, so that equal additions give equal bits.
     """
 
     def __init__(self):
@@ -36,7 +36,7 @@ class Sums:
         self._totals: dict[str, float] = {}
 
     def reset(self) -> None:
-        """Starts again from nothing."""
+        """Clears the sums."""
         self._pending = []
         self._totals = {}
 
@@ -48,8 +48,8 @@ class Sums:
         self._pending.append(vector)
 
     def totals(self) -> dict[str, float]:
-        """The sums by name (the greatest of `skipped_in_a_row`, the latest learning rate)."""
-        # (K,) or (N, K) each -> rows of K; a tensor on the host is not copied.
+        """The sums by name; for `skipped_in_a_row` the maximum, for the learning rate the latest."""
+        # Each is (K,) or (N, K): split into rows of K. A tensor on the host is not copied.
         rows = [row for pending in self._pending for row in np.atleast_2d(pending).tolist()]
         for values in rows:
             for name, value in zip(self._names, values, strict=True):
@@ -63,18 +63,17 @@ class Sums:
         return dict(self._totals)
 
     def load(self, totals: Mapping[str, float]) -> None:
-        """Goes on from what an earlier `totals` returned."""
+        """Restores sums that an earlier `totals` returned."""
         self.reset()
         self._totals = {name: float(value) for name, value in totals.items()}
 
 
 def metrics_from_sums(totals: Mapping[str, float]) -> dict[str, float]:
-    """Means over tokens from the sums over tokens that `Sums.totals` returns.
+    """Computes metrics from the sums over tokens that `Sums.totals` returns.
 
-    `X_sum` becomes `X = X_sum / X_weight`, with `weight` where there is no `X_weight` (and
-    `correct_sum` becomes `accuracy`); `perplexity` is `exp(nll)` where there is an nll; `tokens`
-    (the weight) and all other sums are means over the updates (over the batches in an
-    evaluation). Means of nothing are NaN.
+    `X_sum` becomes `X = X_sum / X_weight`, or `X_sum / weight` if there is no `X_weight`;
+    `correct_sum` becomes `accuracy`. `perplexity` is `exp(nll)`. All other sums, and `tokens` (the
+    weight), become means over updates, or over batches in an evaluation. Means of nothing are NaN.
     """
     updates = totals.get(UPDATES, 0.0)
     metrics = {}
@@ -96,7 +95,7 @@ def metrics_from_sums(totals: Mapping[str, float]) -> dict[str, float]:
 
 
 class FirstStage:
-    """The variables that the first `steps` updates train; all else stays as it is, to the bit."""
+    """The first `steps` updates, which train only some variables and leave the others unchanged."""
 
     def __init__(self, steps: int, variables: Sequence[keras.Variable]):
         self.steps = steps
@@ -112,7 +111,7 @@ class FirstStage:
     def masked(
         self, gradients: Sequence[tf.Tensor], variables: Sequence[keras.Variable], done
     ) -> list[tf.Tensor]:
-        """The gradients, 0 outside the trained part: the rest does not count in their norm."""
+        """Sets gradients of untrained variables to 0, so that they do not count in the norm."""
         rest = tf.where(self.lasts(done), 0.0, 1.0)
         return [
             gradient if self.trains(variable) else gradient * tf.cast(rest, gradient.dtype)
@@ -124,7 +123,7 @@ Objective = Callable[..., dict[str, tf.Tensor]]
 
 
 def sums_of(objective: Objective, network, batch, training: bool) -> dict[str, tf.Tensor]:
-    """The objective's sums on a batch, by name."""
+    """Calls an objective on a batch; a missing feature of the batch raises a UserError."""
     try:
         return objective(network, batch, training)
     except KeyError as error:
@@ -134,7 +133,7 @@ def sums_of(objective: Objective, network, batch, training: bool) -> dict[str, t
 
 
 def pack(sums: dict[str, tf.Tensor]) -> tuple[tuple[str, ...], tf.Tensor]:
-    """A dict of K scalars as its names, in alphabetical order, and `(K,)` float32."""
+    """Packs a dict of K scalars into its names, in alphabetical order, and `(K,)` float32."""
     missing = {"loss_sum", "weight"} - set(sums)
     if missing:
         raise ValueError(f"the objective returns no {' and no '.join(sorted(missing))}")
@@ -143,12 +142,12 @@ def pack(sums: dict[str, tf.Tensor]) -> tuple[tuple[str, ...], tf.Tensor]:
 
 
 class Updates:
-    """The arithmetic that a `FitModel` runs inside its graphs, with arguments of that class.
+    """The computations of a `FitModel` inside its graphs; see that class for the arguments.
 
     Attributes:
-        names: names of the packed sums of a `"train"` and a `"test"` step, known once traced.
-        traces: how often each was traced.
-        skipped_in_a_row: int64 variable, the length of the present run of skipped updates.
+        names: names of the packed sums of a `"train"` and a `"test"` step, set by tracing.
+        traces: how often each step was traced.
+        skipped_in_a_row: int64 variable, the number of consecutive skipped updates so far.
     """
 
     def __init__(
@@ -171,7 +170,7 @@ class Updates:
         self._updated: list[keras.Variable] = []
 
     def test_step(self, batch) -> tf.Tensor:
-        """The objective's sums `(K,)` on a batch, without dropout and without an update."""
+        """Computes the objective's sums `(K,)` on a batch in evaluation mode."""
         self.traces["test"] += 1
 
         def step(batch) -> tf.Tensor:
@@ -182,9 +181,10 @@ class Updates:
         return self._of_share(step, batch)
 
     def micro_step(self, batch) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """The objective's sums `(K,)` and the gradients of `loss_sum`, not divided by the weight.
+        """Computes the objective's sums `(K,)` and the gradients of `loss_sum`.
 
-        Variables that no gradient reaches are left out, with a warning.
+        Gradients are not divided by the weight yet. Variables that no gradient reaches are left
+        out, with a warning.
         """
         self.traces["train"] += 1
         return self._of_share(self._sums_and_gradients, batch)
@@ -199,14 +199,14 @@ class Updates:
         if unused:
             warnings.warn(f"no gradient reaches {', '.join(unused)}", stacklevel=2)
         self._updated = [v for g, v in zip(gradients, variables, strict=True) if g is not None]
-        # An embedding's gradient comes as rows; the sum over micro-batches needs a dense tensor.
+        # An embedding's gradient is sparse; the sum over micro-batches needs a dense tensor.
         whole = [tf.convert_to_tensor(g) for g in gradients if g is not None]
         return packed, whole
 
     def _of_share(self, step: Callable, batch):
-        """`step(batch)`; of a replica's share without rows, zeros in its place.
+        """Returns `step(batch)`, or zeros if this replica's share of the batch has no rows.
 
-        Layers may not take 0 rows: the step sees a row of zeros, and its results are dropped.
+        Layers may fail on 0 rows. The step then runs on a row of zeros and its results are dropped.
         """
         rows = next(tensor for tensor in tf.nest.flatten(batch) if tensor.shape.rank)
         if self.strategy.num_replicas_in_sync == 1 or rows.shape[0]:
@@ -228,15 +228,15 @@ class Updates:
         return tf.cond(empty, lambda: tf.nest.map_structure(tf.zeros_like, found), lambda: found)
 
     def update(self, micro_step: Callable, iterator) -> tf.Tensor:
-        """One update from the iterator's next micro-batches; returns the values of `apply`."""
+        """Makes one update from the iterator's next micro-batches; returns `apply`'s values."""
         if not is_tpu(self.strategy):
             return self.apply(*self.accumulate(micro_step, iterator))
-        # One program on the chip, whose batches have static shapes.
+        # One program on the chip; its batches have static shapes.
         batches = [iterator.get_next() for _ in range(self.config.accumulation_steps)]
         return self._first(self._run(lambda *given: self.update_of(micro_step, given), *batches))
 
     def update_of(self, micro_step: Callable, batches: Sequence) -> tf.Tensor:
-        """One update from `accumulation_steps` micro-batches of one shape, inside a replica."""
+        """Makes one update from `accumulation_steps` micro-batches of one shape, in a replica."""
         sums, gradients = micro_step(batches[0])
         if len(batches) > 1:
             stacked = tf.nest.map_structure(lambda *parts: tf.stack(parts), *batches)
@@ -254,10 +254,10 @@ class Updates:
         return self.apply(sums, gradients)
 
     def accumulate(self, micro_step: Callable, iterator) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """The sum of `micro_step` over an update's micro-batches, drawn from the iterator.
+        """Sums `micro_step` over an update's micro-batches, which the iterator provides.
 
-        Each replica sums its own. Data that end within an update make a smaller update; where
-        there is no micro-batch at all, running this raises `tf.errors.OutOfRangeError`.
+        Each replica sums its own. If the data end within an update, the update is smaller. If there
+        is no micro-batch at all, running this raises `tf.errors.OutOfRangeError`.
         """
         sums, gradients = self._run(micro_step, iterator.get_next())
 
@@ -272,10 +272,10 @@ class Updates:
             return index + 1, sums, gradients
 
         if self.config.accumulation_steps > 1:
-            # The loop reads only after every replica's first micro-step, for its counter depends on
-            # their sums: no number is NaN and infinite. Grappler drops the control edge from the
-            # first read, since the sums lead to the loop too; but a lowered loop does not wait for
-            # all its inputs.
+            # The loop must read after every replica's first micro-step. Grappler drops the control
+            # edge from the first read, and a lowered loop does not wait for all its inputs. The
+            # loop's counter therefore depends on the sums: `never` is false, because no number is
+            # both NaN and infinite.
             ones = tf.stack([each[0] for each in self._local(sums)])
             never = tf.reduce_any(tf.math.is_nan(ones) & tf.math.is_inf(ones))
             _, sums, gradients = tf.while_loop(
@@ -287,16 +287,17 @@ class Updates:
         return sums, gradients
 
     def apply(self, sums: tf.Tensor, gradients: list[tf.Tensor]) -> tf.Tensor:
-        """One optimizer step from each replica's summed `micro_step`s.
+        """Makes one optimizer step from each replica's summed `micro_step`s.
+
+        The update is skipped if a sum or the gradient is NaN or infinite, or the weight is 0.
 
         Returns:
             The update's values `(K + 5,)`, named by `names["train"]` and `ADDED`. In a skipped
-            update (a sum or the gradient is NaN or infinite, or the weight is 0) the sums and the
-            norm are 0.
+            update the sums and the norm are 0.
         """
         sums, gradients, norm = self._run(self._mean, sums, gradients)
         learning_rate = tf.cast(tf.convert_to_tensor(self.optimizer.learning_rate), tf.float32)
-        # Equal on all replicas, and decided outside them: no collective may run within tf.cond.
+        # Equal on all replicas, and decided outside of them: a collective must not run in tf.cond.
         counted, norm = self._first(sums), self._first(norm)
         weight = counted[self.names["train"].index("weight")]
         healthy = tf.math.is_finite(norm) & tf.reduce_all(tf.math.is_finite(counted))
@@ -320,7 +321,7 @@ class Updates:
         return tf.concat([counted, tf.stack(counts)], axis=0)
 
     def several(self, micro_step: Callable, iterator, count: tf.Tensor) -> tf.Tensor:
-        """`count` updates in one call of the graph; their values, `(count, K + 5)`."""
+        """Makes `count` updates in one call of the graph; returns their values `(count, K + 5)`."""
 
         def body(index, values):
             return index + 1, values.write(index, self.update(micro_step, iterator))
@@ -334,14 +335,14 @@ class Updates:
         return values.stack()
 
     def test(self, test_step: Callable, batch) -> tf.Tensor:
-        """`test_step` summed over the replicas' shares of a batch, then a 1: `(K + 1,)`."""
+        """Sums `test_step` over the replicas' shares of a batch and appends a 1: `(K + 1,)`."""
         sums = self._run(test_step, batch)
         if not self._inside:
             sums = self.strategy.reduce(tf.distribute.ReduceOp.SUM, sums, axis=None)
         return tf.concat([sums, [1.0]], axis=0)
 
     def _mean(self, sums, gradients) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
-        """All replicas' sums, their clipped mean gradient, and its norm before clipping."""
+        """Computes all replicas' sums, their clipped mean gradient, and its norm before clipping."""
         if self.strategy.num_replicas_in_sync > 1:
             # tf.identity: a loop's output has no device, and the all-reduce needs one.
             mine = [tf.identity(tensor) for tensor in (sums, *gradients)]
@@ -359,7 +360,7 @@ class Updates:
 
     def _step(self, gradients: Sequence[tf.Tensor], first: bool) -> None:
         pairs = zip(gradients, self._updated, strict=True)
-        if first:  # the optimizer must not see the others: it would decay them
+        if first:  # the optimizer must not see other variables: weight decay would change them
             pairs = [pair for pair in pairs if self.first_stage.trains(pair[1])]
         gradients, variables = zip(*pairs, strict=True)
         self.optimizer.apply(list(gradients), list(variables))
@@ -368,12 +369,12 @@ class Updates:
 
     @property
     def _inside(self) -> bool:
-        """Whether this is one replica's part of the graph; always true without a strategy."""
+        """Whether the caller runs inside a replica; always true without a strategy."""
         context = tf.distribute.get_replica_context()
         return context is not None and context.strategy is self.strategy
 
     def _run(self, function: Callable, *arguments):
-        """The function on every replica; inside one, a plain call."""
+        """Calls a function on every replica, or directly when inside a replica."""
         if self._inside:
             return function(*arguments)
         # The lambda: strategy.run would merge a tf.function over the replicas.
@@ -389,5 +390,5 @@ class Updates:
 
 
 def _added(one, other):
-    """The sums and gradients of two micro-batches, added."""
+    """Adds the sums and gradients of two micro-batches."""
     return one[0] + other[0], [g + more for g, more in zip(one[1], other[1], strict=True)]
