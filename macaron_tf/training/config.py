@@ -80,7 +80,7 @@ class TrainingConfig(Settings):
     weight_decay: NonNegative = 0.0
     decay_vectors: bool = True
     clip_norm: Positive | None = None
-    accumulation_steps: Annotated[int, Ge(1), Le(10_000)] = 1  # each is read by a node of the graph
+    accumulation_steps: Annotated[int, Ge(1), Le(10_000)] = 1  # one graph node each
     steps_per_call: Count = 1
     dtype_policy: Literal["float32", "mixed_bfloat16"] = "float32"
     ema_decay: Decay | None = None

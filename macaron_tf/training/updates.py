@@ -48,7 +48,7 @@ class Sums:
         self._pending.append(vector)
 
     def totals(self) -> dict[str, float]:
-        """The sums by name; for `skipped_in_a_row` the maximum, for the learning rate the latest."""
+        """The sums by name; `skipped_in_a_row` is the maximum, the learning rate the latest."""
         # Each is (K,) or (N, K): split into rows of K. A tensor on the host is not copied.
         rows = [row for pending in self._pending for row in np.atleast_2d(pending).tolist()]
         for values in rows:
@@ -342,7 +342,7 @@ class Updates:
         return tf.concat([sums, [1.0]], axis=0)
 
     def _mean(self, sums, gradients) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
-        """Computes all replicas' sums, their clipped mean gradient, and its norm before clipping."""
+        """Computes the sums over replicas, the clipped mean gradient, and its norm before."""
         if self.strategy.num_replicas_in_sync > 1:
             # tf.identity: a loop's output has no device, and the all-reduce needs one.
             mine = [tf.identity(tensor) for tensor in (sums, *gradients)]
