@@ -1,7 +1,7 @@
-"""Decoding: from a model's scores to its outputs.
+"""Decoding: beam search, sampling, generation and scoring.
 
-`beam_search`, `sample` and `generate` take a step function, `translate_ids` and `score_ids` an
-encoder-decoder; `LineTranslator`, `TextGenerator`, `SequenceGenerator` and `TextScorer` take texts.
+`beam_search`, `sample` and `generate` work on a step function; `translate_ids` and `score_ids` on
+an encoder-decoder; `LineTranslator`, `TextGenerator`, `SequenceGenerator` and `TextScorer` on text.
 """
 
 from macaron_tf.decoding.back_translation import BackTranslationObjective

@@ -1,4 +1,4 @@
-"""Unsupervised translation: denoising, and learning from one's own translations."""
+"""Unsupervised translation (XLM): denoising and back-translation."""
 
 import dataclasses
 from typing import ClassVar
@@ -19,17 +19,16 @@ _SIDES = ("source", "target")
 
 @dataclasses.dataclass(frozen=True)
 class BackTranslationObjective(DenoisingObjective):
-    """Translation without pairs: texts of two languages, from noised ones and from translations.
+    """Learns translation from unpaired texts of two languages.
 
-    Of a batch of `source (B, S)` and `target (B, T)`, which do not belong together, the network
-    learns each text twice: from its noised self, and from the network's own greedy translation of
-    it into the other language, made without dropout before the update. The four losses are one
-    mean over all of their tokens. A batch of an evaluation holds pairs, and its loss is a
-    translation's.
+    A training batch has unrelated texts `source (B, S)` and `target (B, T)`. The network learns to
+    restore each text from a noised copy, and from its own greedy translation into the other
+    language, made without dropout before the update. The loss is the mean over the tokens of these
+    four tasks. An evaluation batch holds pairs, and its loss is that of translation.
 
     Attributes:
         label_smoothing: see `TranslationObjective`.
-        length: greatest S and T; translations have at most 1.3 times a text's tokens, and 5 more.
+        length: the greatest S and T. Translations have at most 1.3 times a text's tokens plus 5.
 
     References: Conneau and Lample 2019 (XLM), section 4.2; Lample et al. 2018, "Phrase-Based &
     Neural Unsupervised Machine Translation", section 3.
@@ -40,7 +39,10 @@ class BackTranslationObjective(DenoisingObjective):
     learns: ClassVar[str] = "back_translation"
 
     def preparation(self, spec, masking, vocabulary):
-        """Adds `noised_source` and `noised_target`; the vocabulary has a [MASK]."""
+        """Returns the function that adds `noised_source` and `noised_target` to a batch.
+
+        The vocabulary needs a [MASK].
+        """
         corrupted = self.corruption(vocabulary, self.length)
 
         def noised(batch: Batch, seed: tf.Tensor) -> Batch:
@@ -53,7 +55,7 @@ class BackTranslationObjective(DenoisingObjective):
                 text = tf.ensure_shape(text, (None, self.length))
                 source, _ = corrupted(text, tf.stack([seed[0], 2 * seed[1] + number]))
                 source = source[:, :width]
-                # A text that masks made longer is cut before its EOS.
+                # Inserted masks may make a text longer: it is cut before its EOS.
                 last = tf.where(source[:, -1:] == PAD, PAD, EOS)
                 found[f"noised_{side}"] = tf.concat([source[:, :-1], last], axis=1)
             return found
@@ -72,8 +74,8 @@ class BackTranslationObjective(DenoisingObjective):
             max_length=self.length,
         )
         found = []
-        # Text of the source's language is read as language 0 and written as language 1, which is
-        # the other one on the target's side; text of the target's language the other way round.
+        # The language ids that the encoder reads and the decoder writes: 0 and 1 to translate from
+        # the source's language to the target's, 1 and 0 in the other direction.
         for number, side in enumerate(_SIDES):
             text = batch[side]
             translator = Backward(network) if number else network

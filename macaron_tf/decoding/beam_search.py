@@ -18,16 +18,16 @@ NEVER = float("-inf")
 
 @dataclasses.dataclass(frozen=True)
 class LengthLimits(Settings):
-    """The length of an output, in tokens with the final EOS.
+    """Limits of the length of an output, in tokens with the final EOS.
 
     A sentence's limit is min(max_length, ceil(max_length_ratio * source length) +
-    max_length_offset); the default is that of Vaswani et al. 2017, source length + 50.
+    max_length_offset). The default is that of Vaswani et al. 2017, source length + 50.
 
     Attributes:
-        max_length_ratio: factor of the source length in the limit.
-        max_length_offset: added to it.
-        max_length: greatest limit of all.
-        min_length: tokens before EOS is allowed (EOS itself not counted).
+        max_length_ratio: factor of the source length in a sentence's limit.
+        max_length_offset: tokens added to the scaled source length.
+        max_length: upper bound of every sentence's limit.
+        min_length: fewest tokens of an output before its EOS.
     """
 
     section: ClassVar[str] = "decoding"
@@ -45,19 +45,19 @@ class LengthLimits(Settings):
 
 
 def target_limits(source: tf.Tensor, config: LengthLimits) -> tuple[int | tf.Tensor, tf.Tensor]:
-    """The greatest lengths of the outputs, at least 1; see `LengthLimits`.
+    """The limits of the outputs' lengths, at least 1; see `LengthLimits`.
 
     Args:
-        source: (B, S) int32, PAD after EOS.
+        source: `(B, S)` int32, PAD after EOS.
 
     Returns:
-        T, the batch's greatest limit: a Python int from S where S is static (as XLA needs), else
-        a scalar int32 from the longest sentence; and (B,) int32, each sentence's own limit,
-        which padding does not change.
+        T, the limit of the batch, and `(B,)` int32, the limit of each sentence, which does not
+        depend on padding. If S is static, as XLA requires, T is a Python int computed from S, else
+        a scalar int32 computed from the longest sentence.
     """
     lengths = tf.reduce_sum(tf.cast(source != PAD, tf.int32), axis=1)
     limits = tf.math.ceil(config.max_length_ratio * tf.cast(lengths, tf.float32))
-    # int32 does not hold the sum, and 2^33 is beyond every limit with any offset.
+    # In int64, because int32 may overflow; 2^33 plus any offset is beyond every limit.
     limits = tf.cast(tf.minimum(limits, 2.0**33), tf.int64) + config.max_length_offset
     limits = tf.cast(tf.clip_by_value(limits, 1, config.max_length), tf.int32)
     if source.shape[1] is None:
@@ -71,14 +71,14 @@ class BeamSearchConfig(LengthLimits):
     """Settings of beam search; the default length penalty is that of Vaswani et al. 2017.
 
     Attributes:
-        beam_size: live hypotheses a sentence, K.
-        length_penalty: alpha. A hypothesis scores log P / penalty(length).
-        length_penalty_name: "gnmt" for ((5 + length) / 6) ** alpha (Wu et al. 2016, eq. 14),
-            "fairseq" for length ** alpha, "none" for 1.
-        n_best: hypotheses returned a sentence, at most `beam_size`.
-        stopping: when a sentence is final. "complete": as soon as `beam_size` hypotheses have
-            ended (fairseq's rule; beam 1 is greedy search) or no live one can enter the n best.
-            "exact": only the latter, which never stops a search that could still improve.
+        beam_size: live hypotheses per sentence, K.
+        length_penalty: alpha; a hypothesis has the score log P / penalty(length).
+        length_penalty_name: the penalty: "gnmt", ((5 + length) / 6) ** alpha (Wu et al. 2016, eq.
+            14); "fairseq", length ** alpha; or "none", 1.
+        n_best: hypotheses returned per sentence, at most `beam_size`.
+        stopping: when the search of a sentence stops. "exact": when no live hypothesis can still
+            enter the n best. "complete": also when `beam_size` hypotheses have ended (fairseq's
+            rule; with `beam_size` 1 it is greedy search).
     """
 
     beam_size: Count = 4
@@ -94,7 +94,7 @@ class BeamSearchConfig(LengthLimits):
 
 
 def length_penalty(length: tf.Tensor, name: str, alpha: float) -> tf.Tensor:
-    """The divisor of log P, 1 or more, of lengths with EOS; `name` as in `BeamSearchConfig`."""
+    """The divisor of log P, at least 1, for lengths with EOS; see `BeamSearchConfig`."""
     length = tf.cast(length, tf.float32)
     if name == "none" or alpha == 0:
         return tf.ones_like(length)
@@ -103,9 +103,9 @@ def length_penalty(length: tf.Tensor, name: str, alpha: float) -> tf.Tensor:
 
 
 def loop_shapes(values: Any, fixed_rows: bool = True) -> Any:
-    """Shape invariants of a `tf.while_loop` from its first values, nested.
+    """Shape invariants of a `tf.while_loop` for its initial values, a nested structure.
 
-    An axis that starts at size 0 may grow; without `fixed_rows` axis 0 may change too.
+    Axes of size 0 may grow. Axis 0 may change unless `fixed_rows`.
     """
 
     def shape(x):
@@ -116,13 +116,13 @@ def loop_shapes(values: Any, fixed_rows: bool = True) -> Any:
 
 
 class _State(NamedTuple):
-    index: tf.Tensor  # scalar int32: the position being filled
-    tokens: tf.Tensor  # (B, K) int32: the last token of each live hypothesis
+    index: tf.Tensor  # scalar int32, the position that is filled next
+    tokens: tf.Tensor  # (B, K) int32, the last token of each live hypothesis
     live_ids: tf.Tensor  # (B, K, T) int32
-    live_log_probs: tf.Tensor  # (B, K) float32, best first; -inf = no hypothesis
+    live_log_probs: tf.Tensor  # (B, K) float32, best first; -inf: no hypothesis
     ended_ids: tf.Tensor  # (B, K, T) int32
-    ended_scores: tf.Tensor  # (B, K) float32, best first; -inf = no hypothesis
-    final: tf.Tensor  # (B,) bool: the sentence's ended pool is frozen
+    ended_scores: tf.Tensor  # (B, K) float32, best first; -inf: no hypothesis
+    final: tf.Tensor  # (B,) bool, whether the sentence's ended hypotheses are final
     cache: Any
 
 
@@ -138,39 +138,42 @@ def beam_search(
     vocabulary_size: int | None = None,
     prefix: Sequence[int] = (),
 ) -> dict[str, tf.Tensor]:
-    """The n best outputs of each sentence.
+    """Finds the n best outputs of each sentence by beam search.
 
-    At each step the 2K best continuations of the K live hypotheses compete; those that end with
-    EOS and rank among the first K join a pool of the K best ended ones, by
-    log P / penalty(length), and the K best others live on. At a sentence's limit only EOS may
-    follow, so every output ends with EOS and its log P is the model's own.
+    At each step the continuations of the K live hypotheses are ranked. Those that end with EOS and
+    rank among the first K join the sentence's pool, which keeps the K ended hypotheses with the
+    best log P / penalty(length). The K best of the others stay live. At a sentence's limit only EOS
+    may follow, so every output ends with EOS and its log P is the model's own.
 
-    A sentence is final when no live hypothesis can enter its n best. The bound is exact: log P
-    only falls and the penalty only grows with length, so a live hypothesis never scores above
-    log P / penalty(limit). With `config.stopping == "complete"` it is also final once K have
-    ended. The pool of a final sentence is frozen, so a result does not depend on its neighbours.
+    A sentence is final when no live hypothesis can enter its n best. The bound is exact: log P only
+    falls and the penalty only grows with length, so a live hypothesis never exceeds
+    log P / penalty(limit). With `config.stopping == "complete"`, a sentence is also final when K
+    hypotheses have ended. The pool of a final sentence does not change any more, so that results do
+    not depend on the other sentences of the batch.
 
-    Works with static shapes under XLA and with unknown B and T in a SavedModel. Where T is unknown
-    too, final sentences are dropped from the batch.
+    The search works with static shapes under XLA, and with unknown B and T in a SavedModel. If T is
+    not a Python int, final sentences are removed from the batch.
 
     Args:
         step_fn: `(tokens (B, K) int32, index scalar int32, context, cache) ->
-            (logits (B, K, V), cache)`; `tokens` are at position `index` of the decoder's input,
-            BOS at index 0.
-        context: a dictionary passed to `step_fn`, never reordered; nested tensors (B, ...) are
-            under "rows", the others are common to all sentences.
-        cache: nested structure of tensors (B, K, ...); each step keeps their shapes, except that
-            axes of size 0 at first may grow.
+            (logits (B, K, V), cache)`. `tokens` are at position `index` of the decoder's input,
+            which begins with BOS.
+        context: dictionary passed to `step_fn`. Tensors `(B, ...)`, nested, are under "rows"; the
+            other entries are shared by all sentences.
+        cache: nested structure of tensors `(B, K, ...)`. Steps keep their shapes, except that axes
+            of initial size 0 may grow.
+        batch_size: B.
+        config: see `BeamSearchConfig`.
         max_length: T, the positions of the output; a Python int under XLA.
-        limits: (B,) int32, each sentence's greatest length with EOS; default T for all.
-        vocabulary_size: ids from here up are never produced; default V.
-        prefix: ids that the decoder reads before BOS, at the first indices; a cache of fixed size
-            has room for them too.
+        limits: `(B,)` int32, each sentence's greatest length with EOS; None: T for all.
+        vocabulary_size: ids from this one on are never produced; None: V.
+        prefix: ids that the decoder reads before BOS, at the first indices. A cache of fixed size
+            needs room for them.
 
     Returns:
-        With N = `config.n_best`, best first: "ids" (B, N, T) int32, EOS-terminated, PAD after;
-        "scores" (B, N) float32, log P / penalty; "log_probs" (B, N) float32; "lengths" (B, N)
-        int32, EOS included. Where fewer than N outputs exist: all PAD, -inf, -inf, 0.
+        With N = `config.n_best`, best first: "ids" `(B, N, T)` int32, ended by EOS, then PAD;
+        "scores" `(B, N)` float32, log P / penalty; "log_probs" `(B, N)` float32; "lengths" `(B, N)`
+        int32, with EOS. Missing outputs are PAD, -inf, -inf and 0.
     """
     beams = config.beam_size
     limits = tf.fill([batch_size], max_length) if limits is None else limits
@@ -186,8 +189,8 @@ def beam_search(
         scores, parents, tokens, eos_scores = _continuations(
             logits, state.live_log_probs, vocabulary_size
         )
-        # EOS must be among the K best of all continuations, as in fairseq: this makes beam 1
-        # greedy and keeps poor early endings out of the pool.
+        # EOS must be among the K best continuations, as in fairseq. This makes beam size 1 greedy
+        # and keeps poor early endings out of the pool.
         threshold = tf.math.top_k(tf.concat([scores, eos_scores], 1), beams)[0][:, -1:]
         last = state.index + 1 >= limits
         ends = (eos_scores >= threshold) & (state.index >= config.min_length) | last[:, None]
@@ -204,7 +207,7 @@ def beam_search(
                 lambda x: tf.gather(x, parents, axis=1, batch_dims=1), (live_ids, new_cache)
             )
         live_ids = tf.where(here, tokens[:, :, None], live_ids)
-        bound = scores[:, 0] / penalty_of(limits)  # no live hypothesis can score above it
+        bound = scores[:, 0] / penalty_of(limits)  # upper bound of live hypotheses' scores
         final = state.final | last | (ended_scores[:, config.n_best - 1] >= bound)
         if config.stopping == "complete":
             final |= ended_scores[:, -1] > NEVER
@@ -213,7 +216,7 @@ def beam_search(
         )
 
     nothing = tf.fill([batch_size, beams, max_length], PAD)
-    # All K start equal: all but the first are ruled out, or they would stay copies.
+    # All K start equal. All but the first get -inf, or they would stay copies of each other.
     start = tf.tile(tf.constant([[0.0] + [NEVER] * (beams - 1)]), [batch_size, 1])
     state = _State(
         index=tf.constant(0),
@@ -225,7 +228,7 @@ def beam_search(
         final=tf.fill([batch_size], False),
         cache=cache,
     )
-    empty = state  # its axes of size 0 are those that may grow
+    empty = state  # axes of size 0 here may grow
     for position, number in enumerate(prefix):
         read = tf.fill(tf.shape(state.tokens), number)
         _, cache = step_fn(read, tf.constant(position), context, cache)
@@ -246,7 +249,11 @@ def beam_search(
 def _until_few_live(
     step: Callable, state: _State, context: Any, limits: tf.Tensor, max_length, few, like: _State
 ) -> _State:
-    """Steps until at most `few` sentences are not final; axes of size 0 in `like` may grow."""
+    """Runs steps until at most `few` sentences are not final.
+
+    Args:
+        like: state whose axes of size 0 may grow.
+    """
     # Plain tuples: outside a graph, tf.while_loop returns no other type.
     values = tf.while_loop(
         lambda *values: tf.math.count_nonzero(~_State(*values).final, dtype=tf.int32) > few,
@@ -261,10 +268,10 @@ def _until_few_live(
 def _dropping_final(
     step: Callable, state: _State, context: dict, limits: tf.Tensor, max_length, empty: _State
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Ended ids (B, K, T) and scores (B, K), after steps until all sentences are final.
+    """Runs steps until all sentences are final; returns ended ids `(B, K, T)` and scores `(B, K)`.
 
-    The final ones are dropped whenever they are a quarter: dropping copies all tensors once; a step
-    with a growing cache copies them twice.
+    Final sentences are removed whenever they are a quarter of the batch. Removing copies all
+    tensors once, and a step with a growing cache copies them twice.
     """
 
     def part(rows, state, own, limits, ended_ids, ended_scores):
@@ -296,22 +303,23 @@ def _dropping_final(
 def _continuations(
     logits: tf.Tensor, log_probs: tf.Tensor, vocabulary_size: int | None
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The K best continuations by an ordinary token, and each hypothesis's score with EOS.
+    """Finds the K best continuations without EOS, and each hypothesis's log-probability with EOS.
 
-    Top-k runs on the raw logits and only its few results become log-probabilities, without the
-    (B, K, V) tensor of log_softmax. The result is exact: of one hypothesis's continuations, at
-    most K can be among the K best of all.
+    Top-k runs on the raw logits, and only its results become log-probabilities; log_softmax would
+    need a `(B, K, V)` tensor. The result is exact, because at most K continuations of a hypothesis
+    can be among the K best of all.
 
     Args:
-        logits: (B, K, V).
-        log_probs: (B, K) of the hypotheses so far.
+        logits: `(B, K, V)`.
+        log_probs: `(B, K)`, log P of the hypotheses so far.
+        vocabulary_size: see `beam_search`.
 
     Returns:
-        scores (B, K) best first, parents (B, K), tokens (B, K), EOS scores (B, K).
+        Scores, best first, parent hypotheses, tokens, and scores with EOS, all `(B, K)`.
     """
     beams, size = logits.shape[1:]
     real_size = size if vocabulary_size is None else vocabulary_size
-    # K remain when PAD, BOS, EOS and the vocabulary's padding are ruled out.
+    # Enough for K to remain without PAD, BOS, EOS and the vocabulary's padding.
     count = min(size, beams + 3 + size - real_size)
     logits = tf.cast(logits, tf.float32)
     # (B K, C) -> (B, K, C)
@@ -329,16 +337,16 @@ def _continuations(
     return scores, best // count, tokens, logits[:, :, EOS] + base[:, :, 0]
 
 
-# Widths of the groups of columns in `top_k`. A vocabulary is padded to a multiple of 8.
+# Candidate widths W of the groups of columns in `top_k`; V is usually a multiple of 8.
 _GROUP_WIDTHS = (64, 32, 16, 8)
 
 
 def top_k(scores: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Same as `tf.math.top_k` of `(N, V)`, ties included: the lower index comes first.
+    """Returns what `tf.math.top_k` returns for `(N, V)`, with V static; of ties the lower index.
 
-    The k largest lie in the k groups of columns with the largest maxima, and a maximum is a
-    vector operation where a selection is not: 128 rows of 10,000 take 1.2 ms instead of 4.2. All
-    tensors have rank 2, since XLA sorts the whole of a tensor of rank 3 (213 ms). V is static.
+    The k largest values lie in the k groups of columns with the largest maxima. Maxima are
+    vectorized and selections are not: 128 rows of 10,000 take 1.2 ms instead of 4.2. All tensors
+    have rank 2, because XLA would sort a whole tensor of rank 3 (213 ms).
     """
     size = scores.shape[1]
     width = next((w for w in _GROUP_WIDTHS if size % w == 0 and size // w >= k), None)

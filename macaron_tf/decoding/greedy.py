@@ -1,4 +1,4 @@
-"""Greedy search on Keras's JAX backend, for the validations of a training there."""
+"""Greedy search on JAX, for validations during a training on the JAX engine."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -13,30 +13,30 @@ from macaron_tf.decoding.beam_search import LengthLimits, target_limits
 from macaron_tf.distribution.mesh import whole
 from macaron_tf.special_ids import BOS, EOS, PAD
 
-# Sources are padded to multiples of these: each shape is compiled once.
+# Sources are padded to multiples of these, because each shape is compiled.
 _ROWS, _LENGTH = 16, 16
 
 
 class GreedySearch:
-    """The likeliest next token, until EOS or the limit of the output's length.
+    """Decodes the likeliest token at each step, until EOS or the limit of the output's length.
 
     Args:
         model: see `macaron_tf.decoding.translator.translate_ids`.
-        pieces: ids from here up are never produced.
-        limits: of the outputs' lengths.
+        pieces: ids from this one on are never produced.
+        limits: limits of the outputs' lengths.
     """
 
     def __init__(self, model: Any, pieces: int, limits: LengthLimits):
         self.model = model
         self.pieces = pieces
         self.limits = limits
-        # Every process of a mesh reads all answers.
+        # Replicated, so that every process of a mesh can read all outputs.
         self._search = jax.jit(self._outputs, static_argnames="room", out_shardings=whole())
 
     def __call__(
         self, batches: Iterable[tuple[np.ndarray, np.ndarray]]
     ) -> Iterator[dict[str, np.ndarray]]:
-        """Of each batch, `source (B, S)` and a seed, one output a row: see `beam_search`."""
+        """Decodes batches of `source (B, S)` and an unused seed; yields `beam_search`'s outputs."""
         for source, _ in batches:
             count, length = source.shape
             source = np.pad(source, [(0, -count % _ROWS), (0, -length % _LENGTH)])

@@ -1,4 +1,4 @@
-"""Stateless draws, the continuation of prompts, and sampling from an encoder-decoder."""
+"""Sampling: stateless random draws, continuing prompts, and sampling from an encoder-decoder."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -15,14 +15,14 @@ from macaron_tf.special_ids import BOS, EOS, PAD
 
 @dataclasses.dataclass(frozen=True)
 class DrawSettings(Settings):
-    """Settings of a draw; the filters apply in the order temperature, top-k, top-p.
+    """Settings of sampling a token: temperature, then top-k, then top-p.
 
     Attributes:
-        temperature: divides the logits; 0 is greedy search.
-        top_k: keep the k most probable tokens; 0 keeps all.
-        top_p: keep the smallest set of most probable tokens whose probability reaches p
-            (Holtzman et al. 2020); 1 keeps all.
-        num_samples: independent samples of each input, K.
+        temperature: divisor of the logits; 0: greedy search.
+        top_k: number of most probable tokens that are kept; 0: all.
+        top_p: probability p of nucleus sampling (Holtzman et al. 2020): only the smallest set of
+            most probable tokens that reaches p is kept; 1: all.
+        num_samples: K, the independent samples of each input.
     """
 
     section: ClassVar[str] = "decoding"
@@ -40,10 +40,10 @@ class SamplingConfig(LengthLimits, DrawSettings):
 
 @dataclasses.dataclass(frozen=True)
 class GenerationConfig(DrawSettings):
-    """Settings of a language model's continuation; sample k draws with the seed + k.
+    """Settings of continuing a text with a language model; sample k uses the seed + k.
 
     Attributes:
-        max_tokens: greatest number of new tokens, the end of the text included.
+        max_tokens: most new tokens, with the token that ends the text.
         min_tokens: new tokens before the text may end.
     """
 
@@ -66,8 +66,8 @@ def threefry(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Threefry-2x32 with 20 rounds: 64 random bits for each key and counter.
 
-    TensorFlow's stateless draws take one seed for a whole tensor, and XLA fills it with other
-    bits. Here each element has its own seed, so that a text's draws do not depend on its batch.
+    TensorFlow's stateless draws take one seed for a whole tensor, and XLA draws other bits. Here
+    each element has its own seed, so that a text's draws do not depend on its batch.
 
     Args:
         key, counter: two uint32 words each, of shapes that broadcast.
@@ -108,22 +108,22 @@ def uniforms(seeds: tf.Tensor, streams: tf.Tensor, positions: tf.Tensor) -> tf.T
 
 
 class Controls(NamedTuple):
-    """`temperature`, `top_k` and `top_p` of `DrawSettings`, as tensors (B,) for each row's own."""
+    """`temperature`, `top_k` and `top_p` of `DrawSettings`: numbers, or a tensor `(B,)` by row."""
 
     temperature: float | tf.Tensor = 1.0
     top_k: int | tf.Tensor = 0
     top_p: float | tf.Tensor = 1.0
 
 
-# The least temperature and top-p. Smaller ones keep the likeliest token alone too, but quotients by
-# them may be infinite.
+# The least temperature and top-p. Smaller ones have the same effect, only the likeliest token is
+# kept, but division by them may overflow.
 _LEAST = 1e-10
 
 
 def filter_logits(logits: tf.Tensor, controls: Controls | DrawSettings) -> tf.Tensor:
-    """Logits after temperature (above 0), top-k and top-p; excluded tokens become -inf.
+    """Applies temperature (above 0), top-k and top-p; excluded tokens become -inf.
 
-    Tokens that tie with the last one kept are kept too.
+    Tokens that tie with the last one kept are kept as well.
 
     Args:
         logits: (B, K, V) float32, or (..., V) with numbers in `controls`; -inf where a token is
@@ -147,7 +147,7 @@ def filter_logits(logits: tf.Tensor, controls: Controls | DrawSettings) -> tf.Te
 
 
 def _filtered_by_row(logits: tf.Tensor, controls: Controls) -> tf.Tensor:
-    """`filter_logits` with each row's own controls: one sort of all tokens serves both filters."""
+    """`filter_logits` with controls by row. One sort of all tokens serves both filters."""
     temperature, top_k, top_p = (x[:, None, None] for x in controls)  # (B, 1, 1)
     logits = logits / tf.clip_by_value(temperature, _LEAST, 1.0 / _LEAST)
     ordered = tf.sort(logits, axis=-1, direction="DESCENDING")  # (B, K, V)
@@ -160,9 +160,9 @@ def _filtered_by_row(logits: tf.Tensor, controls: Controls) -> tf.Tensor:
 
 
 def draw(logits: tf.Tensor, uniform: tf.Tensor, controls: Controls | DrawSettings) -> tf.Tensor:
-    """One token of each row of logits, (B, K) int32.
+    """Draws a token from each row of logits, `(B, K)` int32.
 
-    Inverse-CDF sampling: one uniform draw per token instead of V.
+    It inverts the cumulative distribution, which needs one uniform number per token instead of V.
 
     Args:
         logits: (B, K, V) float32; -inf where a token is excluded.
@@ -178,7 +178,7 @@ def draw(logits: tf.Tensor, uniform: tf.Tensor, controls: Controls | DrawSetting
         controls = controls._replace(temperature=heat)
     weights = tf.nn.softmax(filter_logits(logits, controls))
     total = tf.cumsum(weights, axis=-1)
-    # The first token whose cumulative share exceeds u; a token of weight 0 is never it.
+    # The first token whose cumulative share exceeds u, which never has weight 0.
     drawn = tf.reduce_sum(tf.cast(total <= uniform[..., None] * total[..., -1:], tf.int32), -1)
     drawn = tf.where(total[..., -1] > 0, drawn, best)  # a total of NaN draws token 0
     return tf.where(greedy, best, drawn) if by_row else drawn
@@ -186,8 +186,8 @@ def draw(logits: tf.Tensor, uniform: tf.Tensor, controls: Controls | DrawSetting
 
 PrefillFunction = Callable[[tf.Tensor, tf.Tensor, Any, Any], Any]
 
-# Tokens of a row that are prefilled in one pass, so that memory does not grow with the square of a
-# prompt: a layer's scores of 32 rows, 12 heads and 1,024 tokens are 0.4 GB instead of 1.6.
+# Tokens of a row that one pass prefills. In chunks, memory does not grow with the square of a
+# prompt's length: attention scores of 32 rows, 12 heads and 1,024 tokens take 0.4 GB, not 1.6.
 _CHUNK = 256
 
 
@@ -195,10 +195,10 @@ class Prompts(NamedTuple):
     """B prompts, each to be continued K times.
 
     Attributes:
-        ids: (B, P) int32, the decoder's first input (such as [CLS]) and the prompt, PAD after.
-        lengths: (B,) int32, 1 or more.
-        limits: (B,) int32, greatest number of new tokens; 0 = none.
-        seeds: (B, K) int; a sample's draws depend on its own seed only, not on its batch.
+        ids: `(B, P)` int32, the decoder's first input (such as [CLS]) and the prompt, then PAD.
+        lengths: `(B,)` int32, 1 or more, the ids of each row without PAD.
+        limits: `(B,)` int32, most new tokens of each row; 0: none.
+        seeds: `(B, K)` int; a sample's draws depend on its seed only, not on its batch.
     """
 
     ids: tf.Tensor
@@ -212,11 +212,12 @@ class Rules(NamedTuple):
 
     Attributes:
         controls: see `DrawSettings`.
-        end_id: ends a text.
-        barred: whether an id is never drawn, of ids (V,); PAD never is.
+        end_id: id of the token that ends a text.
+        barred: function of ids `(V,)` that returns True for ids never to draw, besides PAD.
         min_tokens: new tokens before `end_id` is allowed.
         closes: whether the token at a text's limit is `end_id`, however improbable.
-        uniform: draws (B, K) of a position, instead of those of each text's seed.
+        uniform: function of a position that returns uniform draws `(B, K)`; None: draws from each
+            text's seed.
     """
 
     controls: Controls | DrawSettings
@@ -228,28 +229,29 @@ class Rules(NamedTuple):
 
 
 class State(NamedTuple):
-    """The state of a continuation."""
+    """The state of the loop that continues prompts."""
 
-    index: tf.Tensor  # scalar int32: the position of `tokens` in the decoder's input
+    index: tf.Tensor  # scalar int32, the position of `tokens` in the decoder's input
     tokens: tf.Tensor  # (B, K) int32
     ended: tf.Tensor  # (B, K) bool
-    log_probs: tf.Tensor  # (B, K) float32, of the new tokens under the model itself
+    log_probs: tf.Tensor  # (B, K) float32, of the new tokens, before temperature and filters
     cache: Any
 
 
 def first_state(
     prompts: Prompts, context: Any, cache: Any, prefill_fn: PrefillFunction | None = None
 ) -> State:
-    """The state before the first step.
+    """Returns the state before the first step, after prefilling the prompts.
 
-    Prefill: min(lengths) - 1 tokens of every row run in one pass, in chunks, that the K samples of
-    a row share. Under XLA, which cannot slice chunks of unknown length, nothing is prefilled.
+    The first min(lengths) - 1 tokens of all rows are prefilled in chunks, once for the K samples of
+    a row. Nothing is prefilled under XLA, which cannot slice chunks of unknown length.
 
     Args:
+        prompts: see `Prompts`.
         context, cache: as in `beam_search`.
-        prefill_fn: `(tokens (B, L) int32, index scalar int32, context, cache) -> cache`; `tokens`
-            begin at position `index` of the decoder's input, `cache` has one sample a row. None =
-            no prefill.
+        prefill_fn: `(tokens (B, L) int32, index scalar int32, context, cache) -> cache`. `tokens`
+            begin at position `index` of the decoder's input, and `cache` has one sample per row.
+            None: no prefill.
     """
     index = tf.constant(0)
     if prefill_fn is not None and not compiled_by_xla():
@@ -283,11 +285,11 @@ def first_state(
 def advance(
     step_fn: StepFunction, state: State, context: Any, prompts: Prompts, rules: Rules
 ) -> tuple[State, tf.Tensor]:
-    """One token: the prompt's own while a row is still in its prompt, then a drawn one.
+    """Makes one step: a row reads the next token of its prompt, or draws a new one after it.
 
     Returns:
-        The new state and (B, K) int32, the new token of each text; PAD where it is still in its
-        prompt or has ended.
+        The new state, and `(B, K)` int32, each text's new token, PAD within the prompt and after
+        the end.
     """
     logits, cache = step_fn(state.tokens, state.index, context, state.cache)
     logits = tf.cast(logits, tf.float32)  # (B, K, V)
@@ -331,20 +333,22 @@ def generate(
 ) -> dict[str, tf.Tensor]:
     """Continues prompts until each text has ended or reached its limit.
 
-    Prompts of several lengths share a batch: after the common prefill, a row past its prompt draws
-    while another one is still fed its own tokens. Works with static shapes under XLA (with
-    `max_tokens` a Python int), where prompts are read token by token, and with unknown ones in a
-    SavedModel.
+    Prompts of a batch may differ in length: after the common prefill, some rows draw tokens while
+    others still read their prompts. It works with static shapes under XLA (`max_tokens` a Python
+    int), where prompts are read token by token, and with unknown shapes in a SavedModel.
 
     Args:
         step_fn, context: as in `beam_search`.
-        cache: as in `beam_search`, with room for P + N - 1 tokens, or growing; never reordered.
+        cache: as in `beam_search`, growing or with room for P + N - 1 tokens; it is not reordered.
+        prompts: see `Prompts`.
+        rules: see `Rules`.
         max_tokens: N, the greatest limit.
+        prefill_fn: see `first_state`.
 
     Returns:
-        "ids" (B, K, N) int32, the new tokens alone, with `end_id` where a text ended by itself,
-        PAD after; "log_probs" (B, K) float32, their sum under the model itself (before temperature
-        and filters); "lengths" (B, K) int32, their number.
+        "ids" `(B, K, N)` int32, the new tokens, with `end_id` if a text ended before its limit,
+        then PAD; "log_probs" `(B, K)` float32, the sum of their log-probabilities before
+        temperature and filters; "lengths" `(B, K)` int32, their number.
     """
     state = first_state(prompts, context, cache, prefill_fn)
     ids, state = go_on(step_fn, context, state, prompts, rules, max_tokens)
@@ -360,10 +364,10 @@ def go_on(
     rules: Rules,
     max_tokens: int | tf.Tensor,
 ) -> tuple[tf.Tensor, State]:
-    """Steps of `advance` until each text has ended: the loop of `generate`.
+    """Runs `advance` until each text has ended; the loop of `generate`.
 
     Returns:
-        The new tokens `(B, K, N)` int32, PAD where none was drawn by this call, and the last state.
+        The new tokens `(B, K, N)` int32, PAD where this call drew none, and the last state.
     """
     positions = tf.range(max_tokens)
     ids = tf.fill([*tf.unstack(tf.shape(prompts.seeds)), max_tokens], PAD)  # (B, K, N)
@@ -399,18 +403,18 @@ def sample(
     vocabulary_size: int | None = None,
     prefix: Sequence[int] = (),
 ) -> dict[str, tf.Tensor]:
-    """Draws `config.num_samples` outputs a sentence; greedy search at temperature 0.
+    """Samples K = `config.num_samples` outputs per sentence; at temperature 0, greedy search.
 
-    At a sentence's limit EOS is taken, however improbable. Works under XLA and in a
-    SavedModel, like `beam_search`.
+    At a sentence's limit EOS follows, however improbable. Like `beam_search`, it works under XLA
+    and in a SavedModel.
 
-    Args: as in `beam_search`, with K = `config.num_samples` and a cache that is never reordered.
-        seed: scalar or (2,) int. The same seed and batch give the same draws; a draw depends on
-            the sentence's position in the batch.
+    Args: as in `beam_search`, with a cache that is not reordered, and
+        seed: scalar or `(2,)` int. Equal seeds and batches give equal draws. A draw depends on the
+            sentence's position in the batch.
 
     Returns:
-        "ids" (B, K, T) int32, EOS-terminated, PAD after; "log_probs" (B, K) float32, under the
-        model itself (before temperature and filters); "lengths" (B, K) int32, EOS included.
+        "ids" `(B, K, T)` int32, ended by EOS, then PAD; "log_probs" `(B, K)` float32, before
+        temperature and filters; "lengths" `(B, K)` int32, with EOS.
     """
     limits = tf.fill([batch_size], max_length) if limits is None else limits
     seed = tf.cast(tf.convert_to_tensor(seed), tf.int32)

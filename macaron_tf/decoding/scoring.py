@@ -1,4 +1,4 @@
-"""Log-probabilities of given outputs."""
+"""Scoring: log-probabilities of given texts and of given translations."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -14,15 +14,15 @@ from macaron_tf.text.words import cut_lines
 
 
 def score_ids(model: Any, source: tf.Tensor, target: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Log-probabilities of given outputs of an encoder-decoder.
+    """Computes log-probabilities of given outputs of an encoder-decoder.
 
     Args:
         model: called as `model({"source": (B, S), "target": (B, T)}, training=False)`.
-        source, target: int32, each row ending with EOS, PAD after.
+        source, target: int32 ids, each row ended by EOS, then PAD.
 
     Returns:
-        "token_log_probs" (B, T) float32, 0 at PAD; "log_probs" (B,) float32, their sum;
-        "lengths" (B,) int32, tokens with EOS.
+        "token_log_probs" `(B, T)` float32, 0 at PAD; "log_probs" `(B,)` float32, their sums;
+        "lengths" `(B,)` int32, tokens with EOS.
     """
     decoder_input = tf.pad(target[:, :-1], [[0, 0], [1, 0]], constant_values=BOS)
     logits = model({"source": source, "target": decoder_input}, training=False)
@@ -38,7 +38,7 @@ def score_ids(model: Any, source: tf.Tensor, target: tf.Tensor) -> dict[str, tf.
 
 
 def padded(rows: Sequence[Sequence[int]], width: int = 0) -> np.ndarray:
-    """Rows of ids as `(N, L)` int32, PAD after; L is the greatest length or `width`."""
+    """Pads rows of ids to `(N, L)` int32; L is the greatest length, at least `width`."""
     ids = np.full((len(rows), max(width, *map(len, rows))), PAD, np.int32)
     for place, row in zip(ids, rows, strict=True):
         place[: len(row)] = row
@@ -49,9 +49,9 @@ class Scores(NamedTuple):
     """Scores of N continuations.
 
     Attributes:
-        log_probs: (N,) float64, natural logarithms, the sums over their tokens.
-        lengths: (N,) int64, tokens.
-        greedy: (N,) bool, whether each token is the most probable at its position.
+        log_probs: `(N,)` float64, log-probability (natural logarithm) of each continuation.
+        lengths: `(N,)` int64, tokens of each continuation.
+        greedy: `(N,)` bool, whether all its tokens are the most probable at their positions.
     """
 
     log_probs: np.ndarray
@@ -61,14 +61,15 @@ class Scores(NamedTuple):
 
 @dataclasses.dataclass(eq=False, repr=False)
 class TextScorer:
-    """Scores texts in rows `[CLS] context continuation`.
+    """Scores texts with a language model, in rows `[CLS] context continuation`.
 
     Attributes:
         network: has `hidden_states({"token_ids": (B, L)}, training=False) -> (B, L, D)` and
             `logits (N, D) -> (N, V)`, as `LanguageModel`.
-        window: greatest length of a row, [CLS] included: 2 or more.
-        batch_tokens: tokens scored together, padding included.
-        starts: whether rows begin with [CLS]; without it a row's first token is not scored.
+        vocabulary: of the network.
+        window: greatest length of a row with [CLS], 2 or more.
+        batch_tokens: tokens per batch, with padding.
+        starts: whether rows begin with [CLS]. Without it a row's first token is not scored.
     """
 
     network: Any
@@ -85,11 +86,11 @@ class TextScorer:
         self._batch = tf.function(self._score, input_signature=signature, autograph=False)
 
     def score(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Scores:
-        """Scores continuations.
+        """Scores continuations of contexts.
 
         Args:
-            pairs: ids of a context, which may be empty, and of its continuation. A context that is
-                too long for the window loses its beginning.
+            pairs: ids of a context, which may be empty, and of its continuation. The beginning of a
+                context that is too long for the window is cut off.
 
         Raises:
             UserError: a continuation is empty, or too long for the window.
@@ -98,11 +99,11 @@ class TextScorer:
         for context, continuation in pairs:
             # Without [CLS] a row's first token has no probability.
             if not self.prefix and not context:
-                raise UserError("the model begins no texts: give one behind which it is to answer")
+                raise UserError("the model cannot begin a text: give some text before the answer")
             if not 1 <= len(continuation) < self.window:
                 raise UserError(
-                    f"an answer of {len(continuation)} tokens: give 1 to {self.window - 1}, what "
-                    "a row of the model holds"
+                    f"an answer has {len(continuation)} tokens: give 1 to {self.window - 1}, as "
+                    "many as a row of the model holds"
                 )
             room = self.window - len(self.prefix) - len(continuation)
             row = [*self.prefix, *context[max(len(context) - room, 0) :]]
@@ -111,7 +112,7 @@ class TextScorer:
         return self._scored(rows, starts)
 
     def text_ids(self, text: str) -> list[int]:
-        """The ids of a long text. Line ends are read as spaces, as in the rows of a corpus."""
+        """Encodes a long text. Line ends become spaces, as in the rows of a corpus."""
         lines = cut_lines(text)
         if not lines:
             raise UserError("there is no text to score: give a file with some")
@@ -120,20 +121,20 @@ class TextScorer:
         return [i for row in self.vocabulary.encode_lines(spaced) for i in row]
 
     def score_text(self, ids: Sequence[int], stride: int | None = None) -> Scores:
-        """Scores each token of a long text once, in windows that overlap.
+        """Scores each token of a long text once, in overlapping windows.
 
-        Every window but the first repeats `window - 1 - stride` tokens or more that were scored
-        before.
+        Every window except the first has at least `window - 1 - stride` tokens of context that were
+        scored before.
 
         Args:
-            ids: of the text, see `text_ids`.
-            stride: tokens from one window to the next; half a window by default.
+            ids: ids of the text, see `text_ids`.
+            stride: tokens from one window to the next; None: half a window.
 
         Returns:
             The scores of the windows, in order.
 
         Raises:
-            UserError: no text, or a stride beyond the window.
+            UserError: there is no text, or the stride is beyond the window.
         """
         most, room = self.window - 1, self.window - len(self.prefix)
         stride = max(most // 2, 1) if stride is None else stride
@@ -141,7 +142,7 @@ class TextScorer:
             raise UserError(f"a stride of {stride}: give 1 to {most}, or tokens are skipped")
         rows, starts, done, begin = [], [], 1 - len(self.prefix), 0
         if done >= len(ids):
-            raise UserError("one token is no text to score for a model that begins none: give more")
+            raise UserError("the model cannot score a text's first token: give two or more tokens")
         while done < len(ids):
             rows.append([*self.prefix, *ids[begin : begin + room]])
             starts.append(len(self.prefix) + done - begin)
@@ -162,11 +163,11 @@ class TextScorer:
         return found
 
     def _score(self, token_ids: tf.Tensor, starts: tf.Tensor) -> Scores:
-        """Scores of the tokens of rows `(B, L)` from the positions `starts (B,)`, 1 or more, on."""
+        """Scores tokens of rows `(B, L)`, from the positions `starts (B,)`, 1 or more, on."""
         hidden = self.network.hidden_states({"token_ids": token_ids[:, :-1]}, training=False)
         labels = token_ids[:, 1:]  # (B, L - 1)
         counted = (labels != PAD) & (tf.range(1, tf.shape(token_ids)[1]) >= starts[:, None])
-        positions = tf.where(counted)  # (N, 2): logits are computed at these only
+        positions = tf.where(counted)  # (N, 2): only these need logits
         logits = self.network.logits(tf.gather_nd(hidden, positions))
         logits = tf.cast(logits, tf.float32)  # (N, V)
         wanted, rows = tf.gather_nd(labels, positions), positions[:, 0]  # (N,)

@@ -1,4 +1,4 @@
-"""Extractive answers: the best span of each question over the windows on its context."""
+"""Extractive question answering: finds the best span of each question over its windows."""
 
 import tensorflow as tf
 
@@ -9,17 +9,17 @@ IMPOSSIBLE = -1e8  # below any score of a possible span
 
 
 def best_spans(logits: tf.Tensor, max_answer: int) -> dict[str, tf.Tensor]:
-    """The best span of each window; a span scores its start's logit plus its end's.
+    """Finds the best span of each window; a span's score is its start's logit plus its end's.
 
     Args:
-        logits: (M, 2, L) float, of starts and ends, -1e9 where no answer may be. Position 0,
-            [CLS], stands for "no answer".
+        logits: `(M, 2, L)` float, of starts and ends, -1e9 where an answer is not allowed. Position
+            0, [CLS], stands for "no answer".
         max_answer: longest span, in positions.
 
     Returns:
-        All (M,): int64 "start" and "end" (inclusive; the first and shortest of equal spans);
-        float32 "score" (below `IMPOSSIBLE` where no span is possible), "null" (the score of no
-        answer) and "log_total", log sum exp of the scores of all spans.
+        All `(M,)`: int64 "start" and "end" (inclusive; of equal spans the first and shortest);
+        float32 "score" (below `IMPOSSIBLE` if no span is possible), "null" (the score of no answer)
+        and "log_total" (log sum exp of the scores of all spans).
     """
     logits = tf.cast(logits, tf.float32)
     starts, ends = logits[:, 0], logits[:, 1]  # (M, L)
@@ -45,12 +45,12 @@ def best_spans(logits: tf.Tensor, max_answer: int) -> dict[str, tf.Tensor]:
 
 
 def best_answers(spans: dict[str, tf.Tensor], positions: WindowPositions) -> dict[str, tf.Tensor]:
-    """The best answer of each question over the spans of its windows, see `best_spans`.
+    """Finds the best answer of each question over its windows, see `best_spans`.
 
     Returns:
-        All (N,), N questions: int64 "start" and "end", `context[start:end]` in characters, 0 and 0
-        where no span is possible; float32 "score", "null" (the least of the windows', as in BERT's
-        released code) and "log_total".
+        All `(N,)` for N questions: int64 "start" and "end", in characters of the context as in
+        `context[start:end]`, both 0 if no span is possible; float32 "score", "null" (the least of
+        the windows, as in BERT's released code) and "log_total".
     """
     question = positions.question
     score = tf.math.segment_max(spans["score"], question)  # (N,)
@@ -64,7 +64,7 @@ def best_answers(spans: dict[str, tf.Tensor], positions: WindowPositions) -> dic
 
     def character(positions: tf.Tensor, pieces: tf.RaggedTensor) -> tf.Tensor:
         index = pieces.row_starts() + tf.gather(positions, best) + shift
-        # One value more, for an empty context.
+        # One more value, so that an empty context has one to gather.
         values = tf.concat([pieces.values, [0]], axis=0)
         found = tf.gather(values, tf.where(possible, index, 0))
         return tf.cast(found, tf.int64) * tf.cast(possible, tf.int64)
@@ -81,16 +81,16 @@ def best_answers(spans: dict[str, tf.Tensor], positions: WindowPositions) -> dic
 
 
 def decided(answers: dict[str, tf.Tensor], threshold: float | None) -> dict[str, tf.Tensor]:
-    """Whether each question has an answer, and the probability of that decision.
+    """Decides whether each question has an answer.
 
     Args:
         answers: see `best_answers`.
-        threshold: no answer where "null" exceeds "score" by more than this; None = always an
-            answer, if any span is possible.
+        threshold: there is no answer if "null" exceeds "score" by more than this; None: there is
+            always an answer if any span is possible.
 
     Returns:
-        "answered" (N,) bool and "probability" (N,) float32, of the softmax over the spans of all
-        windows, and "no answer" where that is allowed.
+        "answered" `(N,)` bool and "probability" `(N,)` float32 of the decision, from a softmax over
+        the spans of all windows and, with a threshold, "no answer".
     """
     score, null, total = answers["score"], answers["null"], answers["log_total"]
     possible = score > IMPOSSIBLE

@@ -1,4 +1,4 @@
-"""Continuations of texts by a language model, and answers of an encoder-decoder."""
+"""Text generation: continuing texts with a language model, answering with an encoder-decoder."""
 
 import copy
 import dataclasses
@@ -28,12 +28,12 @@ from macaron_tf.text.normalization import as_prompt, as_prompts
 
 
 class FilledContext(NamedTuple):
-    """The input before an answer.
+    """A few-shot prompt, the input before an answer.
 
     Attributes:
         ids: the examples that fit, in order, and the query; without [CLS].
         shown: number of examples.
-        cut: whether the query alone was too long and has lost its beginning.
+        cut: whether the query alone was too long, so that its beginning was cut off.
     """
 
     ids: list[int]
@@ -44,11 +44,12 @@ class FilledContext(NamedTuple):
 def fill_context(
     examples: Sequence[Sequence[int]], query: Sequence[int], room: int
 ) -> FilledContext:
-    """Puts examples before a query; one that does not fit is left out, later ones may fit.
+    """Puts examples before a query. Examples that do not fit are skipped; later ones may fit.
 
     Args:
-        examples: ids of each, its answer included, in order of preference.
-        room: greatest number of ids before the answer.
+        examples: ids of each example with its answer, in order of preference.
+        query: ids of the query.
+        room: most ids before the answer.
 
     References: Brown et al. 2020 (GPT-3), section 2.4.
     """
@@ -62,8 +63,8 @@ def fill_context(
     return FilledContext([i for ids in (*kept, query) for i in ids], len(kept), False)
 
 
-_BATCH = 32  # texts continued together
-_ROOM = 64  # a stream's cache holds a multiple of this many tokens: few shapes are traced
+_BATCH = 32  # texts per batch
+_ROOM = 64  # a stream's cache holds a multiple of 64 tokens, so that few shapes are traced
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,11 +72,11 @@ class Completion:
     """The continuation of a prompt.
 
     Attributes:
-        text: without the prompt; it begins with a space where a word begins.
-        log_prob: log P of its tokens, natural logarithm.
-        length: its tokens, the end token included.
-        ended: whether the text ended by itself, not at a limit.
-        ids: of its tokens.
+        text: text without the prompt; it begins with a space if it begins a word.
+        log_prob: log-probability (natural logarithm) of its tokens.
+        length: number of its tokens, with the token that ends it.
+        ended: whether the text ended before its limit.
+        ids: ids of its tokens.
     """
 
     text: str
@@ -86,12 +87,13 @@ class Completion:
 
 
 class TextGenerator:
-    """Continues texts in the form of training rows: [CLS], the text, [SEP].
+    """Continues texts with a language model, in the form of training rows: [CLS], text, [SEP].
 
     Args:
-        model: see `LanguageModel`: `init_decode`, `decode_step`, `can_prefill` and `prefill`.
-        longest: greatest length of a row, [CLS] and [SEP] included; None = any.
-        starts: whether a row begins with [CLS]; without it a prompt must not be empty.
+        model: has `init_decode`, `decode_step`, `can_prefill` and `prefill`, see `LanguageModel`.
+        vocabulary: of the model.
+        longest: greatest length of a row with [CLS] and [SEP]; None: no limit.
+        starts: whether a row begins with [CLS]. Without it a prompt must not be empty.
     """
 
     def __init__(
@@ -119,38 +121,38 @@ class TextGenerator:
         )
 
     def options(self) -> dict[str, Any]:
-        """The arguments beside the model and the vocabulary, as JSON."""
+        """The constructor's arguments besides model and vocabulary, as JSON values."""
         return {"longest": self.longest, "starts": bool(self.prefix)}
 
     def asking(self, model: Any) -> Self:
-        """A copy that asks another model of the same kind, such as a `LiteDecoder`."""
+        """Returns a copy that uses another model of the same kind, such as a `LiteDecoder`."""
         made = copy.copy(self)
         made.model = model
         made._forget()
         return made
 
     def row(self, text: str) -> list[int]:
-        """The model's input for a text (see `as_prompt`): [CLS] and the text's ids.
+        """Encodes a text as the model's input: [CLS] and the ids of `as_prompt(text)`.
 
         Raises:
-            UserError: it leaves the model no room to go on.
+            UserError: the text leaves the model no room to continue it.
         """
         check_whole([text])
         row = self._encode(text)
         if not row:
-            raise UserError("the model goes on with texts and begins none: give some text")
+            raise UserError("the model cannot begin a text, only continue one: give some text")
         if self.fits(len(row)):
             return row
         raise UserError(
             f"the text {text[:40]!r}... has {len(row)} tokens, too many for the model's "
-            f"{self.longest} positions: shorten it, so that there is room to go on"
+            f"{self.longest} positions: shorten it, so that there is room to continue"
         )
 
     def _encode(self, text: str) -> list[int]:
         return [*self.prefix, *self.vocabulary.encode_lines([as_prompt(text)])[0]]
 
     def rows(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """`row` in-graph without its checks, `(B,)` strings to `(B, None)` int32."""
+        """`row` in a graph, without its checks: `(B,)` strings to `(B, None)` int32."""
         ids = tf.cast(self.vocabulary.encode(as_prompts(texts)), tf.int32)  # (B, None)
         prefix = tf.constant([self.prefix], tf.int32)  # (1, 1) or (1, 0)
         return tf.concat([tf.repeat(prefix, tf.shape(texts)[0], axis=0), ids], axis=1)
@@ -160,15 +162,15 @@ class TextGenerator:
         return length > 0 if self.longest is None else (length > 0) & (length < self.longest)
 
     def room(self, length: int | tf.Tensor) -> int | tf.Tensor | None:
-        """New tokens that the model has positions for after such a row; None = any number."""
+        """Number of new tokens that fit after a row of `length` ids; None: no limit."""
         return None if self.longest is None else self.longest - length
 
     def begins(self, length: int | tf.Tensor) -> bool | tf.Tensor:
-        """Whether a continuation of such a row begins a text, hence without a space."""
+        """Whether the continuation of a row of `length` ids begins a text, without a space."""
         return length == len(self.prefix)
 
     def begin(self, rows: Prompts, room: int | None = None) -> tuple[Prompts, Any, Any]:
-        """The decoder's prompts for rows of `row`, and the context and cache of their samples."""
+        """Returns the decoder's prompts for rows, and the context and cache of their samples."""
         count, samples = tf.shape(rows.ids)[0], rows.seeds.shape[1]
         return rows, *self.model.init_decode(count, samples, room)
 
@@ -178,13 +180,13 @@ class TextGenerator:
         return self.model.prefill if self.model.can_prefill else None
 
     def generate(self, rows: Prompts, rules: Rules) -> dict[str, tf.Tensor]:
-        """Continues rows in-graph: the function `generate`."""
+        """Continues rows in a graph, see `sampling.generate`."""
         prompts, context, cache = self.begin(rows)
         step, most = self.model.decode_step, tf.maximum(tf.reduce_max(rows.limits), 1)
         return generate(step, context, cache, prompts, rules, most, self.prefill_fn)
 
     def rules(self, controls: Controls | DrawSettings, min_tokens: int = 0) -> Rules:
-        """The rules of a draw with this vocabulary."""
+        """Returns the rules for choosing tokens of this vocabulary."""
         end = self.vocabulary.sep_id
         return Rules(controls, end, lambda ids: tf.constant(self.barred), min_tokens)
 
@@ -195,18 +197,19 @@ class TextGenerator:
 
         Args:
             texts: prompts; "" begins a text.
-            seed: sample k of every text draws with seed + k: a text's samples depend on the text,
-                the settings and the seed only.
+            config: settings of sampling; None: the defaults.
+            seed: sample k of every text uses `seed + k`, so that a text's samples depend on the
+                text, the settings and the seed only.
 
         Returns:
-            For each text its `config.num_samples` completions.
+            `config.num_samples` completions of each text.
         """
         return self.continue_rows([self.row(text) for text in texts], config, seed)
 
     def continue_rows(
         self, rows: Sequence[list[int]], config: GenerationConfig | None = None, seed: int = 1
     ) -> list[list[Completion]]:
-        """`complete` of rows, see `row`."""
+        """As `complete`, for rows of ids that `row` returned."""
         config = config or GenerationConfig()
         found: list[list[Completion]] = [[]] * len(rows)
         order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
@@ -225,13 +228,13 @@ class TextGenerator:
     def stream(
         self, text: str, config: GenerationConfig | None = None, seed: int = 1
     ) -> Iterator[str]:
-        """The first sample of `complete`, in non-empty parts as they are drawn.
+        """Yields the first sample of `complete` in non-empty parts, as soon as they are drawn.
 
-        The work of a token does not grow with the text where the model's mixers are recurrent.
+        If the model's token mixers are recurrent, a token's time does not grow with the text.
         """
         config = dataclasses.replace(config or GenerationConfig(), num_samples=1)
         row = self.row(text)
-        # Room for the prompt and the new tokens, rounded: each width is traced once.
+        # Room for the prompt and the new tokens, rounded up, because each width is traced.
         width = -(-(len(row) + config.max_tokens - 1) // _ROOM) * _ROOM
         width = width if self.longest is None else min(width, self.longest)
         prompts, context, cache = self.begin(self._asked([row], config, seed, width), width)
@@ -293,17 +296,19 @@ HOLE = "[MASK]"
 
 
 class SequenceGenerator(TextGenerator):
-    """Answers texts with an encoder-decoder; a `[MASK]` in a text is a gap to be filled.
+    """Answers texts with an encoder-decoder; a `[MASK]` in a text is a gap to fill.
 
-    The source is the text and EOS; the decoder begins with BOS. Where gaps have sentinels, as in
-    T5, the answer has `[MASK]` before the filling of each.
+    The source is the text and EOS, and the decoder begins with BOS. If gaps are sentinels, as in
+    T5, the answer has `[MASK]` before the text of each gap.
 
     Args:
-        model: see `EncoderDecoder`: `init_decode` and `decode_step`.
-        longest: tokens of a source, EOS included, and of an answer; None = any number.
-        sentinels: ids above the vocabulary's, one for each gap in turn; 0 = every gap is the
-            vocabulary's [MASK].
-        source_start, answer_start: ids before a text, and before its answer.
+        model: has `init_decode` and `decode_step`, see `EncoderDecoder`.
+        vocabulary: of the model.
+        longest: most tokens of a source with EOS, and of an answer; None: no limit.
+        sentinels: number of sentinels, ids above the vocabulary's, one for each gap in turn; 0:
+            every gap is the vocabulary's [MASK].
+        source_start: ids before a text.
+        answer_start: ids that the decoder reads before an answer.
     """
 
     def __init__(
@@ -338,7 +343,7 @@ class SequenceGenerator(TextGenerator):
 
     def rows(self, texts: tf.Tensor) -> tf.RaggedTensor:
         parts = tf.strings.split(as_prompts(texts), HOLE)  # (B, None)
-        # The space after a gap stays: in some vocabularies it is part of the next word.
+        # Keep the space after a gap: in some vocabularies it is part of the next word.
         texts = tf.strings.regex_replace(parts.values, r"[ \t\r\n]+\z", "")
         ids = tf.cast(self.vocabulary.encode(texts), tf.int32)
         numbers = tf.cast(tf.ragged.range(parts.row_lengths()).values, tf.int32)

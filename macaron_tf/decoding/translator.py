@@ -1,4 +1,4 @@
-"""Translation: an encoder-decoder, a search and a vocabulary, from lines to lines."""
+"""Translation of id batches and of lines of text with an encoder-decoder."""
 
 import dataclasses
 import itertools
@@ -28,17 +28,19 @@ def translate_ids(
     """Translates a batch of source ids by beam search or, with a `SamplingConfig`, by sampling.
 
     Args:
-        model: has `init_decode(source, beams, max_length) -> (context, cache)`, max_length an int
-            or None for a growing cache, and `decode_step(tokens, index, context, cache) -> (logits,
+        model: has `init_decode(source, beams, max_length) -> (context, cache)`, where `max_length`
+            None gives a growing cache, and `decode_step(tokens, index, context, cache) -> (logits,
             cache)`, see `beam_search`.
-        source: (B, S) int32, each row ending with EOS, PAD after.
-        vocabulary_size: ids from here up are never produced (a padded vocabulary's real size).
-        prefix: ids that the decoder reads before BOS; no limit counts them.
-        seed: of sampling, scalar or (2,) int.
+        source: `(B, S)` int32, each row ended by EOS, then PAD.
+        config: settings of the search.
+        vocabulary_size: size of the vocabulary without padding; ids from this one on are never
+            produced.
+        prefix: ids that the decoder reads before BOS; they do not count in the limits.
+        seed: seed of sampling, scalar or `(2,)` int.
 
     Returns:
-        The dictionary of `beam_search`: "ids" (B, N, T), "scores", "log_probs", "lengths" (B, N);
-        or of `sample`, without "scores".
+        The dictionary of `beam_search`: "ids" `(B, N, T)`, "scores", "log_probs" and "lengths"
+        `(B, N)`; or that of `sample`, without "scores".
     """
     max_length, limits = target_limits(source, config)
     sampling = isinstance(config, SamplingConfig)
@@ -55,12 +57,13 @@ def translate_ids(
 
 @dataclasses.dataclass(frozen=True)
 class Hypothesis:
-    """One translation of a line; all numbers are 0 for an empty line.
+    """One translation of a line. For an empty line, all numbers are 0.
 
     Attributes:
-        score: log P / penalty(length), the order of the n best; log P of a sample.
-        log_prob: log P of the output's ids with EOS, natural logarithm.
-        length: tokens with EOS.
+        text: the translation.
+        score: log P / penalty(length), by which the n best are ordered; for a sample log P.
+        log_prob: log P (natural logarithm) of the output's ids with EOS.
+        length: number of tokens with EOS.
     """
 
     text: str
@@ -74,8 +77,8 @@ class Translations:
     """Translations of lines.
 
     Attributes:
-        hypotheses: for each line, in order, one to `n_best` hypotheses, best first.
-        warnings: a sentence for each line that was cut, with its number (from 1).
+        hypotheses: 1 to `n_best` hypotheses of each line, best first.
+        warnings: a sentence about each line that was cut, with its number, counted from 1.
     """
 
     hypotheses: list[list[Hypothesis]]
@@ -89,21 +92,22 @@ class Translations:
 
 @dataclasses.dataclass(eq=False, repr=False)
 class LineTranslator:
-    """Translates lines with a model and its vocabulary.
+    """Translates lines of text with a model and its vocabulary.
 
-    Lines are sorted by length and batched under a budget of padded tokens. One `tf.function` with
-    a relaxed signature serves all shapes: it is traced once. The replicas of the current strategy
-    share the batches; all of its worker processes translate the same lines. On Keras's JAX backend,
-    within a training, the search is greedy.
+    Lines are sorted by length and batched by their padded tokens. One `tf.function` with a relaxed
+    signature, traced once, serves all shapes. The replicas of the current strategy share the
+    batches; all worker processes translate the same lines. On Keras's JAX backend, which is used
+    during training only, the search is greedy.
 
     Attributes:
         model: see `translate_ids`.
-        vocabulary: has `encode_lines(lines) -> ids without specials, a list a line`,
-            `decode_lines(rows of ids) -> lines`, and `pieces`, the count of real ids.
-        batch_tokens: source tokens a batch, padding and EOS included; a longer line is a batch of
-            its own.
-        max_source_length: pieces of a line, EOS not counted, after which it is cut with a warning.
-        seed: of sampling; the same seed and lines give the same samples.
+        vocabulary: has `encode_lines(lines)`, which returns a list of ids without special ones for
+            each line, `decode_lines(rows of ids) -> lines`, and `pieces`, the number of real ids.
+        config: settings of the search.
+        batch_tokens: source tokens per batch, with padding and EOS; a longer line is a batch of its
+            own.
+        max_source_length: most tokens of a line without EOS; longer lines are cut, with a warning.
+        seed: seed of sampling; equal seeds and lines give equal samples.
         prefix: ids that the decoder reads before BOS.
     """
 
@@ -135,7 +139,11 @@ class LineTranslator:
         return {"scores": found["log_probs"], **found}
 
     def translate(self, lines: Sequence[str], first_line: int = 1) -> Translations:
-        """Translates lines, numbered from `first_line` on; one without pieces stays empty."""
+        """Translates lines; a line without tokens stays empty.
+
+        Args:
+            first_line: number of the first line in warnings and errors.
+        """
         check_whole(lines, first_line)
         rows, warnings = [], []
         for number, ids in enumerate(self.vocabulary.encode_lines(lines), first_line):
@@ -163,8 +171,8 @@ class LineTranslator:
         """Translates lines as they arrive, in chunks.
 
         Args:
-            lines: any iterable, such as an open file; line ends are stripped.
-            chunk_size: lines translated together: more is faster, fewer answer sooner.
+            lines: any iterable, such as an open file; line ends are removed.
+            chunk_size: lines translated together. More lines are faster, fewer answer sooner.
         """
         lines = (line.rstrip("\r\n") for line in lines)
         first = 1
@@ -192,5 +200,5 @@ class LineTranslator:
         found = list(map(Hypothesis, texts, *numbers))
         n_best = result["ids"].shape[1]
         rows = [found[first : first + n_best] for first in range(0, len(found), n_best)]
-        # Fewer than n_best outputs may exist; the first always does.
+        # A line may have fewer than n_best outputs, but always has the first.
         return [[row[0], *(one for one in row[1:] if one.length)] for row in rows]
