@@ -1,4 +1,4 @@
-"""The devices and the processes that work together, and what each gets of a batch."""
+"""Distributed training: strategies, meshes, worker processes, and the sharding of batches."""
 
 from macaron_tf.distribution.replicas import distributed, spread_seeds
 from macaron_tf.distribution.strategy import (

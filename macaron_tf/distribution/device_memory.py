@@ -1,4 +1,4 @@
-"""The memory of a device, and networks that do not fit into it."""
+"""Memory of the devices, and errors for networks that do not fit into it."""
 
 import contextlib
 import pathlib
@@ -10,12 +10,15 @@ import tensorflow as tf
 
 from macaron_tf.errors import UserError
 
-# Where Linux says how much memory a control group's processes may take (versions 2 and 1).
+# Files with the memory limit of the process's control group on Linux (versions 2 and 1).
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def device_memory() -> int | None:
-    """Bytes of the smallest GPU, without one of the machine; None = unknown, as of a TPU."""
+    """Bytes of memory of the smallest GPU, or of the machine if there is none.
+
+    None: unknown, as for a TPU.
+    """
     if tf.config.list_logical_devices("TPU"):
         return None
     if tf.config.list_logical_devices("GPU"):
@@ -27,18 +30,18 @@ def device_memory() -> int | None:
 
 
 def peak_memory() -> int | None:
-    """Bytes that this process has held at most; None where the system does not say, off Linux.
+    """Peak memory of this process in bytes; None if not on Linux.
 
-    `getrusage` would count what the parent process held at the start.
+    `getrusage` is not used, because it counts memory of the parent process as well.
     """
     found = re.search(r"VmHWM:\s*(\d+) kB", _read("/proc/self/status"))
     return int(found[1]) * 1024 if found else None
 
 
 def limit_memory() -> None:
-    """Lets allocations beyond this machine's memory fail, where a process computes on its CPU.
+    """Makes allocations beyond the machine's memory fail in a process that computes on the CPU.
 
-    Linux would grant them, and kill the process when it fills them.
+    By default, Linux grants them and kills the process when it uses them.
     """
     memory = _machine_memory("MemTotal", "SwapTotal")
     elsewhere = tf.config.get_visible_devices("GPU") or tf.config.list_logical_devices("TPU")
@@ -49,7 +52,7 @@ def limit_memory() -> None:
 
 
 def _machine_memory(*kinds: str) -> int | None:
-    """The sum of lines of /proc/meminfo, or a control group's limit; None = not on Linux."""
+    """Sum of the `kinds` of /proc/meminfo, at most the control group's limit; None off Linux."""
     sizes = [int(text) for text in map(_read, _LIMITS) if text.strip().isdigit()]
     lines = re.findall(r"(\w+):\s*(\d+) kB", _read("/proc/meminfo"))
     if lines:
@@ -66,11 +69,11 @@ def _read(path: str) -> str:
 
 @contextlib.contextmanager
 def refuse_oversize(place: str = "the model", copies: int = 1) -> Iterator[None]:
-    """Refuses weights made within the `with` that do not fit, before their memory is taken.
+    """Context in which variables that do not fit into memory raise before it is allocated.
 
     Args:
-        place: the model's name in the sentence.
-        copies: values kept for each trained weight; Adam's training has four, the weight, its
+        place: the model's name in the error message.
+        copies: values kept for each trained weight. Training with Adam keeps four: the weight, its
             gradient and two moments.
 
     Raises:
@@ -99,7 +102,7 @@ def refuse_oversize(place: str = "the model", copies: int = 1) -> Iterator[None]
 
 @contextlib.contextmanager
 def without_values() -> Iterator[None]:
-    """Lets variables made within the `with` have shapes and types alone, and take no memory."""
+    """Context in which variables have a shape and a dtype but no values, and take no memory."""
     from tensorflow.python.ops import resource_variable_ops  # there is no public way
 
     def create(next_creator, **options):
@@ -113,8 +116,8 @@ def without_values() -> Iterator[None]:
 
 
 def _symbolic(value) -> tf.Tensor:
-    """A variable's initial value with a shape and a type alone."""
-    # A plain graph takes no values from outside.
+    """A symbolic tensor with the shape and dtype of a variable's initial value."""
+    # A FuncGraph, because a plain graph cannot capture values from outside.
     with tf.__internal__.FuncGraph("sizes").as_default():
         return value() if callable(value) else tf.convert_to_tensor(value)
 

@@ -1,4 +1,4 @@
-"""Processes that train together on Keras's JAX backend: they find one another, and part."""
+"""Several processes on Keras's JAX backend: connecting them, and ending after a failure."""
 
 import atexit
 import os
@@ -10,26 +10,26 @@ import keras
 from macaron_tf.errors import UserError
 from macaron_tf.io.progress import Progress
 
-# Seconds that a process which ends waits for the others to end too.
+# Seconds that a process waits at its end for the others to end as well.
 _FAREWELL = 60
 
-# Status codes, which begin JAX's messages, of a collective operation whose partner has died.
+# Status codes at the start of JAX's message when the partner of a collective has died.
 _GONE = re.compile("(UNKNOWN|INTERNAL|UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED): ")
 
 
 def join_hosts(addresses: list[str] | None = None, number: int | None = None) -> None:
-    """Makes this process one of several, whose devices JAX then counts as one machine's.
+    """Connects this process to the others, so that JAX sees the devices of all.
 
-    Call it before JAX computes anything. It returns when all processes have come; after five
-    minutes without one of them JAX aborts the others.
+    Call it before JAX computes anything. It returns when all processes have connected; if one is
+    missing for five minutes, JAX aborts the others.
 
     Args:
-        addresses: `"host:port"` of each process; the first one's is where they meet. None = JAX
-            asks the cluster: a TPU slice, SLURM, Open MPI or Kubernetes.
-        number: of this process.
+        addresses: `"host:port"` of each process; all connect to the first. None: JAX asks the
+            cluster, which may be a TPU slice, SLURM, Open MPI or Kubernetes.
+        number: number of this process.
 
     Raises:
-        UserError: JAX finds no cluster; or it has computed before.
+        UserError: JAX finds no cluster, or has computed something before.
     """
     import jax
 
@@ -48,21 +48,21 @@ def join_hosts(addresses: list[str] | None = None, number: int | None = None) ->
             f"--strategy multi_worker: JAX finds no other processes ({said}): set TF_CONFIG in "
             "each, or start them on a TPU slice or by SLURM"
         ) from error
-    keras.utils.set_random_seed(0)  # all processes have to draw the same numbers
+    keras.utils.set_random_seed(0)  # all processes must draw the same numbers
 
 
 def lost_on_jax(error: Exception) -> bool:
-    """Whether an error is that of a collective operation whose partner has died."""
+    """Whether an error says that the partner of a collective operation has died."""
     import jax
 
-    kinds = (ValueError, jax.errors.JaxRuntimeError)  # of XLA's the first where arrays are read
+    kinds = (ValueError, jax.errors.JaxRuntimeError)  # XLA raises a ValueError on reading arrays
     return isinstance(error, kinds) and _GONE.match(str(error)) is not None
 
 
 def leave_at_exit() -> None:
-    """Has this process, which failed, end without JAX's farewell.
+    """Makes this process, which has failed, skip JAX's shutdown at its end.
 
-    There it would wait for processes that wait for it, and abort with pages of its own.
+    The shutdown would wait for processes that wait for this one, then abort with a long trace.
     """
 
     def leave() -> None:

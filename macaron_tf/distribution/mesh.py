@@ -1,4 +1,4 @@
-"""A mesh of JAX devices: rows are dealt along its axis `data`, weights are cut along `model`."""
+"""Meshes of JAX devices: rows are sharded along the axis `data`, weights along `model`."""
 
 import math
 import re
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 Batch = dict[str, np.ndarray]
 
 AXES = ("data", "model")
-# Named axes of weights that are cut, see `WeightSpec`. The product before a cut dimension needs no
-# exchange, the one after it adds over the devices. The columns of a fused projection to heads are
-# queries, keys and values.
+# Named axes of weights that are sharded, see `WeightSpec`. A product whose output dimension is
+# sharded needs no communication, and one whose input dimension is sharded adds over the devices.
 CUT = ("heads", "mlp", "vocab")
 
 
 class MeshParallel(keras.distribution.ModelParallel):
-    """Cuts weights by their named axes; a dimension that its devices do not divide stays whole.
+    """Shards weights along their named axes `CUT`.
 
-    Optimizers lay their moments out as the weights.
+    A dimension that is no multiple of the number of devices is replicated. Optimizers shard their
+    moments as the weights.
     """
 
     def __init__(self, mesh: keras.distribution.DeviceMesh):
@@ -40,7 +40,7 @@ class MeshParallel(keras.distribution.ModelParallel):
 
 
 def parse_mesh(text: str) -> dict[str, int]:
-    """The size of each axis in `data=4,model=2`; an axis that is left out is 1."""
+    """Parses the sizes of the axes in `data=4,model=2`; an axis that is left out has size 1."""
     sizes = dict.fromkeys(AXES, 1)
     for part in text.split(","):
         found = re.fullmatch(rf"({'|'.join(AXES)})=([1-9][0-9]{{0,5}})", part.strip())
@@ -54,12 +54,16 @@ def parse_mesh(text: str) -> dict[str, int]:
 
 
 def use_mesh(sizes: dict[str, int] | None = None) -> None:
-    """Makes the variables and batches from now on those of a mesh of devices.
+    """Places the variables and batches that are made from now on on a mesh of devices.
 
-    One device alone is no mesh. Several processes have all of their devices in it.
+    With a single device no mesh is used. A mesh of several processes must have all their devices.
 
     Args:
-        sizes: of the axes; None = one device, or all of several processes along `data`.
+        sizes: sizes of the axes; None: one device, or with several processes all devices along
+            `data`.
+
+    Raises:
+        UserError: the sizes do not match the devices.
     """
     import jax
 
@@ -69,12 +73,12 @@ def use_mesh(sizes: dict[str, int] | None = None) -> None:
     axes = ",".join(f"{axis}={size}" for axis, size in sizes.items())
     if several and count != len(devices):
         raise UserError(
-            f"--mesh {axes} is of {count} devices, and the {jax.process_count()} processes have "
-            f"{len(devices)}: give a mesh of all of them"
+            f"--mesh {axes} has {count} devices, but the {jax.process_count()} processes have "
+            f"{len(devices)}: give a mesh of all their devices"
         )
     if count > len(devices):
         raise UserError(
-            f"--mesh {axes} wants {count} devices and JAX sees {len(devices)}: take a smaller one; "
+            f"--mesh {axes} needs {count} devices, but JAX sees {len(devices)}: give fewer; "
             f"to try on a CPU, set XLA_FLAGS=--xla_force_host_platform_device_count={count}"
         )
     distribution = None
@@ -85,10 +89,11 @@ def use_mesh(sizes: dict[str, int] | None = None) -> None:
 
 
 def spread(batch: Batch) -> Batch:
-    """The batch on the mesh, if there is one, its rows dealt to the devices; no row is added.
+    """Shards the rows of a batch over the mesh, if there is one; no row is added.
 
-    Where `data` does not divide the rows, every device computes all of them, with a warning. XLA
-    can deal them unevenly, but on a mesh with `model` > 1 gives wrong gradients (JAX 0.10).
+    If the number of rows is no multiple of the axis `data`, every device computes all rows, with a
+    warning. XLA could shard them unevenly, but then gives wrong gradients on a mesh with
+    `model` > 1 (JAX 0.10).
     """
     distribution = keras.distribution.distribution()
     if distribution is None:
@@ -108,7 +113,7 @@ def spread(batch: Batch) -> Batch:
                 stacklevel=2,
             )
         layout = keras.distribution.TensorLayout(axes, distribution.device_mesh)
-        # A process takes the rows of its own devices.
+        # Each process provides the rows of its own devices.
         return jax.make_array_from_callback(
             array.shape, layout.backend_layout, lambda index: array[index]
         )
@@ -117,7 +122,7 @@ def spread(batch: Batch) -> Batch:
 
 
 def whole() -> "jax.sharding.Sharding | None":
-    """The layout on the mesh of arrays that every device holds whole; None without a mesh."""
+    """The sharding of arrays that are replicated on every device; None without a mesh."""
     distribution = keras.distribution.distribution()
     if distribution is None:
         return None

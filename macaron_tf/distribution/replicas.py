@@ -1,4 +1,4 @@
-"""Batches over replicas: dealt out in training, mapped in evaluation and decoding."""
+"""Batches on several replicas: divided in training, one per replica in evaluation."""
 
 import itertools
 import pickle
@@ -16,10 +16,10 @@ Result = dict[str, np.ndarray]
 
 
 class ReplicaMap:
-    """Applies a function to batches, one batch a replica at a time, on all workers.
+    """Applies a function to batches on the replicas of all workers, one batch per replica.
 
-    The function is a `tf.function` with an input signature of tensors that returns a dict of
-    tensors; its variables were made in the strategy's scope.
+    The function is a `tf.function` with an input signature of tensors. It returns a dict of
+    tensors, and its variables were created in the strategy's scope.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class ReplicaMap:
         )
 
     def __call__(self, batches: Iterable[Batch]) -> Iterator[Result]:
-        """The results in the order of the batches, which must be the same on all workers."""
+        """Yields the results in the order of the batches, which must be equal on all workers."""
         replicas = self.strategy.num_replicas_in_sync
         if replicas == 1:
             for batch in batches:
@@ -52,7 +52,7 @@ class ReplicaMap:
             yield from [result for part in parts for result in pickle.loads(part)][: len(found)]
 
     def _dealt(self, arrays: list[np.ndarray]):
-        """A per-replica value of the arrays, one for each replica."""
+        """Makes a per-replica value of arrays, one for each replica."""
         return self.strategy.experimental_distribute_values_from_function(
             lambda context: tf.constant(arrays[context.replica_id_in_sync_group])
         )
@@ -70,19 +70,19 @@ def _fetched(result: dict[str, tf.Tensor]) -> Result:
 def distributed(
     strategy: tf.distribute.Strategy, dataset: tf.data.Dataset, per_worker: bool = False
 ) -> tf.data.Dataset | tf.distribute.DistributedDataset:
-    """Deals the rows of each batch to the replicas, in order; no row is added.
+    """Divides the rows of each batch among the replicas, in order; no row is added.
 
-    Where R replicas do not divide a batch, some shares have a row more than others; of a batch of
-    fewer than R rows some have none. One device and R replicas see the same batches.
+    If B is no multiple of the R replicas, some replicas have one row more than others; if B is less
+    than R, some have none. One device and R replicas see the same batches.
 
     Args:
-        dataset: batches of tensors `(B, ...)`, in dicts or tuples, the same on every worker: each
-            takes its replicas' rows. Scalars go to all replicas.
-        per_worker: the batches are this worker's own, and dealt to its own replicas only.
+        dataset: batches of tensors `(B, ...)`, in dicts or tuples, equal on every worker. Each
+            worker takes its replicas' rows. Scalars go to all replicas.
+        per_worker: whether the batches are this worker's own, for its replicas only.
     """
     if strategy.num_replicas_in_sync == 1:
         return dataset
-    # flat_map forgets that data are endless, and every step would ask whether some are left.
+    # flat_map loses the cardinality of endless data; every step would check for their end.
     endless = int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY
     steps = tf.data.INFINITE_CARDINALITY if endless else tf.data.UNKNOWN_CARDINALITY
 
@@ -104,7 +104,7 @@ def distributed(
 
 
 def _share(tensor, number: tf.Tensor, count: int):
-    """Share `number` of `count`: `(B, ...)` -> `(B / count, ...)`, in the first ones rounded up."""
+    """Share `number` of `count`: `(B, ...)` -> `(B / count, ...)`, the first ones rounded up."""
     if tensor.shape.rank == 0:
         return tensor
     static, rest = tensor.shape[0], tensor.shape[1:]
@@ -118,9 +118,10 @@ def _share(tensor, number: tf.Tensor, count: int):
 
 
 def spread_seeds(strategy: tf.distribute.Strategy, states: Sequence[keras.Variable]) -> None:
-    """Gives each replica but the first its own dropout seed; Keras starts all replicas alike.
+    """Gives each replica except the first its own dropout seed; in Keras all have the same.
 
-    A state `(2,)` of Keras's seed generators is a seed and a counter.
+    Args:
+        states: states `(2,)` of Keras's seed generators, each a seed and a counter.
     """
     if strategy.num_replicas_in_sync == 1 or not states:
         return

@@ -1,4 +1,4 @@
-"""Strategies: one device, several of a machine, several machines, or a TPU."""
+"""Distribution strategies (one device, several, several machines, a TPU) and their workers."""
 
 import contextlib
 import os
@@ -18,18 +18,18 @@ STRATEGIES = ("cpu", "one_gpu", "mirrored", "multi_worker", "tpu")
 def make_strategy(
     name: str | None = None, tpu: str | None = None, replicas: int | None = None
 ) -> tf.distribute.Strategy:
-    """The strategy of that name; call it before TensorFlow computes anything.
+    """Makes a distribution strategy by name; call it before TensorFlow computes anything.
 
     Args:
-        name: `"cpu"`; `"one_gpu"`; `"mirrored"`, all GPUs of this machine, or several logical
-            devices of its CPU where it has none; `"multi_worker"`, this process among those that
-            the environment variable TF_CONFIG names; `"tpu"`. None = TensorFlow's own choice, the
-            first GPU or else the CPU.
+        name: `"cpu"`; `"one_gpu"`; `"mirrored"`, all GPUs of this machine, or without a GPU several
+            logical devices of its CPU; `"multi_worker"`, the processes that the environment
+            variable TF_CONFIG names; or `"tpu"`. None: TensorFlow's default, the first GPU or else
+            the CPU.
         tpu: name of a Cloud TPU, or `"local"` on a TPU VM; with `"tpu"` only.
-        replicas: devices of `"mirrored"`; None = all GPUs, or 2 of the CPU.
+        replicas: number of devices of `"mirrored"`; None: all GPUs, or 2 of the CPU.
 
     Raises:
-        UserError: a missing device, a TF_CONFIG that is missing or malformed, an argument of
+        UserError: a device is missing, TF_CONFIG is missing or malformed, or an argument belongs to
             another strategy.
 
     Example:
@@ -57,7 +57,7 @@ def make_strategy(
             return _tpu(tpu or "local")
     except RuntimeError as error:
         raise UserError(
-            f"--strategy {name} comes too late: TensorFlow has its devices already ({error}); "
+            f"--strategy {name} comes too late: TensorFlow has initialized its devices ({error}); "
             "make the strategy first"
         ) from error
     return tf.distribute.get_strategy()
@@ -67,8 +67,8 @@ def _gpus(name: str, count: int) -> list:
     found = tf.config.list_physical_devices("GPU")
     if len(found) < count:
         raise UserError(
-            f"--strategy {name} wants {count} GPU{'s' if count > 1 else ''} and TensorFlow sees "
-            f"{len(found)}: check the driver and CUDA (`nvidia-smi`), or take another strategy"
+            f"--strategy {name} needs {count} GPU{'s' if count > 1 else ''}, but TensorFlow sees "
+            f"{len(found)}: check the driver and CUDA (`nvidia-smi`), or give another strategy"
         )
     return found[:count]
 
@@ -86,7 +86,7 @@ def _mirrored(replicas: int | None) -> tf.distribute.Strategy:
 
 
 def read_cluster() -> tuple[list[str], int]:
-    """The addresses of the workers in TF_CONFIG, and the number of this one."""
+    """Reads the addresses of the workers from TF_CONFIG, and the number of this worker."""
     text = os.environ.get("TF_CONFIG", "")
     try:
         given = parse_json(text, task=dict, cluster=dict)
@@ -120,13 +120,14 @@ def _tpu(name: str) -> tf.distribute.Strategy:
 
 
 def is_tpu(strategy: tf.distribute.Strategy) -> bool:
-    """Whether the devices are a TPU, whose programs want static shapes."""
+    """Whether the devices are a TPU, whose programs need static shapes."""
     return isinstance(strategy, tf.distribute.TPUStrategy)
 
 
 def emulates_bfloat16(strategy: tf.distribute.Strategy, cpuinfo: str = "/proc/cpuinfo") -> bool:
-    """Whether the devices are a CPU without bfloat16 products, which takes longer over them than
-    over float32's; False where the system does not tell.
+    """Whether the device is a CPU that emulates bfloat16, which is slower than float32.
+
+    False if the system does not tell.
     """
     if keras.backend.backend() == "jax":
         import jax
@@ -143,7 +144,7 @@ def emulates_bfloat16(strategy: tf.distribute.Strategy, cpuinfo: str = "/proc/cp
     return not words & {"avx512_bf16", "amx_bf16", "bf16"}  # the last is ARM's
 
 
-# Errors of a collective operation whose partner has died; they take up to a minute to appear.
+# Errors when the partner of a collective operation has died; they appear within a minute.
 _GONE = (
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
@@ -154,14 +155,16 @@ _GONE = (
 
 
 class Workers:
-    """The worker processes of a strategy; one, except in `MultiWorkerMirroredStrategy`.
+    """The worker processes of a strategy.
 
-    On Keras's JAX backend they are JAX's processes, see `hosts.join_hosts`.
+    There is one, except with `MultiWorkerMirroredStrategy`. On Keras's JAX backend they are JAX's
+    processes, see `hosts.join_hosts`.
 
     Attributes:
         several: whether there is more than one.
-        number: of this worker, from 0.
-        chief: whether this worker writes logs and checkpoints: the first one.
+        number: number of this worker, from 0.
+        count: number of workers.
+        chief: whether this is the first worker, which writes logs and checkpoints.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy):
@@ -181,35 +184,35 @@ class Workers:
         self._summed = tf.function(self._reduced, autograph=False, reduce_retracing=True)
 
     def totals(self, values: Sequence[float] | np.ndarray) -> list:
-        """The sums of numbers over all workers, once all have come; integers to 2^53 are exact."""
+        """Sums numbers over all workers; waits for all. Integers up to 2^53 are exact."""
         if not self.several:
             return list(values)
         return self._sums(np.asarray(values, np.float64)).tolist()
 
     def of_chief(self, values: Sequence[float]) -> list[float]:
-        """The chief's numbers, on every worker."""
+        """Returns the chief's numbers on every worker."""
         return self.totals([value if self.chief else 0.0 for value in values])
 
     def gathered(self, mine: bytes) -> list[bytes]:
-        """Every worker's bytes, in the order of the workers."""
+        """Gathers the bytes of every worker, in their order."""
         lengths = self.joined(np.array([len(mine)]))
         padded = np.frombuffer(mine.ljust(lengths.max(), b"\0"), np.uint8)
         rows = self.joined(padded).reshape(len(lengths), -1)
         return [row[:length].tobytes() for row, length in zip(rows, lengths, strict=True)]
 
     def joined(self, mine: np.ndarray) -> np.ndarray:
-        """Every worker's array `(N, ...)` of one shape, one after another: `(workers N, ...)`."""
+        """Concatenates arrays `(N, ...)` of equal shape over the workers: `(count N, ...)`."""
         if not self.several:
             return mine
         table = np.zeros((self.count, mine.size))
         table[self.number] = mine.reshape(-1)
-        # One dimension, whose sizes share a graph. Sums with zeros are exact.
+        # One dimension, so that all shapes of a rank share a graph. Sums with zeros are exact.
         joined = self._sums(table.reshape(-1)).astype(mine.dtype)
         return joined.reshape(-1, *mine.shape[1:])
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Raises a UserError where another worker dies while the context lasts."""
+        """Context that raises a UserError if another worker dies."""
         try:
             yield
         except Exception as error:
@@ -227,12 +230,12 @@ class Workers:
             ) from error
 
     def _sums(self, values: np.ndarray) -> np.ndarray:
-        """The sums `(N,)` over all workers of their float64 values `(N,)`."""
+        """Sums float64 values `(N,)` over all workers."""
         if keras.backend.backend() != "jax":
             return self._summed(tf.constant(values)).numpy()
         from jax.experimental import multihost_utils
 
-        # JAX would round float64 to float32: bytes are gathered.
+        # JAX would round float64 to float32, so the bytes are gathered instead.
         rows = multihost_utils.process_allgather(values.view(np.uint8))  # (workers, 8 N)
         return np.ascontiguousarray(rows).view(np.float64).sum(axis=0)
 
