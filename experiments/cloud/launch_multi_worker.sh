@@ -1,13 +1,15 @@
 #!/bin/bash
 # Starts one training as a process a machine, each told of all (TF_CONFIG), and waits for them.
 #
-#   bash experiments/cloud/launch_multi_worker.sh 'HOST0 HOST1' 'COMMAND'
+#   bash experiments/cloud/launch_multi_worker.sh 'HOST0 HOST1' 'COMMAND' [ZONE]
 #
-# COMMAND is run by ssh on each host and ends in `--strategy multi_worker`. When a worker fails the
-# others are ended too: they would wait for it. The same command goes on from the last checkpoint.
+# COMMAND is run by ssh on each host, or by `gcloud compute ssh` where a ZONE is given, and ends in
+# `--strategy multi_worker`. The hosts must reach one another by these names, on port 12345 (PORT).
+# When a worker fails the others are ended too: they would wait for it. The same command goes on
+# from the last checkpoint.
 set -u
-if [ $# -ne 2 ]; then
-  sed -n 's/^# \{0,1\}//; 2,7p' "$0" >&2
+if [ $# -lt 2 ] || [ $# -gt 3 ]; then
+  sed -n 's/^# \{0,1\}//; 2,9p' "$0" >&2
   exit 2
 fi
 read -ra hosts <<<"$1"
@@ -17,8 +19,13 @@ addresses=$(printf '"%s:'"$port"'",' "${hosts[@]}")
 pids=()
 for index in "${!hosts[@]}"; do
   config="{\"cluster\": {\"worker\": [${addresses%,}]}, \"task\": {\"type\": \"worker\", \"index\": $index}}"
+  command="export TF_CONFIG='$config'; $2"
   # -tt: the remote process gets a hang-up when this one ends.
-  ssh -tt "${hosts[$index]}" "export TF_CONFIG='$config'; $2" &
+  if [ $# -eq 3 ]; then
+    gcloud compute ssh "${hosts[$index]}" --zone "$3" --command "$command" -- -tt &
+  else
+    ssh -tt "${hosts[$index]}" "$command" &
+  fi
   pids+=($!)
 done
 trap 'kill "${pids[@]}" 2>/dev/null' EXIT

@@ -4,10 +4,11 @@
 #   bash experiments/cloud/run_on_spot_tpu.sh NAME ZONE ACCELERATOR VERSION 'COMMAND'
 #
 # COMMAND must go on where it was interrupted when it is given again, as `train` does: keep its run
-# and corpus in a bucket. SETUP, a command, is run first on each new machine.
+# and corpus in a bucket. SETUP, a command, is run first on each new machine; ACCOUNT, the email of
+# a service account, is what the machine may do.
 set -u
 if [ $# -ne 5 ]; then
-  sed -n 's/^# \{0,1\}//; 2,7p' "$0" >&2
+  sed -n 's/^# \{0,1\}//; 2,8p' "$0" >&2
   exit 2
 fi
 name=$1 zone=$2 accelerator=$3 version=$4 command=$5
@@ -21,7 +22,8 @@ while true; do
   if [ "$(state)" != ACTIVE ]; then
     tpus queued-resources delete "$name" --force --quiet >/dev/null 2>&1
     tpus queued-resources create "$name" --node-id "$name" --accelerator-type "$accelerator" \
-      --runtime-version "$version" --spot || exit
+      --runtime-version "$version" --spot \
+      ${ACCOUNT:+--service-account "$ACCOUNT" --scopes cloud-platform} || exit
     until [ "$(state)" = ACTIVE ]; do
       case "$(state)" in FAILED | SUSPENDED) break ;; esac
       sleep "$poll"

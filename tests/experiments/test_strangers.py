@@ -17,7 +17,7 @@ from experiments.embed.__main__ import main as embed
 from experiments.few_shot.__main__ import main as few_shot
 from experiments.finetune.__main__ import main as finetune
 from experiments.generate.__main__ import main as generate
-from experiments.lab.cloud_cost import main as cost
+from experiments.lab.chip_hours import main as chip_hours
 from experiments.lab.ode import main as ode
 from experiments.look import main as look
 from experiments.pretrain.__main__ import main as pretrain
@@ -300,7 +300,7 @@ def test_forged_signatures_of_any_text_are_passed_over(name, here):
 def test_no_table_of_results_names_code(place, here, refused):
     row = {"ok": True, "recipe": place, "topology": "v4:2x2x1"}
     (here / "results.json").write_text(json.dumps({"rows": [row]}))
-    refused(cost, ["results.json"], f"{place!r} comes out of a file")
+    refused(chip_hours, ["results.json"], f"{place!r} comes out of a file")
     assert not ran_times(here)
 
 

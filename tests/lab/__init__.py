@@ -3,5 +3,5 @@
 # Its commands, `python -m MODULE`.
 COMMANDS = tuple(
     f"experiments.lab.{name}"
-    for name in ("benchmarks", "cloud_cost", "ode", "slides", "stability", "tpu_check")
+    for name in ("benchmarks", "chip_hours", "ode", "slides", "stability", "tpu_check")
 )

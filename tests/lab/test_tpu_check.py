@@ -288,9 +288,9 @@ def test_the_slices_of_a_model_follow_from_its_bytes(capsys, monkeypatch, tmp_pa
     assert row.total == pytest.approx(transformer + 3 * 512 * 768 + 0.15 * 512 * 30_528 * 6)
     assert row.whole == pytest.approx(12 * 512 * 768 * 10 + 3 * 512 * 768)
     # 16 bytes a parameter: of 2^31 on 16 GiB 2, but with a row's 3 GiB, 1 of them divided, 4.
-    assert slices.Activations(0, 0).cores(2**31, 16 * 2**30) == 2
-    assert slices.Activations(2 * 2**30, 2**30).cores(2**31, 16 * 2**30) == 4
-    assert slices.Activations(16 * 2**30, 1).cores(1, 16 * 2**30) is None
+    assert slices.Activations(0, 0).cores(2**31, 16 * 2**30, 8) == 2
+    assert slices.Activations(2 * 2**30, 2**30).cores(2**31, 16 * 2**30, 8) == 4
+    assert slices.Activations(16 * 2**30, 1).cores(1, 16 * 2**30, 8) is None
     monkeypatch.setattr(slices.catalog, "names", lambda: ["t5_tiny", "tcn_adding"])
     assert main(["--slices"]) == 0
     out = capsys.readouterr().out

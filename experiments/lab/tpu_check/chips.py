@@ -18,6 +18,8 @@ class Chip:
         mxus: matrix units of a core, each of 128 x 128 cells.
         accelerator: name of a Cloud TPU of 4 chips, which libtpu asks for.
         example: a topology of 4 chips.
+        slices: chips of the slices that Google rents, of powers of two; more chips than the last
+            are several slices, which nothing here trains on.
     """
 
     cores: int
@@ -26,6 +28,12 @@ class Chip:
     mxus: int
     accelerator: str
     example: str
+    slices: tuple[int, ...]
+
+    def slice_name(self, chips: int) -> str:
+        """The accelerator type of a slice, such as v4-32 of 16 chips."""
+        kind, _, of_four = self.accelerator.rpartition("-")
+        return f"{kind}-{chips * int(of_four) // 4}"
 
     @property
     def core_bytes(self) -> int:
@@ -41,10 +49,11 @@ class Chip:
         return self.peak_tflops * 1e3 / (self.cores * self.mxus * 128 * 128 * 2)
 
 
+_FROM_4 = tuple(4 * 2**power for power in range(11))
 CHIPS = {
-    "v4": Chip(2, 15.25, 275, 4, "v4-8", "v4:2x2x1"),
-    "v5e": Chip(1, 15.75, 197, 4, "v5litepod-4", "v5e:2x2"),
-    "v5p": Chip(1, 95.73, 459, 8, "v5p-8", "v5p:2x2x1"),
+    "v4": Chip(2, 15.25, 275, 4, "v4-8", "v4:2x2x1", _FROM_4),
+    "v5e": Chip(1, 15.75, 197, 4, "v5litepod-4", "v5e:2x2", (1, *_FROM_4[:7])),
+    "v5p": Chip(1, 95.73, 459, 8, "v5p-8", "v5p:2x2x1", _FROM_4),
 }
 
 

@@ -19,13 +19,11 @@ from macaron_tf.models import EncoderConfig, EncoderDecoderConfig, catalog
 # A weight, its gradient and Adam's two moments, float32 each.
 BYTES_A_WEIGHT = 16
 RESULTS = pathlib.Path(__file__).parents[2] / "results"
+_CHIPS = ("v4", "v5e")
 _COLUMNS = (
     "model", "parameters", "GiB: weights, gradients, moments", "row", "MiB of activations a row",
-    *(f"{chip}: {how}" for chip in ("v4", "v5e") for how in ("data parallel", "model parallel")),
+    *(f"{chip}: {how}" for chip in _CHIPS for how in ("data parallel", "model parallel")),
 )  # fmt: skip
-_SLICES = {"v4": "v4-{}", "v5e": "v5litepod-{}"}
-_SMALLEST = {"v4": (8,), "v5e": (1, 4)}  # cores of slices; from the last one on doubled
-_MOST = 4096
 
 
 class Activations(NamedTuple):
@@ -43,15 +41,15 @@ class Activations(NamedTuple):
     def total(self) -> float:
         return self.whole + self.divided
 
-    def cores(self, parameters: int, memory: int) -> int | None:
+    def cores(self, parameters: int, memory: int, most: int) -> int | None:
         """The least power of two of cores that hold the model's parts and a row in `memory` each.
 
-        None = `_MOST` are too few.
+        None = `most` are too few.
         """
         cores = 1
         while (parameters * BYTES_A_WEIGHT + self.divided) / cores + self.whole > memory:
             cores *= 2
-            if cores > _MOST:
+            if cores > most:
                 return None
         return cores
 
@@ -198,15 +196,15 @@ def _cells(name: str, seen: tuple[int, float] | None) -> tuple[int, list[str]]:
         seen = None
     cells = [name, f"{parameters:,}", f"{parameters * BYTES_A_WEIGHT / 2**30:,.2f}", length]
     cells.append("-" if length == "-" else f"{row.total / 2**20:,.1f}{'*' if seen else ''}")
-    for chip in _SLICES:
-        cells += _slices(chip, CHIPS[chip], row, parameters)
+    for chip in _CHIPS:
+        cells += _slices(CHIPS[chip], row, parameters)
     return parameters, cells
 
 
-def _slices(name: str, chip: Chip, row: Activations, parameters: int) -> list[str]:
-    cores = row.cores(parameters, chip.core_bytes)
+def _slices(chip: Chip, row: Activations, parameters: int) -> list[str]:
+    most = chip.slices[-1] * chip.cores
+    cores = row.cores(parameters, chip.core_bytes, most)
     if cores is None:
-        return ["-", f"- (more than {_MOST} cores)"]
-    known = [size for size in _SMALLEST[name] if size >= cores]
-    slice_ = _SLICES[name].format(known[0] if known else cores)
+        return ["-", f"- (more than {most} cores)"]
+    slice_ = chip.slice_name(next(size for size in chip.slices if size * chip.cores >= cores))
     return [slice_ if cores == 1 else "-", f"{slice_}, M = {cores}"]

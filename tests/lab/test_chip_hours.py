@@ -1,4 +1,4 @@
-"""The guide's table of costs."""
+"""The guide's table of chip-hours."""
 
 import json
 import pathlib
@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 from experiments import cloud, registry
-from experiments.lab import cloud_cost as cost
+from experiments.lab import chip_hours
 from tests.harness import refuses
 
 CLOUD = pathlib.Path(cloud.__file__).parent
@@ -28,29 +28,40 @@ ROW = {
     ],
 )
 def test_an_update_has_the_papers_tokens(name, tokens):
-    assert cost.tokens_of_update(registry.load(name)) == tokens
+    assert chip_hours.tokens_of_update(registry.load(name)) == tokens
 
 
 def test_chip_hours_are_updates_times_steps_times_chips():
     # 1,024 rows in shares of 32 are 32 cores, 16 chips, as in the paper; 300,000 x 0.6 s are 50 h.
-    line = cost.table([ROW]).splitlines()[-1]
-    assert line.endswith("| 600.0 | 16 | 50.0 | 800 |")
+    line = chip_hours.table([ROW]).splitlines()[-1]
+    assert line.endswith("| 600.0 | v4-32 | 16 | 1 | 50.0 | 800 |")
     # One core a chip: twice the chips.
-    assert "| 32 | 50.0 | 1,600 |" in cost.table([ROW | {"topology": "v5e:2x2"}])
-    assert len(cost.table([ROW | {"ok": False}]).splitlines()) == 2
+    v5e = ROW | {"topology": "v5e:2x2"}
+    assert "| v5litepod-32 | 32 | 1 | 50.0 | 1,600 |" in chip_hours.table([v5e])
+    assert len(chip_hours.table([ROW | {"ok": False}]).splitlines()) == 2
+
+
+def test_slices_are_ones_that_can_be_rented():
+    # 512 chips at 8 rows a core: two steps on the largest slice of v5e.
+    large = ROW | {"recipe": "swish_rnn_large", "topology": "v5e:2x2", "rows": 8}
+    assert "| v5litepod-256 | 256 | 2 | 100.0 | 25,600 |" in chip_hours.table([large])
+    # 32 cores at 28 rows are 18.3 chips: a slice of 16, whose second step is not full.
+    assert "| v4-32 | 16 | 2 | 100.0 | 1,600 |" in chip_hours.table([ROW | {"rows": 28}])
+    # One core of a v4 would do; the smallest slice has eight.
+    assert "| v4-8 | 4 | 1 | 50.0 | 200 |" in chip_hours.table([ROW | {"rows": 1024}])
 
 
 def test_the_table_goes_between_the_marks(tmp_path, capsys):
     results, guide = tmp_path / "r.json", tmp_path / "README.md"
     results.write_text(json.dumps({"rows": [ROW]}))
-    guide.write_text(f"before\n{cost.MARKS[0]}\nold\n{cost.MARKS[1]}\nafter\n")
+    guide.write_text(f"before\n{chip_hours.MARKS[0]}\nold\n{chip_hours.MARKS[1]}\nafter\n")
     for _ in range(2):
-        assert cost.main([str(results), "--readme", str(guide)]) == 0
+        assert chip_hours.main([str(results), "--readme", str(guide)]) == 0
     text = guide.read_text()
     assert text.startswith("before\n") and text.endswith("\nafter\n")
     assert "old" not in text and text.count("| swish_rnn_base |") == 1
-    refuses("lacks the lines", cost.with_table, "no marks", "", "README.md")
-    assert cost.main([str(guide)]) == 2
+    refuses("lacks the lines", chip_hours.with_table, "no marks", "", "README.md")
+    assert chip_hours.main([str(guide)]) == 2
     assert (
         "is damaged (Expecting value: line 1 column 1 (char 0)): give what"
         in capsys.readouterr().err
@@ -59,4 +70,4 @@ def test_the_table_goes_between_the_marks(tmp_path, capsys):
 
 def test_the_guides_table_is_what_the_results_say():
     results = json.loads((CLOUD.parent / "results" / "tpu_check.json").read_text())
-    assert cost.table(results["rows"]) in (CLOUD / "README.md").read_text()
+    assert chip_hours.table(results["rows"]) in (CLOUD / "README.md").read_text()

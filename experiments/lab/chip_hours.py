@@ -1,13 +1,14 @@
 """The papers' runs in chip-hours, from the results of `tpu_check`.
 
-    python -m experiments.lab.cloud_cost experiments/results/tpu_check.json
-    python -m experiments.lab.cloud_cost experiments/results/tpu_check.json \\
+    python -m experiments.lab.chip_hours experiments/results/tpu_check.json
+    python -m experiments.lab.chip_hours experiments/results/tpu_check.json \\
         --readme experiments/cloud/README.md
 
 prints the table, or writes it between the guide's marks.
 """
 
 import argparse
+import math
 
 from experiments import registry, studies
 from experiments.lab.tpu_check.chips import chip_of
@@ -18,7 +19,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.io.paths import read_bytes, read_json, refuse_damage, write_aside
 from macaron_tf.plug_ins import check_allowed, is_place
 
-MARKS = ("<!-- costs: written by experiments.lab.cloud_cost -->", "<!-- end of costs -->")
+MARKS = ("<!-- written by experiments.lab.chip_hours -->", "<!-- end of chip-hours -->")
 
 
 def tokens_of_update(recipe: Recipe) -> int:
@@ -31,10 +32,10 @@ def tokens_of_update(recipe: Recipe) -> int:
 
 
 def table(rows: list[dict]) -> str:
-    """Costs in Markdown, a line for each of `tpu_check`'s rows that passes."""
+    """Chip-hours in Markdown, a line for each of `tpu_check`'s rows that passes."""
     lines = [_cells(row) for row in rows if row["ok"]]
-    names = ["recipe", "chip", "updates", "tokens an update", "tokens a core and step"]
-    names += ["ms a step", "chips", "hours", "chip-hours"]
+    names = ["recipe", "updates", "tokens an update", "tokens a core and step", "ms a step"]
+    names += ["slice", "chips", "steps an update", "hours", "chip-hours"]
     return "\n".join([*studies.table(names, lines), ""])
 
 
@@ -44,39 +45,41 @@ def _cells(row: dict) -> list[str]:
     recipe, chip = registry.load(row["recipe"]), chip_of(row["topology"])
     updates, tokens = recipe.training.max_steps, tokens_of_update(recipe)
     a_core = row["rows"] * row["length"]
-    chips = tokens / (a_core * chip.cores)
-    hours = updates * row["milliseconds"] / 3.6e6
-    kind = row["topology"].partition(":")[0]
-    numbers = f"{updates:,} {tokens:,} {a_core:,} {row['milliseconds']:.1f} {chips:g} {hours:,.1f}"
-    return [row["recipe"], kind, *numbers.split(), f"{chips * hours:,.0f}"]
+    wanted = tokens / (a_core * chip.cores)
+    chips = max((size for size in chip.slices if size <= wanted), default=chip.slices[0])
+    steps = math.ceil(wanted / chips)
+    hours = updates * steps * row["milliseconds"] / 3.6e6
+    numbers = f"{updates:,} {tokens:,} {a_core:,} {row['milliseconds']:.1f} "
+    numbers += f"{chip.slice_name(chips)} {chips} {steps} {hours:,.1f} {chips * hours:,.0f}"
+    return [row["recipe"], *numbers.split()]
 
 
-def with_table(guide: str, costs: str, where: str) -> str:
+def with_table(guide: str, rows: str, where: str) -> str:
     """The guide with the table between its marks; a UserError where it has none."""
     first, last = MARKS
     before, begun, rest = guide.partition(first)
     _, ended, after = rest.partition(last)
     if not begun or not ended:
         raise UserError(f"{where} lacks the lines {first} and {last}: put them around the table")
-    return f"{before}{first}\n{costs}{last}{after}"
+    return f"{before}{first}\n{rows}{last}{after}"
 
 
 def run(options: argparse.Namespace) -> None:
     """Prints the table, or writes it into the guide."""
     mend = "give what `tpu_check --json` wrote"
     with refuse_damage(options.results, mend):
-        costs = table(read_json(options.results, mend=mend, rows=list)["rows"])
+        rows = table(read_json(options.results, mend=mend, rows=list)["rows"])
     if not options.readme:
-        print(costs, end="")
+        print(rows, end="")
         return
     guide = read_bytes(options.readme).decode()
-    write_aside(options.readme, with_table(guide, costs, options.readme).encode())
+    write_aside(options.readme, with_table(guide, rows, options.readme).encode())
 
 
 main = single_program(
-    "experiments.lab.cloud_cost",
+    "experiments.lab.chip_hours",
     __doc__,
-    "experiments.lab.cloud_cost:run",
+    "experiments.lab.chip_hours:run",
     place("results", "what `tpu_check --json` wrote"),
     place("--readme FILE", "the guide to write into"),
 )

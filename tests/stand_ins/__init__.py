@@ -1,0 +1,44 @@
+"""Stand-ins for the programs that the guides call: they check, remember and run nothing real.
+
+`install` writes one for each program into FOLDER/bin. They know the flags of known.py and the state
+of an account: who is logged in, which services are on, which machines exist. A command sent to a
+machine runs there: in a folder and an environment of its own, by bash, which refuses unset
+variables. What is wrong is a line in FOLDER/problems.
+"""
+
+import json
+import pathlib
+import sys
+
+from tests.stand_ins.known import PROGRAMS
+
+ROOT = pathlib.Path(__file__).parents[2]
+START = "import sys; sys.path.append(sys.argv.pop(1)); from tests.stand_ins import programs"
+START += "; sys.exit(programs.main(sys.argv[1:]))"
+
+
+def install(folder: pathlib.Path, checkout: pathlib.Path, state: dict) -> dict[str, str]:
+    """Writes the stand-ins and an account's state; the environment of one's own machine."""
+    (folder / "bin").mkdir(parents=True)
+    for name in PROGRAMS.split():
+        write_program(folder / "bin" / name, name)
+    for name in ("work", "home", "buckets"):
+        (folder / name).mkdir()
+    for path in checkout.iterdir():  # the guides write beside what they read
+        if path.name[0] != ".":
+            (folder / "work" / path.name).symlink_to(path)
+    (folder / "state.json").write_text(json.dumps(state))
+    for name in ("problems", "calls"):
+        (folder / name).touch()
+    return environment(folder, "here", folder / "home") | {"CHECKOUT": str(checkout)}
+
+
+def write_program(path: pathlib.Path, name: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f'#!/bin/sh\nexec {sys.executable} -IS -c "{START}" {ROOT} {name} "$@"\n')
+    path.chmod(0o755)
+
+
+def environment(folder: pathlib.Path, machine: str, home: pathlib.Path) -> dict[str, str]:
+    path = f"{folder / 'bin'}:/usr/bin:/bin"
+    return {"PATH": path, "HOME": str(home), "STAND_IN": str(folder), "MACHINE": machine}

@@ -1,0 +1,251 @@
+"""Google's command line."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+from tests.stand_ins import environment
+from tests.stand_ins.call import Call, Problem
+from tests.stand_ins.known import IMAGES, RUNTIMES, SERVICES, ZONES
+
+
+class Google(Call):
+    """`gcloud`, a method for each of its commands."""
+
+    def gcloud(self) -> int | None:
+        _, group, *rest = self.command.split()
+        if group != "storage" and self.machine != "here":
+            raise Problem("is for your own machine")
+        state = self.state()
+        if group != "auth" and self.machine == "here" and "gcloud" not in state.get("login", {}):
+            raise Problem("comes before `gcloud auth login`")
+        if group not in ("auth", "projects", "billing", "config") and self.machine == "here":
+            self.have("config", "project", "configured")
+        for command, service in SERVICES.items():
+            if self.command.startswith(command):
+                self.have("services", service, "enabled service")
+                break
+        account = self.flags.get("--service-account")
+        if account:
+            self.have("accounts", account, "service account")
+        return getattr(self, "gcloud_" + "_".join([group, *rest]).replace("-", "_"))()
+
+    def gcloud_auth_login(self):
+        self.keep("login", "gcloud")
+
+    def gcloud_auth_application_default_login(self):
+        self.keep("login", "application-default")
+
+    def gcloud_auth_configure_docker(self):
+        self.keep("registries", self.words[0])
+
+    def gcloud_projects_create(self):
+        self.new("projects", self.words[0], "project")
+
+    def gcloud_projects_delete(self):
+        self.drop("projects", self.words[0], "project")
+
+    def gcloud_projects_describe(self):
+        self.have("projects", self.words[0], "project")
+        print(123456789012)
+
+    def gcloud_projects_add_iam_policy_binding(self):
+        self.have("projects", self.words[0], "project")
+        self.member()
+
+    def member(self) -> None:
+        kind, _, name = self.flags["--member"].partition(":")
+        if kind == "serviceAccount":
+            self.have("accounts", name, "service account")
+        elif kind != "principal" or "/subject/ns/default/sa/" not in name:
+            raise Problem(f"--member {self.flags['--member']} is nobody")
+        if not self.flags["--role"].startswith("roles/"):
+            raise Problem(f"--role {self.flags['--role']} is no role")
+
+    def gcloud_billing_projects_link(self):
+        self.have("projects", self.words[0], "project")
+        self.keep("billing", self.words[0])
+
+    def gcloud_config_set(self):
+        self.have("projects", self.words[1], "project")
+        self.keep("config", *self.words)
+
+    def gcloud_services_enable(self):
+        self.have("billing", self.state()["config"]["project"], "billed project")
+        for service in self.words:
+            if not service.endswith(".googleapis.com"):
+                raise Problem(f"{service} is no service")
+            self.keep("services", service)
+
+    def gcloud_iam_service_accounts_create(self):
+        project = self.state()["config"]["project"]
+        self.new(
+            "accounts", f"{self.words[0]}@{project}.iam.gserviceaccount.com", "service account"
+        )
+
+    def gcloud_beta_quotas_info_list(self):
+        pass
+
+    def gcloud_compute_regions_describe(self):
+        pass
+
+    def gcloud_storage_buckets_create(self):
+        for bucket in self.words:
+            self.new("buckets", bucket, "bucket", [])
+            self.place(bucket).mkdir(parents=True)
+
+    def gcloud_storage_buckets_add_iam_policy_binding(self):
+        self.have("buckets", self.words[0], "bucket")
+        self.member()
+        who = self.flags["--member"]
+        self.state(lambda state: state["buckets"][self.words[0]].append(who))
+
+    def place(self, name: str) -> pathlib.Path:
+        """The local path of a name in a bucket, which this machine may read."""
+        bucket, _, path = name.removeprefix("gs://").partition("/")
+        members = self.have("buckets", f"gs://{bucket}", "bucket")
+        if self.machine != "here":
+            machine = self.state()["machines"][self.machine.partition("/")[0]]
+            if f"serviceAccount:{machine['account']}" not in members:
+                raise Problem(f"gs://{bucket} may not be read by this machine")
+            if machine["scopes"] != "cloud-platform":
+                raise Problem("this machine has no scope for buckets")
+        return self.folder / "buckets" / bucket / path
+
+    def gcloud_storage_cp(self):
+        import shutil
+
+        *sources, target = (
+            self.place(word) if word.startswith("gs://") else pathlib.Path(word)
+            for word in self.words
+        )
+        if self.words[-1].endswith("/"):
+            target.mkdir(parents=True, exist_ok=True)
+        for source in sources:
+            if not source.exists():
+                raise Problem(f"{source} does not exist")
+            if source.is_dir() and not self.flags.keys() & {"--recursive", "-r"}:
+                raise Problem(f"{source} is a folder: --recursive")
+            copy = shutil.copytree if source.is_dir() else shutil.copy
+            copy(source, target / source.name if target.is_dir() else target)
+
+    def gcloud_storage_cat(self):
+        for word in self.words:
+            path = self.place(word)
+            if not path.exists():
+                raise Problem(f"{word} does not exist")
+            sys.stdout.buffer.write(path.read_bytes())
+
+    def rent(self, name: str, kind: str, hosts: int = 1, driver: bool = False) -> None:
+        zone = self.flags["--zone"]
+        if zone not in ZONES.get(kind, ()):
+            raise Problem(f"{zone} has no {kind}")
+        machine = {
+            "zone": zone,
+            "kind": kind,
+            "hosts": hosts,
+            "driver": driver,
+            "account": self.flags.get("--service-account"),
+            "scopes": self.flags.get("--scopes"),
+        }
+        import shutil
+
+        self.new("machines", name, "machine", machine)
+        for host in range(hosts):  # as empty as a new one is
+            home = self.folder / "machines" / name / str(host)
+            shutil.rmtree(home, ignore_errors=True)
+            home.mkdir(parents=True)
+        self.state(lambda state: state.get("packages", {}).pop(name, None))
+
+    def gcloud_compute_instances_create(self):
+        image = f"{self.flags['--image-project']}/{self.flags['--image-family']}"
+        if image not in IMAGES:
+            raise Problem(f"there is no image {image}")
+        kind = self.flags["--machine-type"]
+        if kind.startswith("a2") and self.flags.get("--maintenance-policy") != "TERMINATE":
+            raise Problem("a machine with GPUs needs --maintenance-policy TERMINATE")
+        for name in self.words:
+            self.rent(name, kind, driver=IMAGES[image] and kind.startswith("a2"))
+
+    def gcloud_compute_tpus_tpu_vm_create(self, runtime: str = "--version"):
+        kind = self.flags["--accelerator-type"]
+        generation, _, count = kind.rpartition("-")
+        if self.flags[runtime] != RUNTIMES.get(generation):
+            raise Problem(f"{kind} has no runtime {self.flags[runtime]}")
+        self.rent(self.flags.get("--node-id", self.words[0]), kind, hosts=1 + (int(count) > 8))
+
+    def gcloud_compute_tpus_queued_resources_create(self):
+        self.gcloud_compute_tpus_tpu_vm_create("--runtime-version")
+
+    def gcloud_compute_tpus_queued_resources_describe(self):
+        if self.words[0] not in self.state().get("machines", {}):
+            return 1
+        print("ACTIVE")
+
+    def gcloud_compute_tpus_queued_resources_delete(self):
+        if self.words[0] not in self.state().get("machines", {}):
+            return 1
+        self.gcloud_compute_instances_delete()
+
+    def gcloud_compute_instances_delete(self):
+        for name in self.words:
+            self.reached(name)
+            self.drop("machines", name, "machine")
+
+    gcloud_compute_tpus_tpu_vm_delete = gcloud_compute_instances_delete
+
+    def reached(self, name: str) -> dict:
+        machine = self.have("machines", name, "machine")
+        if machine["zone"] != self.flags["--zone"]:
+            raise Problem(f"{name} is in {machine['zone']}, not in {self.flags['--zone']}")
+        return machine
+
+    def gcloud_compute_ssh(self):
+        key = pathlib.Path(os.environ["HOME"], ".ssh", "google_compute_engine")
+        if not key.exists():
+            raise Problem("asks for a passphrase: make a key first")
+        machine = self.reached(self.words[0])
+        if machine["hosts"] > 1 and self.flags.get("--worker") != "all":
+            raise Problem(f"{self.words[0]} has several hosts: --worker all")
+        if "--command" not in self.flags:
+            raise Problem("without --command is a shell to type into")
+        for host in range(machine["hosts"]):
+            if status := self.send(self.words[0], host, self.flags["--command"]):
+                return status
+
+    gcloud_compute_tpus_tpu_vm_ssh = gcloud_compute_ssh
+
+    def send(self, name: str, host: int, command: str) -> int:
+        """Runs a command on a machine, whose environment has nothing of this one's."""
+        home = self.folder / "machines" / name / str(host)
+        machine = environment(self.folder, f"{name}/{host}", home)
+        machine["CHECKOUT"] = os.environ["CHECKOUT"]
+        shell = ["bash", "-u", "-o", "pipefail", "-c", command]
+        done = subprocess.run(shell, cwd=home, env=machine, capture_output=True, text=True)
+        if "unbound variable" in done.stderr or "not found" in done.stderr:
+            raise Problem(f"on {name}: {done.stderr}")
+        sys.stdout.write(done.stdout)
+        sys.stderr.write(done.stderr)
+        return done.returncode
+
+    def gcloud_artifacts_repositories_create(self):
+        self.new("repositories", self.words[0], "repository")
+
+    def gcloud_artifacts_repositories_describe(self):
+        return int(self.words[0] not in self.state().get("repositories", {}))
+
+    def gcloud_artifacts_repositories_add_iam_policy_binding(self):
+        self.have("repositories", self.words[0], "repository")
+        self.member()
+
+    def gcloud_container_clusters_create_auto(self):
+        self.new("clusters", self.words[0], "cluster")
+
+    def gcloud_container_clusters_get_credentials(self):
+        self.have("clusters", self.words[0], "cluster")
+        self.keep("contexts", self.words[0])
+
+    def gcloud_container_clusters_delete(self):
+        self.drop("clusters", self.words[0], "cluster")
+        self.drop("contexts", self.words[0], "context")

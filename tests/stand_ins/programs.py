@@ -1,0 +1,244 @@
+"""The stand-ins, started as `main([PROGRAM, *ARGUMENTS])` in a process of their own."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+from tests.stand_ins import write_program
+from tests.stand_ins.call import Problem
+from tests.stand_ins.google import Google
+from tests.stand_ins.known import FILES, PUBLIC
+
+
+class Programs(Google):
+    """The other programs, a method for each."""
+
+    def here(self) -> None:
+        if self.machine != "here":
+            raise Problem("is for your own machine")
+
+    def ssh(self):
+        raise Problem("reaches no machine of Google's by that name: `gcloud compute ssh`")
+
+    def ssh_keygen(self):
+        self.here()
+        path = pathlib.Path(self.flags["-f"])
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+
+    def git(self):
+        self.here()
+        checkout = pathlib.Path(os.environ["CHECKOUT"])
+        import tarfile
+
+        with tarfile.open(self.flags["--output"], "w:gz") as archive:
+            for name in FILES:
+                archive.add(checkout / name, self.flags["--prefix"] + name)
+
+    def docker(self):
+        self.here()
+        action = self.command.split()[1]
+        return getattr(self, f"docker_{action}")()
+
+    def docker_build(self):
+        for name in ("--file", "--build-context"):
+            path = self.flags.get(name, self.words[0]).rpartition("=")[2]
+            if not pathlib.Path(path).exists():
+                raise Problem(f"{name} {path} does not exist")
+        self.keep("images", self.flags.get("--tag") or self.flags["-t"])
+
+    def docker_push(self):
+        self.have("images", self.words[0], "image")
+        host, _, path = self.words[0].partition("/")
+        self.have("registries", host, "registry that docker may write to,")
+        self.have("repositories", path.split("/")[1], "repository")
+        self.keep("pushed", self.words[0])
+
+    def docker_run(self):
+        image = self.words[0]
+        if image not in PUBLIC:
+            self.have("images", image, "image")
+        self.serve(self.flags["--name"], ["8500", "8501"])
+
+    def serve(self, name: str, ports: list[str]) -> None:
+        """Something that listens from now on."""
+        if taken := self.taken() & set(ports):
+            raise Problem(f"port {min(taken)} is taken already")
+        self.keep("ports", name, ports)
+
+    def taken(self) -> set[str]:
+        return {port for ports in self.state().get("ports", {}).values() for port in ports}
+
+    def docker_stop(self):
+        for name in self.words:
+            self.drop("ports", name, "container")
+
+    def docker_compose(self):
+        """Its file and folder are given in the environment, as the real one takes them."""
+        for name in ("COMPOSE_FILE", "MODEL_DIR"):
+            if not pathlib.Path(os.environ.get(name, "")).exists() or name not in os.environ:
+                raise Problem(f"needs {name}")
+        if "up" in self.command:
+            self.serve("compose", ["8500", "8501"])
+        else:
+            self.drop("ports", "compose", "container")
+
+    def kubectl(self):
+        self.here()
+        if not self.state().get("contexts"):
+            raise Problem("has no cluster: `gcloud container clusters get-credentials`")
+        if self.command == "kubectl apply":
+            given = self.flags["--filename"]
+            text = sys.stdin.read() if given == "-" else pathlib.Path(given).read_text()
+            selector = self.flags.get("--selector", "all")
+            (self.folder / f"applied-{selector}.yaml").write_text(text)
+
+    def curl(self):
+        port = self.words[0].partition("localhost:")[2].partition("/")[0]
+        tries = int(self.flags.get("--retry", 0)) if "--retry-connrefused" in self.flags else 0
+        while port not in self.taken():
+            if not tries:
+                raise Problem(f"nothing listens at {self.words[0]}")
+            tries -= 1
+            time.sleep(0.1)
+        if "--data" in self.flags:
+            json.loads(self.flags["--data"])
+
+    def tensorboard(self):
+        self.place(self.flags["--logdir"])
+
+    def sleep(self):
+        self.state(lambda state: state.update(slept=state.get("slept", 0) + 1))
+        if self.state()["slept"] > 20:
+            raise Problem("what is waited for does not come")
+
+    # Programs of a machine.
+
+    def rented(self) -> str:
+        if self.machine == "here":
+            raise Problem("is for a rented machine")
+        return self.machine.partition("/")[0]
+
+    def apt_get(self):
+        if os.environ.get("ROOT") != "1":
+            raise Problem("needs sudo")
+        if self.command == "apt-get update":
+            self.keep("updated", self.machine)
+            return
+        self.have("updated", self.machine, "list of packages (apt-get update) of")
+        name = self.rented()
+        self.state(
+            lambda state: state.setdefault("packages", {}).setdefault(name, []).extend(self.words)
+        )
+
+    def installed(self, package: str) -> None:
+        if package not in self.state().get("packages", {}).get(self.rented(), ()):
+            raise Problem(f"needs the package {package}")
+
+    def tmux(self):
+        self.installed("tmux")
+        self.new("sessions", f"{self.machine}:{self.flags['-s']}:{self.words[0]}", "session")
+        shell = ["bash", "-u", "-o", "pipefail", "-c", self.words[0]]
+        return subprocess.run(shell).returncode
+
+    def nvidia_smi(self):
+        if not self.state()["machines"][self.rented()]["driver"]:
+            raise Problem("needs a GPU and an image with its driver")
+
+    # Python, as far as the guides go.
+
+    def venv(self):
+        if self.machine != "here":
+            self.installed("python3-venv")
+        write_program(pathlib.Path(self.words[0], "bin", "python"), "python-of-environment")
+
+    def pip(self):
+        for name in ("-r", "--requirement"):
+            if name in self.flags and not pathlib.Path(self.flags[name]).exists():
+                raise Problem(f"{self.flags[name]} does not exist")
+
+    def uv(self):
+        if self.command == "uv venv":
+            write_program(pathlib.Path(self.words[0], "bin", "python"), "python-of-environment")
+            return
+        if not pathlib.Path(self.flags["--python"]).exists():
+            raise Problem(f"{self.flags['--python']} does not exist")
+        self.pip()
+
+
+def python(words: list[str], folder: pathlib.Path) -> int:
+    """A Python of an environment: -m MODULE, -c CODE or a file."""
+    first, *rest = words
+    if first == "-c":
+        compile(rest[0], "-c", "exec")
+    elif first == "-m" and rest[0] in ("venv", "pip", "uv"):
+        return Programs(rest).run()
+    elif first == "-m":
+        module = pathlib.Path(*rest[0].split("."))
+        checkout = pathlib.Path(os.environ["CHECKOUT"])
+        if not pathlib.Path(module.parts[0]).is_dir():
+            raise Problem(f"-m {rest[0]}: not in the checkout")
+        if not ((checkout / module).is_dir() or (checkout / module).with_suffix(".py").exists()):
+            raise Problem(f"there is no module {rest[0]}")
+        if rest[0] in ("export.serve", "export.triton"):
+            ports = ["8501", "8500"] if rest[0] == "export.serve" else ["8000"]
+            Programs(["sleep", "0"]).serve(rest[0], ports)
+        if rest[0] == "export.saved_model":
+            version = pathlib.Path(rest[2], str(1 + len(list(pathlib.Path(rest[2]).glob("*")))))
+            version.mkdir(parents=True)
+        for word in rest:  # buckets exist and may be read; runs leave a log
+            for part in word.split("="):
+                if part.startswith("gs://"):
+                    Programs(["sleep", "0"]).place(part).mkdir(parents=True, exist_ok=True)
+        if rest[1:2] == ["train"]:
+            (Programs(["sleep", "0"]).place(rest[3]) / "metrics.jsonl").touch()
+    elif not pathlib.Path(first).exists():
+        raise Problem(f"there is no file {first}")
+    return 0
+
+
+def make(words: list[str], folder: pathlib.Path) -> int:
+    """Makes an environment, where the Makefile's target does."""
+    folders = {"setup": ".venv", "test-beam": ".venv-beam", "tpu-check": ".venv-tpu"}
+    folders["engines"] = ".venv-engines"
+    [target] = words
+    if target not in folders:
+        raise Problem(f"make {target} is not expected here")
+    place = pathlib.Path(folders[target])
+    write_program(place / "bin" / "python", "python-of-environment")
+    text = f'PATH="{place.resolve() / "bin"}:$PATH"\n'
+    (place / "bin" / "activate").write_text(text)
+    return 0
+
+
+def main(words: list[str]) -> int:
+    """One stand-in."""
+    folder, (program, *arguments) = pathlib.Path(os.environ["STAND_IN"]), words
+    call = {"machine": os.environ["MACHINE"], "words": words}
+    if "TF_CONFIG" in os.environ:
+        call["cluster"] = json.loads(os.environ["TF_CONFIG"])
+    with open(folder / "calls", "a") as file:
+        file.write(json.dumps(call) + "\n")
+    try:
+        if program == "sudo":
+            if os.environ["MACHINE"] == "here":
+                raise Problem("is for a rented machine")
+            return subprocess.run(arguments, env=os.environ | {"ROOT": "1"}).returncode
+        if program == "python3" and arguments[:2] == ["-m", "venv"]:
+            return Programs(arguments[1:]).run()
+        if program in ("python", "python3"):
+            raise Problem("outside of an environment")
+        if program == "python-of-environment":
+            return python(arguments, folder)
+        if program == "make":
+            return make(arguments, folder)
+        return Programs(words).run()
+    except Problem as problem:
+        said = f"{os.environ['MACHINE']}: {' '.join(words)}: {problem}\n"
+        with open(folder / "problems", "a") as file:
+            file.write(said)
+        print(said, file=sys.stderr, end="")
+        return 1

@@ -1,0 +1,168 @@
+"""The guides' blocks, run in order by bash against stand-ins for the programs that they call."""
+
+import json
+import pathlib
+import re
+import shlex
+import subprocess
+
+import pytest
+
+from tests import stand_ins
+from tests.export.test_kubernetes import objects_of
+from tests.stand_ins.call import Call
+from tests.test_docs import accepted  # noqa: F401
+
+ROOT = pathlib.Path(__file__).parents[1]
+CLOUD = ROOT / "experiments" / "cloud"
+GUIDES = {"cloud": CLOUD / "README.md", "serving": ROOT / "export" / "deploy" / "README.md"}
+BUCKET = "gs://my-project-macaron"
+# What the reader of a guide has. The one to serving begins with a project and its bucket.
+BEFORE = {
+    "cloud": {},
+    "serving": {
+        "projects": {"my-project": True},
+        "billing": {"my-project": True},
+        "buckets": {BUCKET: []},
+    },
+}
+
+
+def blocks(text: str) -> str:
+    """The shell of a page: what is indented by four spaces, outside of fences and lists."""
+    text = re.sub(r"^```.*?^```", "", text, flags=re.S | re.M)
+    found = re.findall(r"(?:\A|\n\n)((?:(?: {4}.*)?\n)+)", text)
+    return "\n".join(re.sub("^ {4}", "", block, flags=re.M) for block in found)
+
+
+class Played:
+    """A page that was run: its exit status, problems, calls and the account's last state."""
+
+    def __init__(self, folder: pathlib.Path, script: str, before: dict):
+        environment = stand_ins.install(folder, ROOT, before)
+        self.folder = folder
+        shell = ["bash", "-e", "-u", "-o", "pipefail", "-c", script]
+        self.done = subprocess.run(
+            shell, cwd=folder / "work", env=environment, capture_output=True, text=True, timeout=300
+        )
+        self.problems = (folder / "problems").read_text()
+        self.calls = [json.loads(line) for line in (folder / "calls").read_text().splitlines()]
+        self.state = json.loads((folder / "state.json").read_text())
+
+    def ours(self) -> list[tuple[str, list[str]]]:
+        """The machine and the words of every `python -m` of this project."""
+        calls = [(call["machine"], call["words"]) for call in self.calls]
+        return [
+            (machine, words[2:])
+            for machine, words in calls
+            if words[1:2] == ["-m"] and words[2].split(".")[0] in ("experiments", "export")
+        ]
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory):
+    """Runs a guide, once."""
+    made = {}
+
+    def play(name: str) -> Played:
+        if name not in made:
+            script = blocks(GUIDES[name].read_text(encoding="utf-8"))
+            made[name] = Played(tmp_path_factory.mktemp(name) / "stand_ins", script, BEFORE[name])
+        return made[name]
+
+    return play
+
+
+@pytest.mark.parametrize("name", GUIDES)
+def test_no_step_of_a_guide_fails(name, played):
+    guide = played(name)
+    assert not guide.problems and guide.done.returncode == 0, guide.problems + guide.done.stderr
+    left = {kind: guide.state.get(kind) for kind in ("machines", "clusters")}
+    assert not any(left.values()), f"not deleted: {left}"
+
+
+@pytest.mark.parametrize("name", GUIDES)
+def test_the_parsers_accept_the_commands(name, played, accepted):  # noqa: F811
+    commands = [shlex.join(words) for _, words in played(name).ours()]
+    assert len(commands) > 4
+    assert not [command for command in commands if not accepted(command)]
+
+
+def test_machines_are_told_of_one_another(played):
+    """Both launches of two hosts: each knows both, and its own number."""
+    clusters = [call["cluster"] for call in played("cloud").calls if "cluster" in call]
+    workers = {"worker": ["gpus-0:12345", "gpus-1:12345"]}
+    assert all(one["cluster"] == workers for one in clusters)
+    assert sorted(one["task"]["index"] for one in clusters) == [0, 0, 1, 1]
+
+
+def test_the_packages_of_devices_are_the_pinned_versions():
+    script = (CLOUD / "set_up.sh").read_text()
+    pins = dict(re.findall(r"^([\w-]+)==(\S+)", (ROOT / "requirements.txt").read_text(), re.M))
+    own = re.findall(r"'(tensorflow|jax|tensorflow-tpu)(?:\[.*?\])?==([\d.]+)'", script)
+    assert len(own) == 4
+    assert all(version == pins[name.removesuffix("-tpu")] for name, version in own)
+    told = re.findall(r"`([a-z-]+(?:\[.*?\])?==[\d.]+)`", GUIDES["cloud"].read_text())
+    assert len(told) == 6 and all(f"'{words}'" in script for words in told)
+
+
+@pytest.mark.parametrize(
+    ("devices", "kind", "resource"),
+    [
+        ("gpu", {"cloud.google.com/gke-accelerator": "nvidia-tesla-a100"}, "nvidia.com/gpu"),
+        (
+            "tpu",
+            {
+                "cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice",
+                "cloud.google.com/gke-tpu-topology": "2x4",
+            },
+            "google.com/tpu",
+        ),
+    ],
+)
+def test_a_job_trains_on_its_devices(devices, kind, resource, played, accepted):  # noqa: F811
+    guide = played("cloud")
+    made = objects_of(guide.folder / f"applied-devices={devices}.yaml").values()
+    [job] = [item for item in made if item["metadata"]["labels"]["devices"] == devices]
+    pod = job["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    assert pod["nodeSelector"] == kind and [*container["resources"]["limits"]] == [resource]
+    assert container["image"] in guide.state["pushed"]
+    assert container["image"].endswith(f":{devices}")
+    command = shlex.join(container["args"])
+    assert "BUCKET" not in command and accepted(command)
+    assert f"sa/{pod['serviceAccountName']}" in guide.state["buckets"][BUCKET][-1]
+
+
+def test_the_loader_copies_what_was_uploaded(played):
+    guide = played("serving")
+    made = objects_of(guide.folder / "applied-all.yaml")
+    for track in ("stable", "canary"):
+        pod = made["Deployment", f"translation-{track}"]["spec"]["template"]["spec"]
+        [loader] = pod["initContainers"]
+        call = Call(loader["command"])
+        source = call.words[0].removeprefix("gs://").removesuffix("/*")
+        uploaded = {path.name for path in (guide.folder / "buckets" / source).iterdir()}
+        assert call.command == "gcloud storage cp" and uploaded == {"1", "2"}
+        assert f"sa/{pod['serviceAccountName']}" in guide.state["buckets"][BUCKET][-1]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("export REGION=us-central1 ZONE=", "export ZONE=", "REGION: unbound variable"),
+        ("ZONE=us-central1-a", "ZONE=us-central2-b", "us-central2-b has no n2-standard-32"),
+        ("--boot-disk-size 200GB", "--disk-size 200GB", "has no flag --disk-size"),
+        (" iam.googleapis.com", "", "no enabled service iam.googleapis.com"),
+        ('on_vm prepare "$SETUP cpu"', 'eval "$SETUP cpu"', "is for a rented machine"),
+        ("$BUCKET/corpora/512 --data", "\\$BUCKET/corpora/512 --data", "BUCKET: unbound variable"),
+        (" --scopes cloud-platform", "", "no scope for buckets"),
+        ("python3-venv g++", "g++", "needs the package python3-venv"),
+    ],
+)
+def test_what_is_wrong_is_found(old, new, said, tmp_path):
+    script = blocks(GUIDES["cloud"].read_text(encoding="utf-8"))
+    assert old in script
+    wrong = Played(tmp_path / "stand_ins", script.replace(old, new, 1), {})
+    assert wrong.done.returncode and said in wrong.problems + wrong.done.stderr
