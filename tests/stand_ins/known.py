@@ -59,6 +59,7 @@ curl | 1 | --silent --fail --data= --retry= --retry-connrefused --retry-delay=
 apt-get update | 0 | -o= -y
 apt-get install | 1+ | -o= -y --no-install-recommends
 tmux new-session | 1 | -d -s=
+tmux has-session | 0 | -t=
 tensorboard | 0 | !--logdir= --port=
 nvidia-smi | 0 |
 git archive | 1 | --format= --prefix= --output=

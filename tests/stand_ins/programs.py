@@ -140,6 +140,8 @@ class Programs(Google):
 
     def tmux(self):
         self.installed("tmux")
+        if self.command == "tmux has-session":
+            return 1  # the command was run, and has ended
         self.new("sessions", f"{self.machine}:{self.flags['-s']}:{self.words[0]}", "session")
         shell = ["bash", "-u", "-o", "pipefail", "-c", self.words[0]]
         return subprocess.run(shell).returncode
