@@ -1,4 +1,4 @@
-# `make demo` and `make test` set up everything they need in .venv.
+# `make demo` and `make test` set up everything they need in .venv, with Python 3.11, 3.12 or 3.13.
 PYTHON ?= python3.11
 VENV := .venv
 PEERS := .venv-peers
@@ -8,11 +8,12 @@ BEAM := .venv-beam
 DOCS := .venv-docs
 ENGINES := .venv-engines
 READERS := .venv-readers
+NEWEST := .venv-newest
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 RUN := env TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python
 
-.PHONY: help setup demo test test-all test-lab fuzz test-slow test-peers test-readers test-tpu test-beam test-notebooks notebooks engines test-engines test-bucket tpu-check lint bench walk wheel docs clean
+.PHONY: help setup demo test test-all test-lab fuzz test-slow test-peers test-readers test-newest test-tpu test-beam test-notebooks notebooks engines test-engines test-bucket tpu-check lint bench walk wheel docs clean
 
 help:
 	@echo "make demo       train a small Macaron translator, score, export and serve it (10 minutes)"
@@ -23,6 +24,7 @@ help:
 	@echo "make fuzz       hostile settings, flags, folders, requests (an hour; SEED=1 MINUTES=60)"
 	@echo "make test-peers parity with Hugging Face in PyTorch (installs it into .venv-peers)"
 	@echo "make test-readers  our folders in CTranslate2, lm-evaluation-harness and MTEB (.venv-readers)"
+	@echo "make test-newest  the wheel and a short set of tests with the newest Python and packages (.venv-newest)"
 	@echo "make bench      short forms of all benchmarks, against their peers (installs PyTorch into"
 	@echo "                .venv-peers; a quarter of an hour or so)"
 	@echo "make tpu-check  are the base and large recipes fit for a TPU? (compiler into .venv-tpu; hours;"
@@ -43,7 +45,7 @@ setup: $(STAMP)
 
 $(STAMP): requirements.txt pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { \
-	  echo "error: no $(PYTHON) on the path: install Python 3.11 or give make PYTHON=/path/to/it" >&2; exit 2; }
+	  echo "error: no $(PYTHON) on the path: install Python 3.11 or give make PYTHON=/path/to/3.11, 3.12 or 3.13" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	@echo "Installing the pinned environment into $(VENV): a few minutes, about 4 GB"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
@@ -115,6 +117,24 @@ $(READERS)/installed: $(PEERS)/installed experiments/lab/benchmarks/requirements
 
 test-readers: $(READERS)/installed
 	env TF_CPP_MIN_LOG_LEVEL=3 $(READERS)/bin/python -m pytest tests/interop/test_readers.py
+
+# An empty environment of the newest Python here that the library takes: what the wheel does without
+# its extras, then a short set of tests with the newest packages that the registry has.
+NEWEST_PYTHON = $(shell for version in 3.13 3.12 3.11; do \
+  for python in python$$version $$HOME/.pyenv/versions/$$version.*/bin/python; do \
+    $$python -c "" 2>/dev/null && echo $$python && exit; done; done)
+NEWEST_TESTS := tests/kernels tests/layers tests/training/test_fit_model.py
+test-newest: wheel
+	@python="$(NEWEST_PYTHON)"; wheel=$$(ls -t dist/*.whl | head -1); pip="-m pip --disable-pip-version-check"; \
+	if [ -z "$$python" ]; then echo "test-newest: skipped, there is no Python 3.11 to 3.13"; exit; fi; \
+	if ! $$python $$pip download --quiet --no-deps --dest $(NEWEST) annotated-types 2>/dev/null; then \
+	  echo "test-newest: skipped, pip reaches no package registry"; exit; fi; \
+	set -ex; \
+	$$python -m venv --clear $(NEWEST); \
+	$(NEWEST)/bin/python $$pip install --quiet "$$wheel[serving]"; \
+	$(NEWEST)/bin/python tests/wheel_journey.py $(NEWEST)/journey; \
+	$(NEWEST)/bin/python $$pip install --quiet "$$wheel[train,interop,vocabularies]" pytest pytest-xdist; \
+	env TF_CPP_MIN_LOG_LEVEL=3 $(NEWEST)/bin/python -m pytest -n 2 --dist loadfile -m "not slow and not service" $(NEWEST_TESTS)
 
 # As the peers': what compiles for a TPU, beside the pinned environment.
 $(TPU)/installed: $(STAMP) experiments/lab/tpu_check/requirements.txt
@@ -208,8 +228,15 @@ DATA ?= ../shared/data/tfds
 walk: $(STAMP)
 	@$(RUN) -m tests.walk $(DATA) runs/walk
 
-wheel: $(STAMP)
-	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
+# Needs no environment: where $(PYTHON), or .venv, has setuptools 77 the wheel is built with it, and
+# nothing is downloaded; elsewhere pip fetches setuptools for the build alone (1 MB).
+HAS_BUILDER := import sys, setuptools; sys.exit(int(setuptools.__version__.split(".")[0]) < 77)
+wheel:
+	@rm -rf build  # modules that are gone would be packed from build/
+	@for python in $(PYTHON) $(BIN)/python; do \
+	  $$python -c '$(HAS_BUILDER)' 2>/dev/null && how=--no-build-isolation && break; \
+	  python=$(PYTHON); done; \
+	$$python -m pip wheel --quiet --disable-pip-version-check --no-deps $$how --wheel-dir dist .
 
 clean:
-	rm -rf $(VENV) $(PEERS) $(JOEY) $(TPU) $(BEAM) $(DOCS) $(ENGINES) $(READERS) runs notebooks site build dist
+	rm -rf $(VENV) $(PEERS) $(JOEY) $(TPU) $(BEAM) $(DOCS) $(ENGINES) $(READERS) $(NEWEST) runs notebooks site build dist

@@ -1,13 +1,23 @@
 """The wheel has one top-level name: the commands' packages lie in `macaron_tf/commands` there.
 
-`experiments.lab`, which measures the project itself, is not among them.
+`experiments.lab`, which measures the project itself, is not among them. The package's description
+is the README without links to files of the repository: the text of a link stays, a picture and a
+link that alone stands in brackets go.
 """
+
+import pathlib
+import re
 
 from setuptools import find_packages, setup
 
 COMMANDS = ("experiments", "export")
+README = pathlib.Path(__file__).with_name("README.md").read_text(encoding="utf-8")
+LINK = r"\[([^\]]*)\]\((?!https?:)[^)]*\)"
+ALONE = rf"!{LINK}\n*| \({LINK}\)"
 
 setup(
+    long_description=re.sub(LINK, r"\1", re.sub(ALONE, "", README)),
+    long_description_content_type="text/markdown",
     packages=[
         *find_packages(include=["macaron_tf*"]),
         *(

@@ -15,7 +15,7 @@ from macaron_tf.cli.command_names import as_typed
 from macaron_tf.data.translation import TranslationData
 from macaron_tf.distribution import Workers, emulates_bfloat16, is_tpu
 from macaron_tf.distribution.device_memory import refuse_oversize
-from macaron_tf.errors import UserError, out_of_memory
+from macaron_tf.errors import UserError, check_train_packages, out_of_memory
 from macaron_tf.io.paths import as_path
 from macaron_tf.text.base import check_vocabulary
 from macaron_tf.training import Diverged, TrainedModel, TrainingResult, build_fit_model, train
@@ -68,6 +68,7 @@ def train_run(
         UserError: the folder holds a run of other settings, vocabulary or data; or see `train`.
         Interrupted: stopped by a signal, after saving; see `train`.
     """
+    check_train_packages()
     recipe, vocabulary_hash = run.recipe, ""
     strategy = strategy or tf.distribute.get_strategy()
     new, earlier = not run.path.exists(), run.resume(run.path, recipe)

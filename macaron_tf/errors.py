@@ -2,6 +2,7 @@
 
 import contextlib
 import difflib
+import importlib.util
 import json
 import os
 import re
@@ -133,8 +134,7 @@ def sentence_of(error: BaseException, place: str = "") -> str | None:
 # Modules that every command needs: pyproject.toml's dependencies, and Keras's files.
 CORE = (
     *("annotated_types", "docstring_parser", "etils", "filelock", "h5py", "keras", "numpy"),
-    *("regex", "rich", "sacrebleu", "sacremoses", "scipy", "sentencepiece", "sklearn"),
-    *("tensorboard", "tensorflow", "tensorflow_text"),
+    *("regex", "rich", "sacremoses", "sentencepiece", "tensorflow", "tensorflow_text"),
 )
 # Optional modules, and the extra of pyproject.toml that brings each.
 EXTRAS = {
@@ -148,13 +148,15 @@ EXTRAS = {
     "jaxlib": "jax",
     "keras_hub": "keras-hub",
     "matplotlib": "studies",
-    "official": "questions",
     "onnx": "onnx",
     "onnxruntime": "onnx",
     "openvino": "openvino",
     "pyarrow": "tables",
+    "sacrebleu": "evaluate",
     "safetensors": "interop",
-    "seqeval": "tagging",
+    "scipy": "evaluate",
+    "sklearn": "evaluate",
+    "tensorboard": "train",
     "tensorflow_datasets": "tfds",
     "tensorflow_serving": "serving",
     "tf2onnx": "onnx",
@@ -173,6 +175,15 @@ def missing_package(error: Exception, purpose: str = "this command") -> str | No
         f"{sys.executable} has no {error.name}: activate the environment of macaron_tf "
         "(`. .venv/bin/activate`), or run `make setup` in a checkout, else `pip install macaron_tf`"
     )
+
+
+def check_train_packages() -> None:
+    """Refuses a training whose first validation would find a package missing, at its start."""
+    asked = [module for module, extra in EXTRAS.items() if extra in ("evaluate", "train")]
+    if lacking := [module for module in asked if importlib.util.find_spec(module) is None]:
+        raise UserError(
+            f"training and its scores need {', '.join(lacking)}: pip install 'macaron_tf[train]'"
+        )
 
 
 def diverged(model: str | os.PathLike) -> UserError:

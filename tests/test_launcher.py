@@ -12,8 +12,9 @@ import pytest
 
 from macaron_tf.cli.command_names import COMMANDS, FORM, as_typed
 from macaron_tf.cli.program import exit_on_user_error
-from macaron_tf.errors import CORE, EXTRAS
+from macaron_tf.errors import CORE, EXTRAS, check_train_packages
 from tests import lab
+from tests.harness import refuses
 
 PROJECT = tomllib.loads((pathlib.Path(__file__).parents[1] / "pyproject.toml").read_text())
 EXTRA_PACKAGES = PROJECT["project"]["optional-dependencies"]
@@ -105,6 +106,13 @@ def test_every_optional_package_is_in_an_extra_and_named_by_it(capsys):
     assert main([]) == 2
     message = "error: this command needs grpc: pip install 'macaron_tf[serving]'\n"
     assert capsys.readouterr().err == message
+
+
+def test_a_training_names_missing_packages_before_it_starts(monkeypatch):
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    message = r"need scipy, tensorboard: pip install 'macaron_tf\[train\]'"
+    refuses(message, check_train_packages)
 
 
 def test_core_modules_are_the_plain_dependencies():

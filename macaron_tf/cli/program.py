@@ -13,6 +13,7 @@ import importlib.machinery
 import importlib.util
 import io
 import os
+import re
 import signal
 import sys
 import time
@@ -29,6 +30,8 @@ from macaron_tf.errors import (
 )
 from macaron_tf.plug_ins import allow_within
 
+LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
+_NOTE = re.compile(rb"WARNING: All log messages before|I0000 ")
 INTERRUPTED = 130  # the shell's status of a process that SIGINT ended
 BROKEN_PIPE = 141  # and SIGPIPE
 
@@ -59,11 +62,29 @@ class _LeanImports(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         module.__spec__.loader = module.__loader__ = loader = self._loader
         hidden = [name for name in self._TRIED if name not in sys.modules]
         sys.modules.update(dict.fromkeys(hidden))  # None: an ImportError
+        silent = module.__name__ == "tensorflow" and os.environ.get(LOG_LEVEL) == "3"
         try:
-            loader.exec_module(module)
+            with _without_notes() if silent else contextlib.nullcontext():
+                loader.exec_module(module)
         finally:
             for name in hidden:
                 sys.modules.pop(name, None)
+
+
+@contextlib.contextmanager
+def _without_notes() -> Iterator[None]:
+    """Keeps the notes that TensorFlow 2.21 makes at its import, at any log level, from stderr."""
+    kept = _ctrl_c.stderr = os.dup(2)
+    with open(os.memfd_create("stderr"), "r+b") as said:
+        os.dup2(said.fileno(), 2)
+        try:
+            yield
+        finally:
+            _ctrl_c.stderr = os.dup2(kept, 2)
+            os.close(kept)
+            said.seek(0)
+            with contextlib.suppress(OSError):
+                os.write(2, b"".join(line for line in said if not _NOTE.match(line)))
 
 
 def lean_imports() -> None:
@@ -99,6 +120,7 @@ class _CtrlC:
     running = False  # within main
     received = False
     ended = False  # main is over
+    stderr = 2  # its descriptor; another while `_without_notes` has taken this one
     _is_repeated = Repeats()
 
     def __call__(self, number, frame):
@@ -109,7 +131,7 @@ class _CtrlC:
         if self.running and not repeated:
             return
         # Not print: the signal may have come in the middle of another print.
-        os.write(2, b"" if self.received or self.ended else b"interrupted\n")
+        os.write(self.stderr, b"" if self.received or self.ended else b"interrupted\n")
         os._exit(INTERRUPTED)
 
 
@@ -125,7 +147,7 @@ def begin_command() -> None:
     """
     if lacking := [name for name in CORE if not _is_installed(name)]:
         raise SystemExit(_refused(missing_package(ModuleNotFoundError(name=", ".join(lacking)))))
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault(LOG_LEVEL, "3")
     lean_imports()
     _reserve_descriptors()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is ignored

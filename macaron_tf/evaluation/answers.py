@@ -1,14 +1,18 @@
 """Metrics of question answering (SQuAD's) and of tagging (CoNLL's)."""
 
 import itertools
+import re
+import string
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 
-from macaron_tf.errors import needed
+from macaron_tf.evaluation.language import overlap_f1
 
+_PUNCTUATION = str.maketrans("", "", string.punctuation)  # ASCII's alone
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
 _AS_BIOES = str.maketrans("MLUW", "IESS")  # letters of BILOU, BMES and BMEWO
-_ANSWER_METRICS = ("exact", "f1", "HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1")
 
 
 def score_answers(
@@ -17,7 +21,7 @@ def score_answers(
     no_answer: np.ndarray | None = None,
     threshold: float = 0.0,
 ) -> dict[str, float]:
-    """Scores answers by SQuAD's script of version 2.0, as fractions: 1 is perfect.
+    """Scores answers as SQuAD's script of version 2.0 does, as fractions: 1 is perfect.
 
     Exact match and F1 of words compare lower-cased texts without punctuation and articles. Of
     several right answers the nearest counts. Version 1.1's script differs only where an answer or
@@ -36,35 +40,52 @@ def score_answers(
         the best thresholds, "best_exact_thresh" and "best_f1_thresh".
 
     Raises:
-        UserError: tf-models-official, which has the script, is not installed.
         ValueError: the arguments are of unequal length, or empty.
 
     References: Rajpurkar et al. 2016, 2018 (SQuAD).
     """
-    with needed("scoring answers"):
-        from official.nlp.tools.squad_evaluate_v2_0 import _normalize_answer, evaluate
     if not len(answers) == len(truths) > 0:
         raise ValueError(f"{len(answers)} answers to {len(truths)} questions")
     if no_answer is not None and np.shape(no_answer) != (len(answers),):
         raise ValueError(f"{np.shape(no_answer)} no-answer scores of {len(answers)} questions")
-    questions = [
-        # A truth of punctuation and articles alone is none.
-        {"id": number, "answers": [{"text": t} for t in options if _normalize_answer(t)]}
-        for number, options in enumerate(truths)
-    ]
-    articles, said = [{"paragraphs": [{"qas": questions}]}], dict(enumerate(answers))
-    probabilities = None
-    if no_answer is not None:  # the script withholds an answer above 1
-        probabilities = {i: 2.0 * (value > threshold) for i, value in enumerate(no_answer)}
-    found = evaluate(articles, said, probabilities)
-    names = ("exact", "f1") if no_answer is None else _ANSWER_METRICS
-    scores = {name: found[name] / 100 for name in names if name in found}
-    if no_answer is not None:
-        found = evaluate(articles, said, dict(enumerate(map(float, no_answer))))
-        for name in ("exact", "f1"):
-            scores[f"best_{name}"] = found[f"final_{name}"] / 100
-            scores[f"best_{name}_thresh"] = found[f"final_{name}_thresh"]
+    # A truth of punctuation and articles alone is none.
+    right = [[words for words in map(_words, options) if words] for options in truths]
+    answerable = np.array([bool(options) for options in right])  # (N,)
+    pairs = [(_words(answer), o or [[]]) for answer, o in zip(answers, right, strict=True)]
+    values = {
+        "exact": np.array([float(words in options) for words, options in pairs]),
+        "f1": np.array([max(_f1(words, one) for one in options) for words, options in pairs]),
+    }  # (N,) each
+    if no_answer is None:
+        return {name: float(value.mean()) for name, value in values.items()}
+    withheld = np.asarray(no_answer) > threshold
+    given = {name: np.where(withheld, ~answerable, value) for name, value in values.items()}
+    scores = {}
+    parts = {"": np.ones(len(answers), bool), "HasAns_": answerable, "NoAns_": ~answerable}
+    for prefix, among in parts.items():
+        if among.any():
+            scores |= {prefix + name: float(given[name][among].mean()) for name in given}
+    # The threshold rises from below all: each answer then given gains its score, or loses the point
+    # for having given none.
+    order = np.argsort(no_answer, kind="stable")
+    losses = np.array([-float(answer != "") for answer in answers])
+    for name, value in values.items():
+        gains = np.where(answerable, value, losses)[order]
+        totals = np.cumsum([np.sum(~answerable), *gains])  # (N + 1,)
+        best = int(totals.argmax())
+        scores[f"best_{name}"] = float(totals[best] / len(answers))
+        scores[f"best_{name}_thresh"] = float(no_answer[order[best - 1]]) if best else 0.0
     return scores
+
+
+def _words(text: str) -> list[str]:
+    return _ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split()
+
+
+def _f1(words: list[str], truth: list[str]) -> float:
+    if not (words and truth):
+        return float(words == truth)
+    return overlap_f1((Counter(words) & Counter(truth)).total(), len(words), len(truth))
 
 
 def score_words(
@@ -92,33 +113,48 @@ def score_tags(
         beginning.
 
     Raises:
-        UserError: seqeval is not installed.
         ValueError: the numbers of sentences, or of a sentence's words, differ.
     """
-    with needed("scoring entities"):
-        from seqeval.metrics import classification_report, f1_score
-        from seqeval.scheme import IOB2, IOBES
-    predictions, truths = (
-        [[tag[0].translate(_AS_BIOES) + tag[1:] for tag in tags] for tags in side]
-        for side in (predictions, truths)
-    )
     if [*map(len, predictions)] != [*map(len, truths)]:
         raise ValueError("the predictions are not of the same sentences")
-    metrics = {"f1": 0.0, "precision": 0.0, "recall": 0.0, "conlleval_f1": 0.0}
-    if all(tag == "O" for tags in (*predictions, *truths) for tag in tags):
-        return metrics  # seqeval has no report on nothing
-    report = classification_report(
-        truths,
-        predictions,
-        output_dict=True,
-        mode="strict",
-        scheme=IOB2 if scheme == "BI" else IOBES,
-        zero_division=0,
+    found, true = _entities(predictions), _entities(truths)
+    metrics = {"f1": 0.0, "precision": 0.0, "recall": 0.0}
+    metrics["conlleval_f1"] = _rates({*found}, {*true})["f1"]
+    ends = "BI" if scheme == "BI" else "ES"
+    found, true = (
+        {place for place, letters in side.items() if letters[0] in "BS" and letters[-1] in ends}
+        for side in (found, true)
     )
-    names = {"f1": "f1-score", "precision": "precision", "recall": "recall"}
-    for kind, found in report.items():
-        if kind == "micro avg" or not kind.endswith(" avg"):
-            prefix = "" if kind == "micro avg" else f"{kind}_"
-            metrics |= {prefix + name: float(found[theirs]) for name, theirs in names.items()}
-    metrics["conlleval_f1"] = float(f1_score(truths, predictions, zero_division=0))
+    metrics |= _rates(found, true)
+    for kind in sorted({place[0] for place in found | true}):
+        of_kind = [{place for place in side if place[0] == kind} for side in (found, true)]
+        metrics |= {f"{kind}_{name}": value for name, value in _rates(*of_kind).items()}
     return metrics
+
+
+def _entities(sentences: Sequence[Sequence[str]]) -> dict[tuple[str, int, int, int], str]:
+    """Every run of tags of one type, cut before B and S and after E and S, as CoNLL's script does.
+
+    Returns:
+        By type, number of the sentence, start and end: the letters of its tags, in BIOES.
+    """
+    found = {}
+    for number, tags in enumerate(sentences):
+        start, letters, kind = 0, "", ""
+        for place, tag in enumerate([*tags, "O"]):
+            letter = tag[0].translate(_AS_BIOES)
+            if not (letters[-1:] in ("B", "I") and letter in "IE" and tag[2:] == kind):
+                if letters:
+                    found[kind, number, start, place] = letters
+                start, letters, kind = place, "", tag[2:]
+            letters += letter if letter != "O" else ""
+    return found
+
+
+def _rates(found: set, true: set) -> dict[str, float]:
+    right = len(found & true)
+    return {
+        "f1": overlap_f1(right, len(found), len(true)),
+        "precision": right / len(found) if found else 0.0,
+        "recall": right / len(true) if true else 0.0,
+    }

@@ -1,6 +1,7 @@
 """The metrics of GLUE and SuperGLUE (Wang et al. 2018, 2019), and the files of their servers.
 
-scikit-learn and SciPy compute them. A correlation that is undefined is 0 here, not NaN.
+scikit-learn and SciPy, of the extra `evaluate`, compute them. A correlation that is undefined is 0
+here, not NaN.
 """
 
 import functools
@@ -9,12 +10,10 @@ import os
 from collections.abc import Sequence
 
 import numpy as np
-import scipy.stats
 from etils import epath
-from sklearn import metrics
 
 from macaron_tf.data.tasks.definitions import SubmissionFile, Task
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, needed
 from macaron_tf.evaluation.language import Metric
 from macaron_tf.io import paths as storage
 
@@ -88,19 +87,31 @@ def score(
     return found
 
 
+def _scikit_learn():
+    with needed("this metric"):
+        from sklearn import metrics
+    return metrics
+
+
+def _scipy():
+    with needed("this metric"):
+        from scipy import stats
+    return stats
+
+
 def accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
     """Part of the examples whose class is right."""
-    return float(metrics.accuracy_score(labels, predictions))
+    return float(np.mean(predictions == labels))
 
 
 def f1(predictions: np.ndarray, labels: np.ndarray) -> float:
     """F1 of class 1, 0 without a positive; of MultiRC's answers, all together, the paper's F1a."""
-    return float(metrics.f1_score(labels == 1, predictions == 1, zero_division=0.0))
+    return float(_scikit_learn().f1_score(labels == 1, predictions == 1, zero_division=0.0))
 
 
 def macro_f1(predictions: np.ndarray, labels: np.ndarray) -> float:
     """The mean of F1 over the classes that are predicted or true."""
-    return float(metrics.f1_score(labels, predictions, average="macro", zero_division=0.0))
+    return float(_scikit_learn().f1_score(labels, predictions, average="macro", zero_division=0.0))
 
 
 def _or_zero(correlation: Metric) -> Metric:
@@ -119,20 +130,20 @@ def _or_zero(correlation: Metric) -> Metric:
 @_or_zero
 def matthews(predictions: np.ndarray, labels: np.ndarray) -> float:
     """Matthews' correlation of two classes or more (Gorodkin 2004), from -1 to 1."""
-    return metrics.matthews_corrcoef(labels, predictions)
+    return _scikit_learn().matthews_corrcoef(labels, predictions)
 
 
 @_or_zero
 def pearson(predictions: np.ndarray, labels: np.ndarray) -> float:
     """Pearson's correlation, from -1 to 1."""
     x, y = predictions.astype(np.float64), labels.astype(np.float64)
-    return scipy.stats.pearsonr(x, y).statistic
+    return _scipy().pearsonr(x, y).statistic
 
 
 @_or_zero
 def spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
     """Spearman's correlation: Pearson's of the ranks, equal scores sharing their mean rank."""
-    return pearson(scipy.stats.rankdata(predictions), scipy.stats.rankdata(labels))
+    return pearson(_scipy().rankdata(predictions), _scipy().rankdata(labels))
 
 
 def exact_match(predictions: np.ndarray, labels: np.ndarray, groups: np.ndarray | None) -> float:

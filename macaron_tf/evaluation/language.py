@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
-from scipy.special import log_softmax
 
 Metric = Callable[[np.ndarray, np.ndarray], float]  # of predictions and labels
 
@@ -53,7 +52,7 @@ def rouge(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, flo
         ours, theirs = (_WORD.findall(text.lower()) for text in (hypothesis, reference))
         sums["rouge1"] += _of_ngrams(ours, theirs, 1)
         sums["rouge2"] += _of_ngrams(ours, theirs, 2)
-        sums["rougeL"] += _f1(_common_subsequence(ours, theirs), len(ours), len(theirs))
+        sums["rougeL"] += overlap_f1(_common_subsequence(ours, theirs), len(ours), len(theirs))
     return {name: value / len(references) for name, value in sums.items()}
 
 
@@ -61,7 +60,7 @@ def _of_ngrams(ours: list[str], theirs: list[str], n: int) -> float:
     counts = [
         Counter(zip(*(words[i:] for i in range(n)), strict=False)) for words in (ours, theirs)
     ]
-    return _f1((counts[0] & counts[1]).total(), counts[0].total(), counts[1].total())
+    return overlap_f1((counts[0] & counts[1]).total(), counts[0].total(), counts[1].total())
 
 
 def _common_subsequence(ours: list[str], theirs: list[str]) -> int:
@@ -76,8 +75,8 @@ def _common_subsequence(ours: list[str], theirs: list[str]) -> int:
     return lengths[-1]
 
 
-def _f1(common: int, ours: int, theirs: int) -> float:
-    """Of precision and recall: 2 common / (ours + theirs)."""
+def overlap_f1(common: int, ours: int, theirs: int) -> float:
+    """F1 of precision common / ours and recall common / theirs: 2 common / (ours + theirs)."""
     return 2.0 * common / (ours + theirs) if common else 0.0
 
 
@@ -97,8 +96,13 @@ def calibrated(scores: np.ndarray, content_free: np.ndarray) -> np.ndarray:
     if not len(content_free):
         raise ValueError("calibration needs at least one query about nothing")
     # Where all choices are -inf they have equal shares, not NaN.
-    scores, free = (log_softmax(np.maximum(s, -1e30), axis=-1) for s in (scores, content_free))
+    scores, free = (_log_softmax(np.maximum(s, -1e30)) for s in (scores, content_free))
     return scores - np.log(np.maximum(np.exp(free).mean(axis=0), 1e-30))  # less (C,)
+
+
+def _log_softmax(scores: np.ndarray) -> np.ndarray:
+    scores = scores - scores.max(axis=-1, keepdims=True)
+    return scores - np.log(np.exp(scores).sum(axis=-1, keepdims=True))
 
 
 def chance(metric: Metric, labels: np.ndarray, choices: int) -> float:

@@ -4,14 +4,22 @@ import dataclasses
 import re
 import sys
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Self
 
 import numpy as np
 import regex
-import sacrebleu
 
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, needed
 from macaron_tf.settings import OneOf, Settings
+
+if TYPE_CHECKING:
+    import sacrebleu
+
+# sacreBLEU's tokenizers, listed so that recipes can be read without it.
+_TOKENIZERS = (
+    *("none", "zh", "13a", "intl", "char", "ja-mecab", "ko-mecab"),
+    *("spm", "flores101", "flores200", "spBLEU-1K"),
+)
 
 # The compound splitting of the published WMT14 En-De scores; as there, neighbouring matches do
 # not overlap: a-b-c becomes a ##AT##-##AT## b-c.
@@ -55,7 +63,7 @@ class TranslationMetric(Settings):
     split_hyphens: bool = False
     split_compounds: bool = False
     tokenized: bool = False
-    tokenize: Annotated[str, OneOf(tuple(sacrebleu.BLEU.TOKENIZERS))] | None = None
+    tokenize: Annotated[str, OneOf(_TOKENIZERS)] | None = None
 
     def check(self):
         if self.split_hyphens and (self.tokenized or self.tokenizer):
@@ -90,7 +98,7 @@ class TranslationMetric(Settings):
         tokenizer = "given-unescaped" if self.tokenized else f"moses-{self.language}"
         if self.tokenizer and not self.tokenized:
             tokenizer = self.tokenizer.signature()
-            version = f"sacrebleu:{sacrebleu.__version__}"
+            version = f"sacrebleu:{_sacrebleu().__version__}"
         chosen = "|norm:moses" if self.normalize_punctuation else ""
         chosen += "|hyphens:split" if self.split_hyphens else ""
         chosen += "|compounds:split" if self.split_compounds else ""
@@ -124,7 +132,14 @@ def _by_script(lines: Sequence[str]) -> str:
     return "char" if others > han + kana else "ja-mecab" if 10 * kana > han else "zh"
 
 
+def _sacrebleu():
+    with needed("BLEU"):
+        import sacrebleu
+    return sacrebleu
+
+
 def _tokenizer(name: str):
+    sacrebleu = _sacrebleu()
     try:
         return sacrebleu.BLEU(tokenize=name, force=True).tokenizer
     except (Exception, SystemExit) as error:  # a package or a download is missing
@@ -181,6 +196,7 @@ def evaluate_translations(
     check_parallel(hypotheses, references)
     metric = (metric or TranslationMetric()).for_references(references)
     # force: no warning about lines that look tokenized.
+    sacrebleu = _sacrebleu()
     bleu = sacrebleu.BLEU(lowercase=metric.lowercase, force=True, tokenize=metric.tokenize)
     chrf = sacrebleu.CHRF(lowercase=metric.lowercase)
     plain = plain_lines(hypotheses, metric), [plain_lines(references, metric)]
@@ -206,9 +222,9 @@ def evaluate_translations(
     )
 
 
-def tokenized_bleu(effective_order: bool = False) -> sacrebleu.BLEU:
+def tokenized_bleu(effective_order: bool = False) -> "sacrebleu.BLEU":
     """BLEU on lines that are tokens already: multi-bleu.perl's formula, no smoothing."""
-    return sacrebleu.BLEU(
+    return _sacrebleu().BLEU(
         tokenize="none", smooth_method="none", force=True, effective_order=effective_order
     )
 
@@ -375,8 +391,9 @@ def _sentence_counts(lines: Sequence[str], references: Sequence[str]) -> np.ndar
 
 def _bleu(counts: np.ndarray) -> np.ndarray:
     """BLEU of test sets `(...)` from their counts `(..., 10)`."""
+    bleu = _sacrebleu().BLEU
     scores = [
-        sacrebleu.BLEU.compute_bleu(row[2:6], row[6:], *row[:2], smooth_method="none").score
+        bleu.compute_bleu(row[2:6], row[6:], *row[:2], smooth_method="none").score
         for row in counts.reshape(-1, 10).tolist()
     ]
     return np.reshape(scores, counts.shape[:-1])

@@ -7,9 +7,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import tensorflow as tf
-from scipy import sparse
-from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.linear_model import LogisticRegression, Ridge
 
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import (
@@ -19,7 +16,7 @@ from macaron_tf.data.tasks.encoding import (
     present,
 )
 from macaron_tf.data.tasks.examples import Examples, read_examples
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, needed
 from macaron_tf.evaluation.glue import decide, score
 from macaron_tf.models import CausalChooser, CausalClassifier, EncoderChooser, EncoderClassifier
 from macaron_tf.objectives import AuxiliaryLanguageObjective, ClassificationObjective
@@ -189,6 +186,9 @@ def bag_of_words(task: Task, train: Examples) -> Callable[[Examples], np.ndarray
     words, with sublinear counts. Two texts a and b give the columns a, b, |a - b|, a * b and their
     cosine: without the last three no linear model can tell whether they are alike.
     """
+    with needed("a baseline"):
+        from sklearn.feature_extraction.text import TfidfVectorizer
+        from sklearn.linear_model import LogisticRegression, Ridge
     # One-letter words count: "a" and "I" are grammar, which CoLA asks about.
     words = TfidfVectorizer(
         ngram_range=(1, 2), sublinear_tf=True, dtype=np.float32, token_pattern=r"(?u)\b\w+\b"
@@ -217,6 +217,8 @@ def bag_of_words(task: Task, train: Examples) -> Callable[[Examples], np.ndarray
 
 def _features(words, examples: Examples):
     """A sparse matrix with a row for each example."""
+    from scipy import sparse
+
     first = words.transform(examples.first)  # (N, W)
     if examples.second is None:
         return first

@@ -12,7 +12,7 @@ import rich.console
 import rich.progress
 import tensorflow as tf
 
-from macaron_tf.errors import parse_json
+from macaron_tf.errors import needed, parse_json
 from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import clock, other_bar
 
@@ -214,6 +214,8 @@ class TensorBoard(Reporter):
     """
 
     def __init__(self, run_dir: str | os.PathLike):
+        with needed("a run's curves"):  # TensorFlow's summaries ask for it only when written
+            import tensorboard  # noqa: F401
         self._path = storage.as_path(run_dir) / "tensorboard"
         self._writers: dict[str, tf.summary.SummaryWriter] = {}
 

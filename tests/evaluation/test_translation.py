@@ -11,6 +11,7 @@ import sacrebleu
 
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.evaluation.translation import (
+    _TOKENIZERS,
     TranslationMetric,
     evaluate_translations,
     paired_bootstrap,
@@ -127,6 +128,7 @@ def test_text_without_spaces_between_words(language, named, capsys):
 
 
 def test_the_tokenizer_is_sacrebleus(capsys):
+    assert {*_TOKENIZERS} == {*sacrebleu.BLEU.TOKENIZERS}
     lines = "Wir gehen um 3,5 Uhr -- ca. 10% später.", "今天天气很好、我们去公园散步吧。"
     worse = [line[:-4] for line in lines]
     for name in ("13a", "intl", "zh", "char", "none"):
