@@ -1,4 +1,4 @@
-"""Kinds of tasks: what a model is asked and how it answers, a class for each kind."""
+"""Kinds of tasks: a class for each, which reads a model's texts and makes its answers."""
 
 from typing import Any
 
@@ -33,22 +33,22 @@ _LABELLED = {kind.kind: kind for kind in KINDS if issubclass(kind, LabelledTask)
 
 
 def labelled(task: Task, *arguments) -> LabelledTask:
-    """The `LabelledTask` of a data set, of the kind that it names; arguments as for that class."""
+    """Makes the `LabelledTask` of the kind `task.kind`; arguments as for that class."""
     return _LABELLED[task.kind](task, *arguments)
 
 
 def task_of(model: Any) -> TaskKind:
-    """The task of a loaded model, a `macaron_tf.pretrained.Pretrained`.
+    """Makes the task of a loaded model, a `macaron_tf.pretrained.Pretrained`.
 
     Raises:
-        UserError: it has no vocabulary, or answers no text.
+        UserError: the model has no vocabulary, or no kind of task answers texts with it.
     """
     name = model.name or model.checkpoint or "the model"
     if model.vocabulary is None and model.checkpoint.endswith(".keras"):
         raise needs_vocabulary(model.checkpoint)
     if model.vocabulary is None:
         raise UserError(
-            f"{name} has no vocabulary: give `macaron_tf.load` one, by `vocabulary=`, or put the "
+            f"{name} has no vocabulary: give `macaron_tf.load` one as `vocabulary=`, or put the "
             "tokenizer's files beside the weights"
         )
     if model.labelled:
@@ -61,8 +61,8 @@ def task_of(model: Any) -> TaskKind:
             return task
     config = model.config if isinstance(model.network, Model) else None
     if isinstance(config, EncoderConfig) and not config.causal and config.summary != "last":
-        return Vectors.pooled(model)  # an encoder without a head of its own
+        return Vectors.pooled(model)  # an encoder without a head
     raise UserError(
-        f"{name} is of class {type(model.network).__name__}, which answers no text: fine-tune it "
+        f"{name} is a {type(model.network).__name__}, which cannot answer texts: fine-tune it "
         f"on a task, as by `finetune train TASK RUN --init {model.checkpoint or name}`"
     )

@@ -1,4 +1,4 @@
-"""The interface of a kind of task: a model's inputs, and the graphs of its answers."""
+"""Base classes of the kinds of tasks: from texts to a network's answers, in a graph."""
 
 import abc
 import contextlib
@@ -18,20 +18,20 @@ _Graph = tuple[Callable[..., dict[str, tf.Tensor]], Mapping[str, tf.DType]]
 
 
 class TaskKind(abc.ABC):
-    """A kind of task, with the network and vocabulary that answer it.
+    """A kind of task, with the network and the vocabulary that answer it.
 
-    `serve` builds a graph of TensorFlow's own operations from strings to answers. Every way to ask
-    a model runs that graph: `Pretrained.predict`, a command's `--json`, the SavedModel, a server.
+    `serve` builds a graph of TensorFlow operations from strings to answers. Every way to ask a
+    model runs this graph: `Pretrained.predict`, a command's `--json`, a SavedModel and a server.
 
     Args:
-        network: built, with its weights; None before it is built.
+        network: built, with its weights; None if it is not built yet.
         vocabulary: the network's vocabulary.
 
     Attributes:
         name: the kind in a few words, for messages.
-        inputs: dtypes of the inputs of `serve` by name, each input `(B,)`.
+        inputs: dtypes of the inputs of `serve` by name; each input has shape `(B,)`.
         controls: default values of the inputs that are not strings.
-        takes: names of the options that `with_options` takes.
+        takes: names of the options that `with_options` accepts.
     """
 
     name: ClassVar[str]
@@ -45,7 +45,7 @@ class TaskKind(abc.ABC):
 
     @classmethod
     def of(cls, model: Any) -> Self | None:
-        """The task of a `macaron_tf.pretrained.Pretrained`; None for one of another kind."""
+        """Makes the task of a `Pretrained`; None if the model is of another kind."""
         return None
 
     def __repr__(self) -> str:
@@ -76,21 +76,21 @@ class TaskKind(abc.ABC):
 
     @abc.abstractmethod
     def serve(self, *inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        """The graph of the signature `serving_default`; arguments in the order of `inputs`."""
+        """Builds the graph of the signature `serving_default`; arguments are as in `inputs`."""
 
     def functions(self) -> dict[str, _Graph]:
-        """Each signature's function and the dtypes of its inputs, by the signature's name."""
+        """Returns each signature's function and its inputs' dtypes, by the signature's name."""
         return {"serving_default": (self.serve, self.inputs)}
 
     def rows(self, outputs: Mapping[str, np.ndarray]) -> list[Any]:
-        """Converts outputs of `serve` to one answer for each row, without padding.
+        """Converts outputs of `serve` to a list of answers without padding.
 
-        An answer is plain Python: the value of a single output, or a dictionary of several.
+        An answer is a plain Python value, or a dictionary if there are several outputs.
         """
         return as_rows(outputs)
 
     def with_options(self, **options: Any) -> Self:
-        """A copy of the task whose graph is built with these options, such as `n_best`."""
+        """Returns a copy of the task with options of the graph, such as `n_best`."""
         for given in [name for name in options if name not in self.takes]:
             said = f"{given}={options[given]!r} is"
             if given in self.controls:
@@ -101,34 +101,34 @@ class TaskKind(abc.ABC):
         return self.changed(**options)
 
     def changed(self, **options: Any) -> Self:
-        """A copy with the options in `takes` changed, for a kind that has some."""
+        """Returns a copy with changed options; kinds with options override it."""
         return self
 
     def stream(self, text: str, **options: Any) -> Iterator[str]:
-        """The answer to one text in parts, as they are made."""
+        """Yields the answer to one text in parts, as soon as they are decoded."""
         raise UserError(f"a {self.name} writes no text piece by piece: ask it by predict")
 
     def likelihoods(self, texts: Sequence[str]) -> list[dict[str, float]]:
-        """The natural logarithm of each text's probability, `log_probs`, and its `tokens`.
+        """Computes the log-probability of each text, `log_probs`, and its number of `tokens`.
 
-        A kind that computes them in a graph has a signature `score` instead of this method.
+        Kinds that compute them in a graph have a signature `score` instead.
         """
         raise UserError(f"a {self.name} does not say how likely a text is: ask it by predict")
 
     def facts(self) -> dict[str, Any]:
-        """Facts about the task for the record of an export, as JSON."""
+        """Returns facts about the task for an export's record, as JSON values."""
         return {}
 
     def typical_texts(self) -> Sequence[str]:
-        """Texts of warm-up requests: one for each function that is compiled."""
+        """Returns texts for warm-up requests, one for each function that has to be compiled."""
         return (EXAMPLE,)
 
 
 class Decoding(TaskKind):
-    """A kind of task that writes its answers one token after the other.
+    """Base of the kinds of tasks that decode their answers token by token.
 
     Attributes:
-        decoder: decodes: the network, or an engine in its place.
+        decoder: the network, or another engine that decodes in its place.
     """
 
     decoder: Any
@@ -136,24 +136,24 @@ class Decoding(TaskKind):
     @classmethod
     @abc.abstractmethod
     def reopened(cls, decoder: Any, vocabulary: Any, facts: Mapping[str, Any]) -> Self:
-        """The task of an export, from its `facts`; its network is an engine, a `LiteDecoder`."""
+        """Makes an export's task from its `facts`, with an engine such as a `LiteDecoder`."""
 
     @abc.abstractmethod
     def asking(self, decoder: Any) -> Self:
-        """A copy that decodes by another engine, such as a `LiteDecoder` of its network."""
+        """Returns a copy that decodes with another engine, such as a `LiteDecoder`."""
 
     @abc.abstractmethod
     def begin(self, text: tf.Tensor) -> tuple[Prompts, Any, State]:
-        """Reads texts `(B,)`: the decoder's prompts, its context, and the state of one text each.
+        """Reads texts `(B,)`; returns the decoder's prompts, its context and its first state.
 
-        Raises InvalidArgumentError for a text that the task refuses.
+        The graph raises InvalidArgumentError for a text that the task refuses.
         """
 
 
 class OnePass(TaskKind):
-    """A kind of task that answers by one pass of its network over rows of ids.
+    """Base of the kinds of tasks that answer with one pass of the network over rows of ids.
 
-    `serve` has three steps, the second on numbers alone, so that an engine other than TensorFlow
+    `serve` has three steps. The second uses numbers only, so that an engine other than TensorFlow
     can run it:
 
         rows, kept = task.prepare(*texts)        # texts to rows of ids
@@ -161,25 +161,25 @@ class OnePass(TaskKind):
         answers = task.conclude(computed, kept)  # numbers to answers
 
     Attributes:
-        longest: most ids of a row, special ones included; None = no limit.
+        longest: most ids of a row, with special ones; None: no limit.
     """
 
     longest: int | None = None
 
     @abc.abstractmethod
     def prepare(self, *inputs: tf.Tensor) -> tuple[dict[str, tf.Tensor], Any]:
-        """The network's inputs for texts, and a structure of tensors for `conclude`.
+        """Converts texts to the network's inputs, and to tensors that `conclude` needs.
 
-        Rows are padded to the longest of them.
+        Rows are padded to the longest one.
         """
 
     def compute(self, rows: dict[str, tf.Tensor]) -> tf.Tensor:
-        """The network's outputs for rows, float32. More padding in the rows changes no answer."""
+        """Computes the network's outputs, float32. Padding of the rows does not change answers."""
         return tf.cast(self.network(rows, training=False), tf.float32)
 
     @abc.abstractmethod
     def conclude(self, computed: tf.Tensor, kept: Any) -> dict[str, tf.Tensor]:
-        """The outputs of `serve` from those of `compute`."""
+        """Converts outputs of `compute` to outputs of `serve`."""
 
     def serve(self, *inputs: tf.Tensor) -> dict[str, tf.Tensor]:
         rows, kept = self.prepare(*inputs)
@@ -187,15 +187,15 @@ class OnePass(TaskKind):
 
 
 def recorded(model: Any) -> contextlib.AbstractContextManager[None]:
-    """Turns an error in the task's fields of a model.json into a UserError that names the file."""
+    """Context that turns errors in the task's fields of a model.json into a UserError."""
     return refuse_damage(f"{model.name}/model.json", "save or train the model again")
 
 
 def require(good: tf.Tensor, message: str, value: Any) -> Any:
-    """Returns the value; raises InvalidArgumentError where a row of `good (B,)` is False.
+    """Returns `value`; the graph raises InvalidArgumentError if a row of `good (B,)` is False.
 
-    The error has the message and the numbers of those rows, so that a server that merged requests
-    can run the other rows again.
+    The error contains `message` and the numbers of the bad rows. A server that merges requests uses
+    them to run the other rows again.
     """
     bad = tf.reshape(tf.where(tf.logical_not(good)), [-1])
     whole = tf.debugging.Assert(tf.reduce_all(good), [message, "rows:", bad], summarize=-1)

@@ -1,4 +1,4 @@
-"""Classes or scores of one text or two, and the choice of one of several endings."""
+"""Classification and regression of one or two texts, and multiple choice."""
 
 import dataclasses
 import math
@@ -25,12 +25,14 @@ from macaron_tf.tasks.labelled import LabelledTask, Limits, named_classes
 
 
 class Classification(LabelledTask):
-    """Tasks of GLUE and SuperGLUE. Outputs are logits `(N, C)`, or scores `(N, 1)`.
+    """Classification or regression of one or two texts, as in GLUE and SuperGLUE.
 
-    Signature `serving_default`: `text (B,)` strings, or `first (B,)` and `second (B,)` for a task
-    on two texts, to `label (B,)` strings, `probabilities (B, C)` float32 and `classes (B, C)`
-    strings, their names; to `score (B,)` float32 for a regression task. A long text is truncated as
-    in training.
+    Signature `serving_default`: the inputs are `text (B,)` strings, or `first (B,)` and `second
+    (B,)` for two texts. The outputs are `label (B,)` strings, `probabilities (B, C)` float32 and
+    `classes (B, C)` strings, the names of the classes; for regression `score (B,)` float32. Long
+    texts are truncated as in training.
+
+    Outputs of the network are logits `(N, C)`, or scores `(N, 1)`.
     """
 
     name = "classifier"
@@ -56,7 +58,7 @@ class Classification(LabelledTask):
         return dict.fromkeys(("first", "second") if self.task.second else ("text",), tf.string)
 
     def changed(self, language: str) -> Self:
-        """Takes the code of the texts' language, one that the model knows."""
+        """Changes the language of the texts, given by its code; the model must know it."""
         limits = dataclasses.replace(self.limits, language=language)
         return type(self)(self.task, limits, self.network, self.vocabulary, self.tuned)
 
@@ -119,7 +121,7 @@ class Classification(LabelledTask):
         return self.decide(outputs).tolist()
 
     def line(self, answer: dict[str, Any] | float) -> str:
-        """The label and each class's probability, or the score."""
+        """Formats the label and the probability of each class, or the score."""
         if self.task.regression:
             return f"{answer:.6g}\n"
         shares = (f"{share:.4f}" for share in answer["probabilities"])
@@ -130,11 +132,14 @@ class Classification(LabelledTask):
 
 
 class Choice(Classification):
-    """Tasks of RACE's kind. Outputs are logits `(N, R)`, one for each choice, -1e9 where none is.
+    """Multiple choice, as in RACE.
 
-    Signature `serving_default`: `context (B,)` strings, `question (B,)` of a task with questions,
-    and `choice1 (B,)` to `choiceR (B,)`, "" for an absent one, to the outputs of `Classification`,
-    whose classes are the names of the choices. A long text is truncated as in training.
+    Signature `serving_default`: the inputs are `context (B,)` strings, `question (B,)` if the task
+    has questions, and `choice1 (B,)` to `choiceR (B,)`, "" for a missing choice. The outputs are
+    those of `Classification`; the classes are the names of the choices. Long texts are truncated as
+    in training.
+
+    Outputs of the network are logits `(N, R)`, -1e9 for missing choices.
     """
 
     name = "chooser"
@@ -180,16 +185,16 @@ class Choice(Classification):
 
 
 def bag_of_words(task: Task, train: Examples) -> Callable[[Examples], np.ndarray]:
-    """Fits a linear model of scikit-learn to TF-IDF weights: a baseline without a network.
+    """Fits a baseline without a network: a linear model of scikit-learn on TF-IDF weights.
 
-    It is logistic regression, or ridge regression for scores, on words and pairs of neighbouring
-    words, with sublinear counts. Two texts a and b give the columns a, b, |a - b|, a * b and their
-    cosine: without the last three no linear model can tell whether they are alike.
+    It is logistic regression, or ridge regression for scores, on words and bigrams with sublinear
+    counts. The features of two texts are a, b, |a - b|, a * b and their cosine; without the last
+    three a linear model cannot tell whether two texts are similar.
     """
     with needed("a baseline"):
         from sklearn.feature_extraction.text import TfidfVectorizer
         from sklearn.linear_model import LogisticRegression, Ridge
-    # One-letter words count: "a" and "I" are grammar, which CoLA asks about.
+    # Keep one-letter words: "a" and "I" matter for grammar, which CoLA is about.
     words = TfidfVectorizer(
         ngram_range=(1, 2), sublinear_tf=True, dtype=np.float32, token_pattern=r"(?u)\b\w+\b"
     )
@@ -216,7 +221,7 @@ def bag_of_words(task: Task, train: Examples) -> Callable[[Examples], np.ndarray
 
 
 def _features(words, examples: Examples):
-    """A sparse matrix with a row for each example."""
+    """Computes a sparse matrix of features with a row for each example."""
     from scipy import sparse
 
     first = words.transform(examples.first)  # (N, W)
@@ -224,6 +229,6 @@ def _features(words, examples: Examples):
         return first
     second = words.transform(examples.second)  # (N, W)
     both = first.multiply(second).tocsr()  # (N, W)
-    # Rows have length 1: their product is the cosine.
+    # Rows have norm 1, so that their product is the cosine.
     cosine = sparse.csr_matrix(both.sum(axis=1))  # (N, 1)
     return sparse.hstack([first, second, abs(first - second), both, cosine]).tocsr()

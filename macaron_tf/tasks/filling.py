@@ -1,4 +1,4 @@
-"""Masked texts: the likeliest pieces for each [MASK]."""
+"""Filling in masks: the likeliest tokens for each [MASK] of a text."""
 
 import functools
 from collections.abc import Mapping
@@ -14,20 +14,21 @@ from macaron_tf.tasks.base import OnePass, require
 from macaron_tf.text import PieceVocabulary
 
 MASK = "[MASK]"
-_LONGEST = 512  # ids of a row, for a model that takes rows of any length
+_LONGEST = 512  # row length of a model without a limit of its own
 
 
 class Filling(OnePass):
-    """An encoder that has learnt to predict masked tokens.
+    """Fills in [MASK]s with an encoder that was trained on masked language modelling.
 
-    Signature `serving_default`: `text (B,)` strings, each with one [MASK] or several, to `words
-    (B, M, K)` strings, the K likeliest pieces for each of M gaps, best first, and `probabilities
-    (B, M, K)` float32; texts with fewer gaps are padded with "" and 0. A piece that continues a
-    word begins with "##". A text without a gap, and one that is too long, are refused.
+    Signature `serving_default`: `text (B,)` strings with one or several [MASK]s each, to `words (B,
+    M, K)` strings, the K likeliest tokens for each of M masks, best first, and `probabilities (B,
+    M, K)` float32. Texts with fewer masks are padded with "" and 0. A token that continues a word
+    begins with "##". Texts without a mask and texts that are too long raise an error.
 
     Args:
-        longest: most ids of a row, special ones included; later positions are untrained.
-        top: K, the number of pieces for each gap.
+        network, vocabulary: see `TaskKind`.
+        longest: most ids of a row, with special ones; later positions are untrained.
+        top: K, the number of tokens for each mask.
     """
 
     name = "filler of gaps"
@@ -54,7 +55,7 @@ class Filling(OnePass):
 
     @functools.cached_property
     def _words(self) -> list[str]:
-        """Each piece as text, with "##" before one that continues a word."""
+        """The text of each token, with "##" before a token that continues a word."""
         pieces = self.vocabulary.pieces
         words = self.vocabulary.decode_lines([[number] for number in range(pieces)])
         starts = self.vocabulary.word_starts()

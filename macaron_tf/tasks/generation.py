@@ -1,4 +1,4 @@
-"""Models that write text: continuations of a text, and answers to it."""
+"""Text generation: continuing a text, and answering it with text."""
 
 import copy
 import dataclasses
@@ -25,29 +25,31 @@ from macaron_tf.tasks.base import Decoding, require
 from macaron_tf.text.normalization import as_prompts
 
 MAX_TOKENS = 1024
-_WINDOW = 512  # tokens; the length that T5, which takes rows of any length, was trained on
+_WINDOW = 512  # tokens; the training length of T5, which accepts rows of any length
 
 
 class Continuation(Decoding):
-    """A model that continues or answers text by sampling.
+    """Continues or answers texts by sampling.
 
-    Signature `serving_default`, all inputs `(B,)`: `text` strings; `temperature` float32, 0 for
-    greedy decoding; `top_k` int32, 0 for no limit; `top_p` float32, 1 for no limit; `seed` int32;
-    `max_tokens` int32, the most new tokens (up to 1,024, or the model's last position). Outputs:
-    `completion (B,)` strings, without the given text; `log_prob (B,)` float32, natural logarithm;
-    `tokens (B,)` int32, the number of new tokens with the end token. They equal those of
-    `experiments.generate` with the same settings and seed, whatever else is in the batch.
+    Signature `serving_default`: the inputs, all `(B,)`, are `text` strings; `temperature` float32,
+    0 for greedy decoding; `top_k` int32, 0 for no limit; `top_p` float32, 1 for no limit; `seed`
+    int32; and `max_tokens` int32, the most new tokens, up to 1,024 or the model's last position.
+    The outputs are `completion (B,)` strings without the given text; `log_prob (B,)` float32, their
+    log-probability; and `tokens (B,)` int32, the number of new tokens with the end token. They
+    equal those of `experiments.generate` with the same settings and seed, and do not depend on the
+    rest of the batch.
 
-    A text that leaves no room for new tokens is refused, and so is a temperature, top_k or top_p
-    that `GenerationConfig` refuses.
+    A text that leaves no room for new tokens raises an error, and so do values of temperature,
+    top_k and top_p that `GenerationConfig` does not allow.
 
     Args:
-        generator: writes the texts.
-        window: length of the training rows in tokens; long texts are scored in such windows.
+        generator: generates the texts.
+        window: length of the training rows in tokens; long texts are scored in windows of this
+            length.
 
     Attributes:
-        longest: most tokens of a row, or of a source, for which the model has positions; None = any
-            number.
+        longest: most tokens of a row, or of a source, that the model has positions for; None: no
+            limit.
     """
 
     name = "text generator"
@@ -74,8 +76,8 @@ class Continuation(Decoding):
         longest = model.config.longest
         window = model.trained_length or longest or _WINDOW
         if model.trained_length and longest is not None:
-            # Learned positions past the end of the training rows are untrained. Corrupted texts are
-            # read without [CLS].
+            # Learned positions past the training length are untrained. Encoder-decoders were
+            # trained without [CLS], on one position less.
             longest = model.trained_length - learns.encoder_decoder
         given = model.network, model.vocabulary, longest
         if learns.encoder_decoder:
@@ -103,15 +105,15 @@ class Continuation(Decoding):
         return prompts, begun[0], first_state(prompts, *begun, self.generator.prefill_fn)
 
     def _rows(self, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Texts `(B,)` to rows of ids `(B, L)`, PAD after, and their lengths `(B,)`."""
+        """Converts texts `(B,)` to padded rows of ids `(B, L)` and their lengths `(B,)`."""
         generator = self.generator
         rows = generator.rows(text)  # (B, None)
         lengths = tf.cast(rows.row_lengths(), tf.int32)
         message = (
-            f"a text is too long to go on in {generator.longest} tokens: shorten it; "
-            "or empty, where the model begins none"
+            f"a text leaves no room to continue it in {generator.longest} tokens: shorten it; or "
+            "it is empty, and the model cannot begin a text"
         )
-        # Checked here, since the network's own message about too long rows is less clear.
+        # Checked here, because the network's own message about long rows is less clear.
         return require(generator.fits(lengths), message, rows).to_tensor(PAD), lengths
 
     def serve(
@@ -140,7 +142,7 @@ class Continuation(Decoding):
         }
 
     def stream(self, text: str, **settings: Any) -> Iterator[str]:
-        """Yields the continuation as drawn; settings as for `GenerationConfig`, and `seed`."""
+        """Yields the continuation in parts; settings are those of `GenerationConfig` and `seed`."""
         known = {field.name for field in dataclasses.fields(GenerationConfig)} - {"num_samples"}
         known.add("seed")
         if unknown := settings.keys() - known:
@@ -160,7 +162,7 @@ class Continuation(Decoding):
         ]
 
     def scorer(self, window: int) -> TextScorer:
-        """The scorer of texts, in rows of `window` tokens."""
+        """Makes a scorer of texts in rows of `window` tokens."""
         starts = bool(self.generator.prefix)
         return TextScorer(self.network, self.vocabulary, window, starts=starts)
 
@@ -169,9 +171,9 @@ class Continuation(Decoding):
 
 
 class TextToText(Continuation):
-    """A model that answers the texts of its task with texts; see `Continuation`.
+    """Answers the texts of a task with texts; see `Continuation`.
 
-    A text is a line as `experiments.text_to_text predict` takes it, without the task's name;
+    A text is a line as for `experiments.text_to_text predict`, without the task's name. The default
     temperature 0 gives the greedy answer.
     """
 
@@ -191,7 +193,7 @@ class TextToText(Continuation):
 
 
 class TaskGenerator(SequenceGenerator):
-    """Answers lines of a task (see `framed_in_graph`), greedily at temperature 0."""
+    """Answers lines of a task, see `framed_in_graph`."""
 
     def __init__(self, network, vocabulary, task: str, max_target: int, **options):
         super().__init__(network, vocabulary, **options)
@@ -207,14 +209,14 @@ class TaskGenerator(SequenceGenerator):
         return tf.concat([start, ids, tf.fill([tf.shape(texts)[0], 1], EOS)], axis=1)
 
     def room(self, length: int | tf.Tensor) -> int:
-        # The last position is for EOS, which a search puts there.
+        # The last position is for EOS.
         return self.max_target - len(self.answer_start)
 
 
 def framed_in_graph(task: str, lines: tf.Tensor) -> tf.Tensor:
-    """Turns lines `(B,)`, of one text or two with a tab between, into sources `(B,)`.
+    """Converts lines `(B,)` of one text, or of two separated by a tab, to sources `(B,)`.
 
-    Where a model has learnt several tasks, each line names its own: "sst2 sentence: ...".
+    For a model of several tasks, each line must name its task: "sst2 sentence: ...".
     """
     lines = as_prompts(lines)
     if task in PREFIXES or "+" in task:

@@ -1,4 +1,4 @@
-"""Kinds of tasks that are learnt from labelled data: reading, rows, objective and score."""
+"""Base of the kinds of tasks with labelled data: reading, tokenizing, objective and score."""
 
 import abc
 import dataclasses
@@ -23,7 +23,7 @@ from macaron_tf.tasks.base import OnePass
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.words import CharacterWords
 
-_MAX_LENGTH = 128  # longest row of a classifier that does not say what it was trained on
+_MAX_LENGTH = 128  # row length of a classifier whose training length is unknown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +31,7 @@ class SpanLimits(Settings):
     """Limits of questions and contexts; the defaults are those of BERT's released code.
 
     Attributes:
-        doc_stride: tokens of a context between the beginnings of two windows on it.
+        doc_stride: tokens from the start of one window on a context to the start of the next.
         max_question: most tokens of a question; the rest is cut off.
         max_answer: longest answer, in tokens.
     """
@@ -48,13 +48,13 @@ class Limits(Settings):
     """Limits of the rows that a model reads.
 
     Attributes:
-        max_length: greatest length of a row, special ids included.
+        max_length: greatest length of a row, with special ids.
         spans: limits of questions and contexts.
-        causal: whether the model is causal; its rows have another layout, see `encode_pairs`.
-        language: language of the texts of a classification; None = the model's first.
+        causal: whether the model is causal; causal rows have another layout, see `encode_pairs`.
+        language: language of the texts of a classification; None: the model's first language.
         languages: the model's languages, in the order of its embeddings.
-        embeds_languages: whether the model has embeddings of languages.
-        special: whether its rows have special ids, see `encode_pairs`.
+        embeds_languages: whether the model has language embeddings.
+        special: whether rows have special ids, see `encode_pairs`.
     """
 
     max_length: Count
@@ -75,29 +75,31 @@ class Limits(Settings):
 
     @property
     def language_id(self) -> int:
-        """The language's row in the model's language embeddings; 0 where it has none."""
+        """Row of `language` in the model's language embeddings; 0 if it has none."""
         embedded = self.language and self.embeds_languages
         return self.languages.index(self.language) if embedded else 0
 
 
 class LabelledTask(OnePass):
-    """A kind of task that is learnt from labelled examples of one data set or table.
+    """Base of the kinds of tasks that are trained on labelled examples of a data set or table.
 
-    Each kind chooses its own types for "examples", which have a length and `labels` (None where
-    they are secret), for "outputs", which are computed from a network's logits, and for
-    "predictions", which are decided from outputs.
+    Each kind has its own types of "examples", "outputs" and "predictions". Examples have a length
+    and `labels`, which are None if they are secret. Outputs are computed from the network's logits,
+    and predictions are decided from outputs.
 
     Args:
-        task: the data set's columns, classes and metrics.
-        limits: limits of the rows that the network reads; None = there is no network to ask.
-        tuned: metrics from the validation of the network's weights, {} without one; `Spans` takes
-            its threshold from them.
+        task: columns, classes and metrics of the data set.
+        limits: limits of the rows that the network reads; None without a network.
+        network: see `TaskKind`.
+        vocabulary: see `TaskKind`.
+        tuned: metrics of the validation of the network's weights, {} without one. `Spans` reads its
+            threshold from them.
 
     Attributes:
         kind: see `Task`.
-        reader: reads examples: task, split, tfds and source, see `read_examples`.
-        row_shape: (R,) where an example has R rows at once; () where it has one.
-        cuts: whether texts that are too long are cut; other kinds read them through windows.
+        reader: function of task, split, tfds and source that reads examples, see `read_examples`.
+        row_shape: (R,) if an example has R rows at once, () if it has one.
+        cuts: whether texts that are too long are cut; other kinds split them into windows.
         answer: what is predicted, in a few words.
     """
 
@@ -119,7 +121,7 @@ class LabelledTask(OnePass):
         self.task, self.limits, self.tuned = task, limits, tuned
 
     def description(self) -> dict[str, Any]:
-        """The task and limits as model.json keeps them, for `task_of`."""
+        """Returns task and limits as model.json stores them; `task_of` reads them."""
         return {"task": dataclasses.asdict(self.task), "limits": dataclasses.asdict(self.limits)}
 
     def facts(self) -> dict[str, Any]:
@@ -129,14 +131,17 @@ class LabelledTask(OnePass):
     def read(
         self, split: str, tfds: Tfds | None, source: str | None, language: str | None = None
     ) -> Any:
-        """The examples of a split, with their labels; arguments as for `read_examples`."""
+        """Reads the labelled examples of a split; arguments as for `read_examples`.
+
+        Raises:
+            UserError: the examples have no labels.
+        """
         other = {"language": language} if language else {}
         examples = type(self).reader(self.task, split, tfds, source, **other)
         if examples.labels is None:
             raise UserError(
-                f"split {split!r} of {source or self.task.source} has no labels to score against "
-                "or to learn from: take one that has them (`finetune predict` and `submit` answer "
-                "this one)"
+                f"split {split!r} of {source or self.task.source} has no labels: give one with "
+                "labels to train or score (`finetune predict` and `submit` answer this one)"
             )
         return examples
 
@@ -148,10 +153,10 @@ class LabelledTask(OnePass):
         table: TableSettings,
         language: str | None = None,
     ) -> dict[str, Any]:
-        """The examples of splits, by split; see `read`.
+        """Reads the examples of several splits, by split; see `read`.
 
-        Where `names_of` returns None, `table` chooses which examples of the one file are held out
-        as the development set; "train" is the rest.
+        If the source has a single split (`names_of` returns None), `table` chooses the examples
+        that are held out as the development set, and "train" has the others.
         """
         if (names := self.names_of(splits, tfds, source)) is not None:
             given = tfds, source, language
@@ -172,10 +177,10 @@ class LabelledTask(OnePass):
     def names_of(
         self, splits: Sequence[str], tfds: Tfds | None, source: str | None
     ) -> dict[str, str] | None:
-        """The source's own names of splits, where they differ; None where it has only "train".
+        """Maps split names to the source's own names; None if the source has only "train".
 
-        That is so for a file without {split}, and for a user's set of TensorFlow Datasets or of
-        Hugging Face's that has no split named validation, dev or valid.
+        A file without {split} in its name has only "train", and so has a user's TFDS or Hugging
+        Face data set without a split named validation, dev or valid.
         """
         parsed = Source.of(source or self.task.source or "")
         saved = saved_splits(parsed) if parsed.kind == "datasets" else ()
@@ -191,23 +196,23 @@ class LabelledTask(OnePass):
         return self.limits.max_length
 
     def least_length(self, spans: SpanLimits) -> int:
-        """The smallest `max_length` that leaves room for text in a row."""
+        """Smallest `max_length` that leaves room for text in a row."""
         return 5 if self.task.second else 3
 
     def readable(self, rows: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Tokenized rows as the network reads them: words by their characters, `(..., L, C)`."""
+        """Converts rows of words to characters `(..., L, C)` if the network reads characters."""
         if isinstance(self.vocabulary, CharacterWords):
             return {**rows, "token_ids": self.vocabulary.characters_of(rows["token_ids"])}
         return rows
 
     @abc.abstractmethod
     def encode(self, vocabulary: PieceVocabulary, examples: Any, limits: Limits) -> EncodedExamples:
-        """Tokenizes examples to rows; an example may have several."""
+        """Tokenizes examples to rows. An example may have several rows."""
 
     def encoded(
         self, vocabulary: PieceVocabulary, examples: Any, limits: Limits
     ) -> EncodedExamples:
-        """`encode`, with the characters of the words added for a model that reads those."""
+        """Calls `encode`, and adds the words' characters for a model that reads characters."""
         if not isinstance(vocabulary, CharacterWords):
             return self.encode(vocabulary, examples, limits)
         words = vocabulary.opened()
@@ -216,15 +221,15 @@ class LabelledTask(OnePass):
 
     @abc.abstractmethod
     def make_network(self, config: EncoderConfig, head_dropout: float, policy) -> keras.Model:
-        """Makes the encoder with the head of this kind, not built."""
+        """Makes the encoder with the head of this kind; it is not built yet."""
 
     @property
     @abc.abstractmethod
     def objective(self) -> Callable:
-        """The loss over the answers, which validation measures."""
+        """Objective on the answers, which validation measures."""
 
     def learnt(self, config: EncoderConfig, language_weight: float) -> Callable:
-        """The training objective; `language_weight` as in `FinetuningRecipe`."""
+        """Returns the training objective; for `language_weight` see `FinetuningRecipe`."""
         return self.objective
 
     @abc.abstractmethod
@@ -235,10 +240,11 @@ class LabelledTask(OnePass):
         examples: Any,
         limits: Limits,
     ) -> Any:
-        """The network's outputs for each example.
+        """Converts logits to outputs, one for each example.
 
         Args:
-            logits: of all rows, each padded with -1e9 to the longest one.
+            logits: logits of all rows, padded with -1e9 to the longest row.
+            encoded: the rows of `examples`.
         """
 
     def finite(self, outputs: Any) -> bool:
@@ -246,47 +252,50 @@ class LabelledTask(OnePass):
         return all(np.isfinite(values).all() for values in keras.tree.flatten(outputs))
 
     def decide(self, outputs: Any) -> Any:
-        """Decides predictions from outputs."""
+        """Converts outputs to predictions."""
         return outputs
 
     @abc.abstractmethod
     def score(self, predictions: Any, examples: Any) -> dict[str, float]:
-        """The task's metrics by name, and "score", the mean of its main ones."""
+        """Computes the task's metrics by name, and "score", the mean of its main metrics."""
 
     def answers(self, outputs: Any, examples: Any) -> Any:
-        """Predictions as values for JSON."""
+        """Converts outputs to predictions as JSON values."""
         return self.decide(outputs)
 
     @abc.abstractmethod
     def line(self, answer: Any) -> str:
-        """Formats an answer of `rows` as the lines that a command prints."""
+        """Formats an answer of `rows` as a command prints it."""
 
     def baseline(self, train: Any) -> Callable[[Any], Any] | None:
-        """A predictor without a network, fitted to the training set; None where there is none."""
+        """Fits a predictor without a network to the training set; None if the kind has none."""
         return None
 
     def measure(self, outputs: Any, examples: Any) -> dict[str, float]:
-        """`score` of outputs; all NaN where one is not finite."""
+        """Scores outputs. All metrics are NaN if an output is not finite."""
         metrics = self.score(self.decide(outputs), examples)
-        # The argmax of a diverged model would score like the first class.
+        # Without this, the argmax of NaN would score like the first class.
         return metrics if self.finite(outputs) else dict.fromkeys(metrics, float("nan"))
 
     def with_score(self, metrics: dict[str, float]) -> dict[str, float]:
-        """The metrics, and "score"."""
+        """Adds "score", the mean of the task's main metrics."""
         return {**metrics, "score": float(np.mean([metrics[name] for name in self.task.metrics]))}
 
 
 def named_classes(model: Any, task: str) -> tuple[Task, Limits, keras.Model, PieceVocabulary]:
-    """Arguments of a `LabelledTask` for a network that no run trained; `labels` are its classes.
+    """Arguments of a `LabelledTask` for a classifier that no run of this library trained.
 
     Args:
-        model: a `macaron_tf.pretrained.Pretrained`.
+        model: a `macaron_tf.pretrained.Pretrained`; its `labels` name the classes.
         task: a name in `OWN_TASKS`.
+
+    Raises:
+        UserError: not every class has a name.
     """
     outputs, labels = model.network.head.num_classes, tuple(model.labels)
     if len(labels) != (outputs if outputs > 1 else 0):
         raise UserError(
-            f"{model.checkpoint or model.name} is a classifier of {outputs} classes, of which "
+            f"{model.checkpoint or model.name} is a classifier of {outputs} classes, and "
             f"{len(labels)} have a name: save it with macaron_tf.load's `labels`, or export its "
             ".keras file by `python -m export.keras_model` with --labels"
         )
@@ -303,5 +312,5 @@ def named_classes(model: Any, task: str) -> tuple[Task, Limits, keras.Model, Pie
 
 
 def embeds_languages(config: Any) -> bool:
-    """Whether a model has embeddings of languages."""
+    """Whether a model has language embeddings."""
     return isinstance(config, EncoderConfig) and config.num_languages > 0

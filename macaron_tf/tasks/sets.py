@@ -1,4 +1,4 @@
-"""Outputs of a network for the tokenized rows of a data set."""
+"""Computes a network's outputs for the tokenized rows of whole data sets."""
 
 import contextlib
 import functools
@@ -18,22 +18,22 @@ from macaron_tf.tasks.labelled import LabelledTask
 from macaron_tf.text.words import CharacterWords
 
 _INPUTS = ("token_ids", "segment_ids")
-# Pads the outputs of short rows, so low that no span or tag is chosen there.
+# Padding of the outputs of short rows, so low that no span or tag is chosen there.
 _PADDING = -1e9
 
 
 class RowOutputs:
-    """A network's float32 outputs, computed batch by batch.
+    """Computes a network's outputs batch by batch, in float32.
 
-    One `tf.function` with open dimensions serves all shapes and is traced once; it reads the
-    network's current weights. The replicas of the current `tf.distribute` strategy, which is read
-    when the object is made, share the batches.
+    One `tf.function` with unknown dimensions, traced once, serves all shapes and reads the
+    network's current weights. The replicas of the `tf.distribute` strategy that is current at
+    construction share the batches.
 
     Args:
-        network: built; takes a dictionary of ids and returns one tensor.
+        network: built; maps a dictionary of ids to one tensor.
         names: names of its inputs, the token ids first.
-        row_shape: (R,) where an example has R rows at once.
-        token_shape: (C,) where a token is C characters.
+        row_shape: (R,) if an example has R rows at once.
+        token_shape: (C,) if a token is given by C characters.
     """
 
     def __init__(
@@ -45,8 +45,8 @@ class RowOutputs:
     ):
         shape = (None, *row_shape, None)
         first, spec = (tf.TensorSpec(s, tf.int32) for s in ((*shape, *token_shape), shape))
-        # A partial: TensorFlow counts the traces of a method over all objects, and would warn of
-        # retracing in a grid search, which traces each network once.
+        # A partial, because TensorFlow counts traces of a method over all objects. In a grid
+        # search, which traces each network once, it would warn about retracing.
         forward = functools.partial(_forward, network, names)
         signature = [first, *[spec] * (len(names) - 1)]
         function = tf.function(forward, input_signature=signature, autograph=False)
@@ -55,11 +55,11 @@ class RowOutputs:
     def fill(
         self, found: np.ndarray, batches: Iterable[tuple[np.ndarray, tuple[np.ndarray, ...]]]
     ) -> np.ndarray:
-        """Writes the outputs of rows into an array, and returns it.
+        """Writes the outputs of rows into an array and returns it.
 
         Args:
-            found: (N, ...) float32; outputs shorter than an axis fill its beginning.
-            batches: the rows' numbers, -1 for padding, and the inputs in the order of `names`.
+            found: `(N, ...)` float32; outputs shorter than an axis fill its beginning.
+            batches: numbers of the rows, -1 for padding, and the inputs in the order of `names`.
         """
         numbers: list[np.ndarray] = []  # of (B,)
 
@@ -87,11 +87,11 @@ def _forward(
 
 
 class SetOutputs:
-    """A task's outputs for whole data sets.
+    """Computes a task's outputs for whole data sets.
 
     Args:
         task: a task with a network and a vocabulary.
-        batch_size: examples that are computed together.
+        batch_size: examples per batch.
     """
 
     def __init__(self, task: LabelledTask, batch_size: int):
@@ -102,7 +102,7 @@ class SetOutputs:
         self._outputs = RowOutputs(task.network, self._names, task.row_shape, self._token_shape)
 
     def logits(self, data: ExampleBatches) -> np.ndarray:
-        """The network's outputs `(N, ...)` for N tokenized rows, at the longest row's length."""
+        """Computes outputs `(N, ...)` for N tokenized rows, padded to the longest row."""
         rows = (len(data), *self.task.row_shape, data.lengths[-1])
         ids = dict.fromkeys(self._names, keras.KerasTensor(rows, "int32"))
         ids["token_ids"] = keras.KerasTensor((*rows, *self._token_shape), "int32")
@@ -111,16 +111,16 @@ class SetOutputs:
         return self._outputs.fill(np.full(shape, _PADDING, np.float32), inputs)
 
     def batches(self, data: ExampleBatches) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
-        """Batches: the rows' numbers `(B,)`, -1 for padding, and the network's inputs by name."""
+        """Yields numbers of rows `(B,)`, -1 for padding, and the network's inputs by name."""
         for batch in data.evaluation_dataset().as_numpy_iterator():
             filled = {"language_ids": np.zeros_like(batch["token_ids"]), **batch}
             yield batch["index"], {name: filled[name] for name in self._names}
 
     def of(self, examples: Any, language: str | None = None) -> Any:
-        """The task's outputs for examples, whose labels are not used.
+        """Computes the task's outputs for examples; their labels are not used.
 
         Args:
-            language: language of the texts; None = that of the training texts.
+            language: language of the texts; None: that of the training texts.
         """
         task = self.task.with_options(language=language) if language else self.task
         encoded = task.encoded(task.vocabulary, examples, task.limits)

@@ -1,4 +1,4 @@
-"""Answers to questions, each a part of a context."""
+"""Extractive question answering: each answer is a span of a context."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from macaron_tf.models import EncoderSpanReader
 from macaron_tf.objectives import SpanObjective
 from macaron_tf.tasks.labelled import LabelledTask, Limits, SpanLimits
 
-# Windows searched at once: of 384 positions and answers of 30, 12 MB of scores.
+# Windows searched at once. With 384 positions and answers of 30 tokens their scores take 12 MB.
 _CHUNK = 256
 _THRESHOLD = "best_f1_thresh"
 
@@ -31,7 +31,7 @@ class SpanOutputs:
     """The best answer to each of N questions.
 
     Attributes:
-        texts: the answers, cut out of their contexts; "" where no span is possible.
+        texts: the answers, as they stand in their contexts; "" if no span is possible.
         found: see `macaron_tf.decoding.spans.best_answers`, as arrays.
         threshold: see `macaron_tf.decoding.spans.decided`.
     """
@@ -42,11 +42,11 @@ class SpanOutputs:
 
 
 class Spans(LabelledTask):
-    """Tasks of SQuAD's kind.
+    """Extractive question answering, as in SQuAD.
 
     Signature `serving_default`: `question (B,)` and `context (B,)` strings to `answer (B,)`
     strings, "" for no answer, `start (B,)` and `end (B,)` int64, character offsets in the context,
-    and `probability (B,)` float32. A context of any length is read through windows.
+    and `probability (B,)` float32. A context may have any length; it is split into windows.
     """
 
     name = "reader"
@@ -60,7 +60,7 @@ class Spans(LabelledTask):
 
     @property
     def threshold(self) -> float | None:
-        """See `macaron_tf.decoding.spans.decided`; None where every question has an answer."""
+        """See `macaron_tf.decoding.spans.decided`; None if every question has an answer."""
         return float(self.tuned.get(_THRESHOLD, 0.0)) if self.task.unanswerable else None
 
     def prepare(self, question: tf.Tensor, context: tf.Tensor) -> tuple[dict, tuple]:
@@ -89,7 +89,7 @@ class Spans(LabelledTask):
         return {"answer": answer, "start": start, "end": end, "probability": probability}
 
     def columns(self, lines: Sequence[str], first: int = 1) -> list[list[str]]:
-        """Splits lines of a question and a context: a tab between, or a JSON object of both."""
+        """Splits lines into questions and contexts, separated by a tab or in a JSON object."""
         columns: list[list[str]] = [[], []]
         for number, line in enumerate(lines, first):
             # JSON writes a tab within a text as \t.
@@ -152,12 +152,12 @@ class Spans(LabelledTask):
         return self.with_score(score_answers(predictions.texts, truths, *found))
 
     def answers(self, outputs: SpanOutputs, examples: Questions) -> dict[str, str]:
-        """Answers by the ids of the questions, the format of SQuAD's evaluation script."""
+        """Returns answers by the ids of their questions, the format of SQuAD's script."""
         answered = np.asarray(decided(outputs.found, outputs.threshold)["answered"])
         said = [text if known else "" for text, known in zip(outputs.texts, answered, strict=True)]
         return dict(zip(examples.ids, said, strict=True))
 
     def line(self, answer: dict[str, Any]) -> str:
-        """The answer, its probability, and where it begins and ends, in characters."""
+        """Formats the answer, its probability, and its start and end in characters."""
         text, share = " ".join(answer["answer"].split()), answer["probability"]
         return f"{text}\t{share:.4f}\t{answer['start']}\t{answer['end']}\n"

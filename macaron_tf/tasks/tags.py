@@ -1,4 +1,4 @@
-"""A tag for each word."""
+"""Tagging: a tag for each word of a sentence."""
 
 import collections
 import itertools
@@ -24,11 +24,13 @@ from macaron_tf.tasks.labelled import LabelledTask, Limits, named_classes
 
 
 class Tags(LabelledTask):
-    """Tasks of CoNLL's kind. Outputs are the tags' probabilities, `(W, C)` for each sentence.
+    """Tagging of words, as in CoNLL's tasks.
 
-    Signature `serving_default`: `text (B,)` strings, words with white space between, to `words
-    (B, W)` and `tags (B, W)` strings, padded with "", and `probabilities (B, W)` float32, those of
-    the given tags. Sentences longer than a row are read through windows.
+    Signature `serving_default`: `text (B,)` strings, words separated by white space, to `words (B,
+    W)` and `tags (B, W)` strings, padded with "", and `probabilities (B, W)` float32 of these tags.
+    Sentences longer than a row are split into windows.
+
+    Outputs are the probabilities of the tags, `(W, C)` for each sentence.
     """
 
     name = "tagger"
@@ -92,12 +94,12 @@ class Tags(LabelledTask):
         return self.with_score(score_tags(predictions, truths, scheme))
 
     def line(self, answer: dict[str, list]) -> str:
-        """CoNLL's columns: a line for each word with its tag, and an empty line at the end."""
+        """Formats CoNLL's columns: a line per word with its tag, then an empty line."""
         pairs = zip(answer["words"], answer["tags"], strict=True)
         return "".join(f"{word}\t{tag}\n" for word, tag in pairs) + "\n"
 
     def baseline(self, train: TaggedSentences) -> Callable[[TaggedSentences], list[list[str]]]:
-        """Gives each word its most frequent tag in the training set; new words get "outside"."""
+        """Fits a tagger that gives each word its most frequent tag, and new words "outside"."""
         counts: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
         tags = itertools.chain.from_iterable(train.labels)
         for word, tag in zip(itertools.chain.from_iterable(train.words), tags, strict=True):

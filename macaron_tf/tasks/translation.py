@@ -1,4 +1,4 @@
-"""Translation: lines of one language in, the n best translations out."""
+"""Translation of lines of text by beam search."""
 
 import copy
 import dataclasses
@@ -25,22 +25,24 @@ from macaron_tf.special_ids import BOS, EOS, PAD
 from macaron_tf.tasks.base import Decoding, recorded, require
 from macaron_tf.text import PairVocabulary, PieceVocabulary
 
-_MAX_SOURCE = 256  # pieces of a source line, EOS not counted
+_MAX_SOURCE = 256  # most tokens of a source line, without EOS
 
 
 class Translation(Decoding):
-    """A translator, by beam search.
+    """Translates lines of text by beam search.
 
     Signature `serving_default`: `text (B,)` strings to `translations (B, N)` strings and `scores
-    (B, N)` float32, best first; an empty line gives an empty translation and score 0. Signature
-    `score`: `source (B,)` and `target (B,)` strings to `log_probs (B,)`, natural logarithms of
-    P(target | source) with its EOS, and `tokens (B,)` int32, the number of tokens they sum.
+    (B, N)` float32, best first. An empty line has an empty translation and score 0. Signature
+    `score`: `source (B,)` and `target (B,)` strings to `log_probs (B,)`, the natural logarithm of
+    P(target | source) with EOS, and `tokens (B,)` int32, the number of the target's tokens.
 
-    A line of more than `max_tokens` pieces is refused: cut, only its beginning would be translated.
+    A line of more than `max_tokens` tokens raises an error, because only its beginning could be
+    translated.
 
     Args:
         network: the trained `EncoderDecoder`.
-        decoding: settings of the search.
+        vocabulary: of the network.
+        decoding: settings of the search; None: the defaults.
         compiled: whether XLA compiles the search for requests of one line.
     """
 
@@ -73,7 +75,7 @@ class Translation(Decoding):
         return cls(decoder, vocabulary, BeamSearchConfig(**facts["decoding"]))
 
     def changed(self, compiled: bool = False, **fields: Any) -> Self:
-        """Takes the fields of `BeamSearchConfig`, and `compiled`."""
+        """Changes `compiled` and fields of `BeamSearchConfig`."""
         decoding = dataclasses.replace(self.decoding, **fields)
         return type(self)(self.network, self.vocabulary, decoding, compiled or self.compiled)
 
@@ -99,11 +101,12 @@ class Translation(Decoding):
         seed: int = 1,
         backward: bool = False,
     ) -> LineTranslator:
-        """A translator of lines, which cuts those that are too long, with a warning.
+        """Makes a translator of lines, which cuts lines that are too long, with a warning.
 
         Args:
-            decoding: by default the task's own.
-            backward: from the target's language to the source's.
+            decoding: settings of the search; None: the task's.
+            seed: seed of sampling.
+            backward: whether to translate from the target's language to the source's.
         """
         network, vocabulary = self.decoder, self.vocabulary
         if backward:
@@ -131,13 +134,13 @@ class Translation(Decoding):
         sizes = [len(ids) for ids in self.vocabulary.encode_lines(texts, language)]
         found = []
         for length in _COMPILED_LENGTHS:
-            # The longest text that fits, with its EOS.
+            # The longest text that fits with its EOS.
             most = min(length - 1, self.max_tokens)
             found += [text for text, size in zip(texts, sizes, strict=True) if size <= most][-1:]
         return list(dict.fromkeys(found))
 
     def ids(self, lines: tf.Tensor, language: str) -> tf.Tensor:
-        """Lines `(B,)` to ids `(B, L)`, each row ending in EOS, PAD after."""
+        """Encodes lines `(B,)` to ids `(B, L)`, each row ended by EOS, then PAD."""
         rows = self.vocabulary.encode(lines, language)
         fits = rows.row_lengths() <= self.max_tokens
         rows = require(fits, f"a line has more than {self.max_tokens} tokens: split it", rows)
@@ -159,26 +162,26 @@ class Translation(Decoding):
         }
 
     def search(self, source: tf.Tensor) -> dict[str, tf.Tensor]:
-        """The n best outputs of ids `(B, L)`: see `translate_ids`."""
+        """Finds the n best outputs of ids `(B, L)`, see `translate_ids`."""
         return translate_ids(self.decoder, source, self.decoding, self.vocabulary.pieces)
 
     def likelihood(self, source: tf.Tensor, target: tf.Tensor) -> dict[str, tf.Tensor]:
-        """The signature `score`."""
+        """Builds the graph of the signature `score`."""
         languages = self.vocabulary.languages
         sides = self.ids(source, languages[0]), self.ids(target, languages[1])
         scored = score_ids(self.network, *sides)
         return {"log_probs": scored["log_probs"], "tokens": scored["lengths"]}
 
 
-# Row lengths in ids: XLA compiles a function for each, and shorter rows are padded.
+# Row lengths that XLA compiles a function for; shorter rows are padded.
 _COMPILED_LENGTHS = (16, 32, 64, 128)
 
 
 def _compiled_for_one(function: Callable, ids: tf.Tensor) -> Any:
-    """`function(ids)`, compiled by XLA where ids `(B, L)` are one row of at most 128.
+    """Calls `function(ids)`, compiled by XLA if ids `(B, L)` are one row of at most 128.
 
-    With one row, calling an operation costs as much time as its work; XLA fuses operations. The row
-    is padded with zeros to the next of `_COMPILED_LENGTHS`. The function for a length is compiled
+    For one row, starting an operation takes as long as its work, and XLA fuses operations. The row
+    is padded with zeros to the next of `_COMPILED_LENGTHS`. XLA compiles the function for a length
     when a request first needs it.
     """
 

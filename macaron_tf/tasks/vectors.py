@@ -1,4 +1,4 @@
-"""Vectors of sentences, and of words in their context."""
+"""Vectors of sentences, and of words in context (ELMo)."""
 
 import functools
 import hashlib
@@ -22,23 +22,25 @@ from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.token_rows import TokenRows
 from macaron_tf.text.words import character_ids, split_words, with_ends
 
-_LONGEST = 128  # longest row, for a model that does not say what it was trained on
-# Number of different batch lengths: 9% of STS-B's positions are padding, 24% with multiples of 8.
+_LONGEST = 128  # row length of a model whose training length is unknown
+# Number of different batch lengths. On STS-B 9% of the positions are then padding, instead of 24%
+# with all multiples of 8.
 _SHAPES = 16
-_LONG = 2_000  # sentences; progress is shown for this many or more
-_TOKENS = 8192  # of a batch, padding included
+_LONG = 2_000  # number of sentences from which on a progress bar is shown
+_TOKENS = 8192  # tokens per batch, with padding
 
 
 class Vectors(OnePass):
-    """An encoder of sentences.
+    """Encodes sentences as vectors.
 
-    Signature `serving_default`: `text (B,)` strings to `vector (B, D)` float32 of length 1, so that
-    a dot product is the cosine. A long text is truncated as in training.
+    Signature `serving_default`: `text (B,)` strings to `vector (B, D)` float32 of norm 1, so that a
+    dot product of two is their cosine. Long texts are truncated as in training.
 
     Args:
         network: built.
-        max_length: longest row, special ids included; longer texts are cut.
-        max_tokens: tokens of a batch of `encode`, padding included.
+        vocabulary: of the network.
+        max_length: most ids of a row, with special ones; longer texts are cut.
+        max_tokens: tokens per batch of `encode`, with padding.
     """
 
     name = "sentence encoder"
@@ -60,12 +62,12 @@ class Vectors(OnePass):
 
     @classmethod
     def pooled(cls, model: Any, pooling: str | None = None, max_length: int | None = None) -> Self:
-        """The encoder of sentences that pools a loaded encoder's hidden states.
+        """Makes an encoder of sentences that pools a loaded encoder's hidden states.
 
         Args:
             model: a `macaron_tf.pretrained.Pretrained`.
-            pooling: replaces the model's own; by default `"mean"` for a model without one.
-            max_length: replaces the model's own.
+            pooling: kind of pooling; None: the model's, or `"mean"` if it has none.
+            max_length: see the class; None: the model's.
         """
         theirs, config = model.network, model.config
         if isinstance(theirs, SiameseEncoder):
@@ -99,10 +101,10 @@ class Vectors(OnePass):
         return {"pooling": self.network.pooling, "max_length": self.max_length}
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
-        """Vectors `(N, D)` float32 of N sentences, in their order, as they were pooled.
+        """Encodes N sentences as vectors `(N, D)` float32, as the network pools them.
 
-        An empty one is encoded too, as its two special ids. Long ones are cut, with one warning
-        for all on stderr.
+        An empty sentence is encoded as its two special ids. Long sentences are cut, with a single
+        warning on stderr.
         """
         check_whole(texts)
         rows, cut = encode_sentences(self.vocabulary, texts, self.max_length)
@@ -114,13 +116,13 @@ class Vectors(OnePass):
         return RowOutputs(self.network, ("token_ids",))
 
     def of_rows(self, rows: TokenRows) -> np.ndarray:
-        """Vectors `(N, D)` of N rows with their special ids, none longer than `max_length`."""
+        """Encodes N rows of at most `max_length` ids, with special ones: `(N, D)`."""
         found = np.empty((len(rows.lengths), self.network.config.hidden_dim), np.float32)
         if not len(found):
             return found
         lengths = choose_lengths(rows.lengths, _SHAPES, multiple=1)
         plan = Buckets(lengths, self.max_tokens).plan(rows.lengths, None)
-        # Only the last batch has rows of padding: with one short query there would be 500.
+        # Drop rows of padding in the last batch: a single short query would have 500 of them.
         kept = ((batch.rows[batch.rows >= 0], batch.length) for batch in plan)
         batches = ((own, (rows.padded(own, length),)) for own, length in kept)
         if len(found) >= _LONG:
@@ -129,13 +131,13 @@ class Vectors(OnePass):
         return self._outputs.fill(found, batches)
 
     def of_sets(self, data: EncodedSentences) -> np.ndarray:
-        """Vectors `(N, S, D)` of N tokenized examples of S sentences."""
+        """Encodes N tokenized examples of S sentences each: `(N, S, D)`."""
         # (N S, D) -> (N, S, D)
         width = self.network.config.hidden_dim
         return self.of_rows(data.rows).reshape(-1, data.count, width)
 
     def identity(self) -> str:
-        """SHA-256 (hex) over the settings, vocabulary and weights that a vector depends on."""
+        """SHA-256 (hex) of the settings, vocabulary and weights that vectors depend on."""
         settings = {**self.network.get_config(), "max_length": self.max_length}
         digest = hashlib.sha256(f"{self.vocabulary.hash}\n".encode())
         digest.update(json.dumps(settings, sort_keys=True, default=str).encode())
@@ -149,17 +151,17 @@ def warn_cut(cut: int, total: int, max_length: int) -> None:
     if cut:
         print(
             f"warning: {cut:,} of {total:,} sentences have more than {max_length - 2} tokens: "
-            "what comes after is not read",
+            "the rest of each is not read",
             file=sys.stderr,
         )
 
 
 class WordVectors(OnePass):
-    """ELMo, an encoder of words in context, and its `WordVocabulary`.
+    """Encodes words in context as vectors, with ELMo.
 
     Signature `serving_default`: `text (B,)` strings to `words (B, L)` strings, padded with "",
     `vectors (B, L, J, 2 P)` float32, the J layers of each word, padded with 0, and `lengths (B,)`
-    int32.
+    int32, the number of words.
     """
 
     name = "word encoder"
@@ -181,7 +183,7 @@ class WordVectors(OnePass):
         lengths = tf.cast(kept.row_lengths(), tf.int32)
         longest = tf.reduce_max(lengths, axis=0)
         real = tf.sequence_mask(lengths, longest, tf.float32)[:, :, None, None]
-        # Drop the begin and end marks: (B, L + 2, J, 2 P) -> (B, L, J, 2 P)
+        # Drop the marks of begin and end: (B, L + 2, J, 2 P) -> (B, L, J, 2 P)
         vectors = computed[:, 1 : longest + 1] * real
         return {"words": kept.to_tensor(""), "vectors": vectors, "lengths": lengths}
 

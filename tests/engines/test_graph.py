@@ -147,7 +147,7 @@ def test_what_a_kind_cannot_do_is_a_sentence(classifier):
     refuses("writes no text piece by piece", classifier.stream, "a")
     refuses("does not say how likely a text is", classifier.score, "a")
     plain = Pretrained(tf.keras.Sequential(), vocabulary=WORDS, name="plain")
-    refuses("is of class Sequential, which answers no text", plain.predict, "a")
+    refuses("is a Sequential, which cannot answer texts", plain.predict, "a")
 
 
 @pytest.mark.parametrize(

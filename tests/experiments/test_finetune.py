@@ -369,7 +369,7 @@ MISTAKES = [
     ),
     ("predict FOLDER", "is no run"),
     ("predict RUN --input /nowhere", "cannot be read"),
-    ("evaluate RUN --source tsv:FOLDER/secret.tsv", "has no labels to score against"),
+    ("evaluate RUN --source tsv:FOLDER/secret.tsv", "has no labels"),
     ("baseline sst2 --source tsv:FOLDER/{split}.tsv", "two classes"),
     ("grid sst2 OUT --init RUN --set training.seed=3", "give --seeds instead"),
     ("grid sst2 OUT --init RUN --seeds 3 3", "3 is given twice"),

@@ -600,7 +600,7 @@ def test_the_client_answers_lines_by_what_the_model_is(
 def test_a_classifier_without_a_run_is_one_where_its_classes_have_names(folder, tmp_path, refused):
     found = dataclasses.replace(macaron_tf.load(folder / "sst2"), recipe={}, labels=(), labelled={})
     found.save_pretrained(tmp_path / "plain")
-    words = "classifier of 2 classes, of which 0 have a name"
+    words = "classifier of 2 classes, and 0 have a name"
     refused(main, [tmp_path / "plain", tmp_path / "out"], words)
     dataclasses.replace(found, labels=("no", "yes")).save_pretrained(tmp_path / "named")
     answers = macaron_tf.load(tmp_path / "named").predict(LINES)
