@@ -1,4 +1,4 @@
-"""Batches of encoded examples in a few static shapes, from any step on."""
+"""Batches of encoded examples in a few static shapes, resumable at any step."""
 
 import abc
 import dataclasses
@@ -16,22 +16,22 @@ from macaron_tf.settings import Count, Settings
 from macaron_tf.special_ids import CLS_SEGMENT
 from macaron_tf.text.token_rows import JoinedRows, TokenRows, fingerprint
 
-_POOL = 16  # batches whose arrays are sorted by length together
-_MANY = 1 << 18  # examples whose plan leaves megabytes of freed memory behind
+_POOL = 16  # batches whose examples are sorted by length together
+_MANY = 1 << 18  # examples from which on freed memory of a plan is returned to the system
 Draw = Callable[[np.random.Generator], np.ndarray]
 
 
 def in_parts(total: int, size: int) -> Iterator[slice]:
-    """Slices of at most `size` examples."""
+    """Yields slices of at most `size` that cover `total` examples."""
     return (slice(begin, min(begin + size, total)) for begin in range(0, total, size))
 
 
 class Batch(NamedTuple):
-    """The examples of a batch and the length they are padded to.
+    """The examples of a batch and the length that they are padded to.
 
     Attributes:
-        rows: (B,) int32 or int64 numbers of examples; -1 stands for padding.
-        length: L; 0 where the examples' own lengths decide.
+        rows: `(B,)` int32 or int64 numbers of examples; -1: a row of padding.
+        length: L; 0 if the examples' own lengths decide.
     """
 
     rows: np.ndarray
@@ -39,13 +39,13 @@ class Batch(NamedTuple):
 
 
 class Plan(Sequence[Batch]):
-    """Batches that are cut from one order of rows when they are asked for.
+    """A sequence of batches that are sliced from an array of rows on access.
 
-    As a list, the 270,000 batches of 4.5 million pairs would take 65 MB; their cuts take 6.
+    A list of the 270,000 batches of 4.5 million pairs would take 65 MB; the slices take 6.
 
     Args:
-        rows: of all batches, one after another.
-        cuts: (S, 3) int: where a batch begins and ends, and the length that it is padded to.
+        rows: rows of all batches, one batch after another.
+        cuts: `(S, 3)` int, the begin and end of each batch in `rows`, and its padded length.
     """
 
     def __init__(self, rows: np.ndarray, cuts: np.ndarray):
@@ -62,11 +62,13 @@ class Plan(Sequence[Batch]):
 
 
 class Buckets:
-    """A few lengths, each with as many rows as the token budget allows.
+    """A few lengths of rows, each with as many rows per batch as the token budget allows.
 
     Args:
-        max_tokens: budget of a batch: its rows times its length, on one side (fairseq counts so).
-        row_multiple: rows are rounded down to a multiple of this where there are that many.
+        lengths: lengths of the buckets.
+        max_tokens: greatest rows times length of a batch, on one side, as in fairseq.
+        row_multiple: the rows of a batch are rounded down to a multiple of this number, unless they
+            are fewer.
     """
 
     def __init__(self, lengths: Iterable[int], max_tokens: int, row_multiple: int = 8):
@@ -81,7 +83,7 @@ class Buckets:
 
     @classmethod
     def of_rows(cls, lengths: Sequence[int], rows: int) -> "Buckets":
-        """Buckets of equally many rows: the papers' batch size counts examples, not tokens."""
+        """Makes buckets with equally many rows, for batch sizes that count examples."""
         buckets = cls(lengths, rows * max(lengths))
         buckets.rows = (rows,) * len(buckets.lengths)
         return buckets
@@ -91,12 +93,12 @@ class Buckets:
         return tuple(zip(self.rows, self.lengths, strict=True))
 
     def bucket_of(self, lengths: np.ndarray) -> np.ndarray:
-        """The number of each row's bucket, (N,) int16; no length is above the longest bucket."""
+        """The number of each row's bucket, `(N,)` int16; no row may exceed the longest bucket."""
         table = np.searchsorted(self.lengths, np.arange(self.lengths[-1] + 1))
         return table.astype(np.int16)[lengths]
 
     def totals(self, lengths: np.ndarray) -> tuple[int, int]:
-        """The batches of `plan(lengths, None)` and their padded tokens, without the plan."""
+        """Counts the batches of `plan(lengths, None)` and their padded tokens."""
         counts = _histogram(lengths)
         members = np.bincount(self.bucket_of(np.arange(len(counts))), counts, len(self.rows))
         batches = tokens = carried = 0
@@ -109,18 +111,17 @@ class Buckets:
         return batches, tokens
 
     def plan(self, lengths: np.ndarray, rng: np.random.Generator | None) -> Plan:
-        """Deals every row into exactly one batch.
+        """Assigns every row to exactly one batch.
 
-        The rows that do not fill a batch of their bucket move up into the next longer one, so
-        that an epoch holds one partial batch, not one for each bucket; that one is filled up with
-        rows of padding.
+        Rows that do not fill a batch of their bucket move to the next longer bucket. An epoch then
+        has one partial batch instead of one per bucket, which is filled up with rows of padding.
 
         Args:
-            lengths: (N,) lengths of the rows.
-            rng: shuffles rows within their bucket, and batches; None = ascending lengths.
+            lengths: `(N,)` lengths of the rows.
+            rng: shuffles rows within buckets, and batches; None: rows in ascending length.
         """
         lengths = np.asarray(lengths)
-        number = np.int32 if len(lengths) < 1 << 31 else np.int64  # draws the same of both
+        number = np.int32 if len(lengths) < 1 << 31 else np.int64  # both draw the same order
         if rng:
             order = np.arange(len(lengths), dtype=number)
             rng.shuffle(order)
@@ -132,7 +133,7 @@ class Buckets:
         for bucket, (size, length) in enumerate(self.shapes):
             members = np.concatenate([carried, order[buckets == bucket]])
             if rng is not None and len(carried):
-                # Without this the shorter rows that moved up would share one batch.
+                # Mix them in: the shorter rows that moved up would otherwise share a batch.
                 members = rng.permutation(members)
             full = len(members) // size * size
             begins = np.arange(dealt, dealt + full, size, number)
@@ -140,7 +141,7 @@ class Buckets:
             cuts.append(np.stack([begins, begins + size, np.full_like(begins, length)], axis=1))
             dealt, carried = dealt + full, members[full:]
         if len(carried):
-            # They may all be short: the smallest bucket that holds them has room enough.
+            # They may all be short, so use the smallest bucket that holds them.
             size, length = self.shapes[int(self.bucket_of(lengths[carried].max()))]
             rows += [carried, np.full(size - len(carried), -1, number)]
             cuts.append(np.array([[dealt, dealt + size, length]], number))
@@ -149,7 +150,7 @@ class Buckets:
 
 
 def _histogram(lengths: np.ndarray) -> np.ndarray:
-    """Rows of each length from 0 on; in parts, for `bincount` makes int64 of what it counts."""
+    """Counts rows of each length from 0 on, in chunks, because `bincount` converts to int64."""
     counts = np.zeros(lengths.max() + 1, np.int64)
     for part in in_parts(len(lengths), 1 << 20):
         counts += np.bincount(lengths[part], minlength=len(counts))
@@ -157,25 +158,27 @@ def _histogram(lengths: np.ndarray) -> np.ndarray:
 
 
 def choose_lengths(lengths: np.ndarray, count: int, multiple: int) -> list[int]:
-    """The lengths that waste the least padding, by dynamic programming over their histogram.
+    """Chooses padded lengths that waste the least padding, by dynamic programming.
 
-    Padding source and target each to a length of its own was tried on Multi30k: 8 pairs of lengths
-    give 0.878 real tokens in a padded one, 8 single lengths 0.876; not worth the trouble.
+    Separate lengths for source and target were tried on Multi30k and not kept: with 8 pairs of
+    lengths 87.8% of the padded tokens are real, with 8 single lengths 87.6%.
 
     Args:
-        lengths: (N,) lengths of rows, of a pair its longer side; at least one row.
+        lengths: `(N,)` lengths of rows, for pairs those of the longer side; at least one row.
+        count: most lengths to choose.
+        multiple: the lengths are multiples of this number.
 
     Returns:
-        The lengths, ascending; the last one holds the longest row.
+        The lengths in ascending order; the last is at least the longest row.
     """
     counts = _histogram(np.asarray(lengths))
     cells = -(-np.arange(len(counts)) // multiple)
-    below = np.cumsum(np.bincount(cells, counts))  # rows that a cell holds
-    cost = np.arange(len(below), dtype=np.float64)  # of a row, in multiples
+    below = np.cumsum(np.bincount(cells, counts))  # rows that fit into a cell
+    cost = np.arange(len(below), dtype=np.float64)  # padded length of a row, in multiples
     best = below * cost  # best[i]: cost of the rows up to cell i with one length, then two, ...
     previous = []
     for _ in range(min(count, len(below)) - 1):
-        # total[i, j]: the longest of the lengths is cell i, the next shorter one cell j <= i.
+        # total[i, j]: cost if the longest length is cell i and the next shorter one cell j <= i.
         total = best[None, :] + (below[:, None] - below[None, :]) * cost[:, None]
         total[np.triu_indices(len(below), 1)] = np.inf
         previous.append(total.argmin(axis=1))
@@ -189,22 +192,22 @@ def choose_lengths(lengths: np.ndarray, count: int, multiple: int) -> list[int]:
 
 
 class Batches(abc.ABC):
-    """Examples dealt into batches; the same seed and step always give the same batch.
+    """Base of the sources of batches. Equal seeds and steps give equal batches.
 
-    The order of an epoch follows from the seed and the epoch's number by NumPy's generator, and
-    the batches that are skipped are never gathered: a run resumes at any step at once. NumPy
-    gathers them too, from ids that may be mapped from disk, and tf.data prefetches.
+    NumPy's generator draws the order of an epoch from the seed and the epoch's number. Skipped
+    batches are never gathered, so that a run resumes at any step at once. NumPy gathers the batches
+    from ids, which may be memory-mapped, and tf.data prefetches them.
     """
 
     steps_per_epoch: int
 
     @abc.abstractmethod
     def plan(self, rng: np.random.Generator | None) -> Sequence[Batch]:
-        """The batches of an epoch in a drawn order; for None every example once, in order."""
+        """Returns an epoch's batches in random order; for None every example once, in order."""
 
     @abc.abstractmethod
     def gather(self, batch: Batch) -> dict[str, np.ndarray]:
-        """The arrays of a batch."""
+        """Returns the arrays of a batch."""
 
     @property
     @abc.abstractmethod
@@ -212,11 +215,12 @@ class Batches(abc.ABC):
         """Specification of every batch."""
 
     def batches(self, seed: int = 0, start_step: int = 0, repeat: bool = True) -> Iterator[dict]:
-        """The batches from a global step on, counted from the start of epoch 0, as NumPy arrays.
+        """Yields batches as NumPy arrays, from a step on that counts from the start of epoch 0.
 
         Args:
-            seed: decides the order, together with the epoch.
-            repeat: go on with the next epochs for ever, or end with the epoch begun.
+            seed: determines the order, together with the epoch.
+            start_step: number of the first batch.
+            repeat: whether further epochs follow without end.
         """
         epoch, offset = divmod(start_step, self.steps_per_epoch)
         while True:
@@ -226,7 +230,7 @@ class Batches(abc.ABC):
             epoch, offset = epoch + 1, 0
 
     def dataset(self, seed: int = 0, start_step: int = 0, repeat: bool = True) -> tf.data.Dataset:
-        """`batches` as a tf.data.Dataset, prefetched, of known cardinality."""
+        """Returns `batches` as a prefetched tf.data.Dataset of known cardinality."""
         left = self.steps_per_epoch - start_step % self.steps_per_epoch
         return _dataset(
             lambda: self.batches(seed, start_step, repeat),
@@ -235,18 +239,20 @@ class Batches(abc.ABC):
         )
 
     def evaluation_dataset(self) -> tf.data.Dataset:
-        """Every example once, in the order of `plan(None)`."""
+        """Returns every example once, in the order of `plan(None)`."""
         plan = self.plan(None)
         return _dataset(lambda: map(self.gather, plan), self.element_spec, len(plan))
 
 
 def prefetched(dataset: tf.data.Dataset, steps: int) -> tf.data.Dataset:
-    """Batches made before they are asked for, so many steps if that is known, without tuning.
+    """Prefetches a dataset, without tf.data's autotuning.
 
-    tf.data's tuning thread is woken at an iterator's end before the flag is set that it looks at,
-    and may sleep on while the end waits for it: of 250 evaluations of 0.7 s 55 ended half a second
-    late, and longer ones later, by up to a minute. Without it buffers grow all the same, and maps
-    take all processors.
+    The thread of the autotuning can miss the end of an iterator, which then waits for it: of 250
+    evaluations of 0.7 s, 55 ended half a second late, and longer ones up to a minute late. Without
+    it, prefetch buffers still grow, and maps use all processors.
+
+    Args:
+        steps: number of batches, or `tf.data.UNKNOWN_CARDINALITY`.
     """
     options = tf.data.Options()
     options.autotune.enabled = False
@@ -263,10 +269,12 @@ class ArrayBatches(Batches):
     """Batches of examples that a function gathers: images, pieces of music, windows of a text.
 
     Args:
-        size: examples of a batch, B; those left over in a shuffled epoch are left out.
-        gather: numbers of examples (B,) to the arrays of a batch.
-        lengths: (N,) lengths of examples; the batches of a shuffled epoch then hold similar ones.
-        shuffle: False = every epoch in the examples' order.
+        count: number of examples, N.
+        size: examples per batch, B. A shuffled epoch leaves out examples that fill no batch.
+        gather: function from numbers of examples `(B,)` to the arrays of a batch.
+        shapes: dtype and shape of each array by name.
+        lengths: `(N,)` lengths of the examples; a shuffled epoch then batches similar lengths.
+        shuffle: whether epochs are shuffled.
     """
 
     def __init__(
@@ -307,13 +315,13 @@ class ArrayBatches(Batches):
 
 @dataclasses.dataclass(frozen=True)
 class MixingConfig(Settings):
-    """The rates at which one model sees the examples of several tasks.
+    """Mixing rates of the tasks of one model.
 
-    A task of e examples has the rate min(e, K)^(1/T), over the sum of all.
+    A task of e examples has a rate proportional to min(e, K)^(1/T).
 
     Attributes:
-        limit: K, as many examples of a task count at most; 1 = every task as often.
-        temperature: T; 1 = in proportion to the examples, and a greater one evens the rates out.
+        limit: K, the most examples of a task that count; 1: all tasks have the same rate.
+        temperature: T; 1: rates proportional to the examples; greater values make them more equal.
 
     References: Raffel et al. 2020 (T5), section 3.5.2.
     """
@@ -324,14 +332,17 @@ class MixingConfig(Settings):
     temperature: Annotated[float, Ge(1)] = 1.0
 
     def rates(self, counts: np.ndarray) -> np.ndarray:
-        """Rates of tasks of so many examples, which add up to 1: (T,) to (T,)."""
+        """Rates, which add up to 1, of tasks with these numbers of examples, both `(T,)`."""
         rates = np.minimum(counts, self.limit) ** (1.0 / self.temperature)
         return rates / rates.sum()
 
     def draws(self, tasks: np.ndarray) -> Draw:
-        """The epochs of examples of these tasks, (N,) numbers from 0 on: N draws each.
+        """Returns a function that draws the N examples of an epoch by the rates.
 
-        Within an epoch no example of a task comes again before all others have come.
+        An example is repeated within an epoch only after all others of its task.
+
+        Args:
+            tasks: `(N,)` number of each example's task, from 0 on.
         """
         members = [np.flatnonzero(tasks == task) for task in range(tasks.max() + 1)]
         rates = self.rates(np.array([len(own) for own in members]))
@@ -350,18 +361,19 @@ class MixingConfig(Settings):
 
 
 class BucketBatches(Batches):
-    """Batches of rows of ids, of about one length each and padded to it.
+    """Batches of rows of ids with similar lengths, padded to the length of their bucket.
 
-    An epoch holds every example once, and one batch at most is filled up with rows of padding.
+    An epoch has every example once; at most one batch is filled up with rows of padding.
 
     Args:
-        rows: the ids that a batch shows; every example has equally many rows of each.
-        make_buckets: `row_lengths` to buckets.
+        rows: rows of ids, in one or several parts; every example has equally many rows in a part.
+        count: number of examples, N.
+        make_buckets: function from `row_lengths` to buckets.
         others: arrays besides the ids that a model is trained on, for `fingerprint`.
-        indices: a function that returns the examples' numbers (N,) in `evaluation_dataset`; when
-            None they are 0 to N - 1.
-        draw: the numbers (N,) of the examples of a shuffled epoch, see `MixingConfig`; None = each
-            once.
+        indices: function that returns numbers `(N,)` of the examples for `evaluation_dataset`;
+            None: 0 to N - 1.
+        draw: function that draws the examples `(N,)` of a shuffled epoch, see `MixingConfig`; None:
+            each example once.
     """
 
     def __init__(
@@ -389,9 +401,9 @@ class BucketBatches(Batches):
 
     @property
     def row_lengths(self) -> np.ndarray:
-        """(N,) int32, the longest row of each example.
+        """Length of the longest row of each example, `(N,)` int32.
 
-        It is computed on each access, for it takes 18 MB of 4.5 million pairs.
+        It is not kept, because it takes 18 MB for 4.5 million pairs.
         """
         longest = np.zeros(self._count, np.int32)
         for part in self._rows:
@@ -405,12 +417,12 @@ class BucketBatches(Batches):
 
     @property
     def shapes(self) -> tuple[tuple[int, int], ...]:
-        """(B, L) of every batch that can occur, shortest first."""
+        """`(B, L)` of all possible batches, shortest first."""
         return self.buckets.shapes
 
     @property
     def element_spec(self) -> dict[str, tf.TensorSpec]:
-        # Of batches of padding: a dimension that differs between buckets is None.
+        # From batches of padding. A dimension that differs between buckets is None.
         made = [self.gather(Batch(np.full(size, -1), length)) for size, length in self.shapes]
         spec = {}
         for name, array in made[0].items():
@@ -425,18 +437,18 @@ class BucketBatches(Batches):
             if len(self) >= _MANY:
                 return_freed_memory()
             return planned
-        # Drawn examples may fill more batches, or fewer: every epoch has equally many all the same.
+        # Drawn examples may fill more or fewer batches; every epoch has the same number of them.
         lengths, batches = self.row_lengths, []
         while len(batches) < self.steps_per_epoch:
-            drawn = np.append(self._draw(rng), -1)  # the last one is padding's
+            drawn = np.append(self._draw(rng), -1)  # so that index -1, padding, gives -1
             planned = self.buckets.plan(lengths[drawn[:-1]], rng)
             batches += [Batch(drawn[rows], length) for rows, length in planned]
         return batches[: self.steps_per_epoch]
 
     def evaluation_dataset(self) -> tf.data.Dataset:
-        """Every example once, in ascending order of length, with "index" (B,) int32 besides.
+        """Returns every example once, in ascending order of length.
 
-        The index is an example's number, -1 in rows of padding.
+        Batches also have "index" `(B,)` int32, the example's number, -1 in rows of padding.
         """
 
         def batches() -> Iterator[dict]:
@@ -457,11 +469,11 @@ class BucketBatches(Batches):
         return fingerprint(itertools.chain(rows, others))
 
     def padding_efficiency(self) -> float:
-        """Real tokens in a padded one over an epoch of `evaluation_dataset`."""
+        """Share of real tokens among the padded tokens of `evaluation_dataset`."""
         return self.real_tokens / (self._padded_tokens * self.rows_per_example)
 
     def summary(self) -> str:
-        """One line for the log: examples, steps, real tokens in a padded one, shapes."""
+        """Describes the data in one line: examples, steps, share of real tokens, shapes."""
         shapes = " ".join(f"{rows}x{length}" for rows, length in self.shapes)
         return (
             f"{len(self):,} examples, {self.steps_per_epoch:,} steps an epoch, "
@@ -471,21 +483,22 @@ class BucketBatches(Batches):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EncodedExamples:
-    """Tokenized examples, N of R rows each; R is 1 but where choices or sentences are compared.
+    """N tokenized examples of R rows each; R is 1 unless choices or sentences are compared.
 
     Attributes:
-        rows: ids with their special ones, without padding; those of example n are n R to
-            n R + R - 1.
-        boundaries: (N R,) int64, first position of segment 1; the length of a row of one text.
-            None where batches have no segments.
-        labels: (N,) int32 classes or float32 scores; (N, 2) int32 positions; `TokenRows` of a
+        rows: ids with special ones, without padding. Example n has the rows n R to n R + R - 1.
+        boundaries: `(N R,)` int64, first position of segment 1, or the row's length if it has one
+            text; None: batches have no segments.
+        labels: `(N,)` int32 classes or float32 scores; `(N, 2)` int32 positions; `TokenRows` with a
             label for each id; or None.
         max_length: greatest length of a row.
+        count: R.
         cls_last: whether a row's last id is [CLS], of segment 2.
-        language_id: of all texts; batches have `language_ids` where it is not 0, a model's first.
-        characters: (words, C) int32: where ids are words, what a model reads of each, so that a
-            batch's "token_ids" are `(B, L, C)`.
-        needs_labels: whether there is nothing to learn from without labels.
+        language_id: language of all texts; batches have `language_ids` unless it is 0, the model's
+            first language.
+        characters: `(words, C)` int32, the characters of each word if ids are words; "token_ids" of
+            a batch are then `(B, L, C)`. None: ids are tokens.
+        needs_labels: whether training needs labels.
     """
 
     needs_labels: ClassVar[bool] = True
@@ -501,16 +514,17 @@ class EncodedExamples:
 
 
 class ExampleBatches(BucketBatches):
-    """Batches of `batch_size` tokenized examples: an epoch is ceil(N / batch_size) steps.
+    """Batches of `batch_size` tokenized examples; an epoch has ceil(N / batch_size) steps.
 
-    A batch is {"token_ids" and, of examples with segments, "segment_ids": (B, L) or (B, R, L)
-    int32, "weight": (B,) float32, "label": as the encoded ones', (B,) int32 or float32, (B, 2)
-    int32 or (B, L) int32}; label and weight are 0 in rows of padding. Of words that are read by
-    their characters the ids are (B, L, C), and "padding_mask" (B, L) int32 says where words are.
+    A batch has "token_ids" and, if there are segments, "segment_ids", `(B, L)` or `(B, R, L)`
+    int32; "weight" `(B,)` float32; and "label", `(B,)` int32 or float32, `(B, 2)` int32 or `(B, L)`
+    int32. Label and weight are 0 in rows of padding. If words are read by their characters, ids are
+    `(B, L, C)`, and "padding_mask" `(B, L)` int32 is 1 at words.
 
     Args:
-        encoded: the examples; other batch sizes may share them.
-        shapes: greatest number of static lengths.
+        encoded: the examples; batches of several sizes may share them.
+        batch_size: B.
+        shapes: most different lengths of batches.
     """
 
     def __init__(self, encoded: EncodedExamples, batch_size: int, shapes: int = 4):
@@ -521,10 +535,10 @@ class ExampleBatches(BucketBatches):
         labels = labels.ids if isinstance(labels, TokenRows) else labels
 
         def make_buckets(row_lengths: np.ndarray) -> Buckets:
-            # A table of 100 learned positions has none for a batch of 104.
+            # A model with 100 learned positions has none for a batch of length 104.
             best = choose_lengths(row_lengths, shapes, 8)
             lengths = [min(n, encoded.max_length) for n in best]
-            # A batch far larger than an epoch would be padding, and may not fit the memory.
+            # A batch far larger than an epoch would be padding, and may not fit into memory.
             most = 1 << len(row_lengths).bit_length()
             return Buckets.of_rows(lengths, min(batch_size, most))
 
@@ -543,7 +557,7 @@ class ExampleBatches(BucketBatches):
         return super().dataset(seed, start_step, repeat)
 
     def labels(self, rows: np.ndarray, length: int) -> np.ndarray:
-        """Labels of examples as a batch of length L holds them: (B,), (B, 2) or (B, L)."""
+        """Labels of examples in a batch of length L: `(B,)`, `(B, 2)` or `(B, L)`."""
         labels = self.encoded.labels
         if isinstance(labels, TokenRows):
             return labels.padded(rows, length)

@@ -1,4 +1,4 @@
-"""Settings of a pre-training corpus: its sources and how its rows are cut."""
+"""Settings of a pre-training corpus: its sources, and how they are packed into rows."""
 
 import dataclasses
 from typing import Annotated, Any, ClassVar, Literal
@@ -15,14 +15,15 @@ PAIR_PACKINGS = ("segment_pair", "sentence_pair")
 
 @dataclasses.dataclass(frozen=True)
 class CorpusSource(Settings):
-    """One source of a corpus.
+    """A source of documents or of translation pairs.
 
     Attributes:
-        source: of `documents`, or of `read_pairs` where `language` is two.
-        weight: relative frequency of its documents beside those of other sources, see
-            `mixed_documents`; None (for every source of a corpus) reads each document once.
-        language: the code of its language; of a source of translation pairs the two codes, in the
-            order of the halves; None in a corpus that does not tell languages apart.
+        source: name of the source, see `documents`, or with two languages `read_pairs`.
+        split: split of the source.
+        weight: relative frequency of its documents among those of all sources, see
+            `mixed_documents`; None, which all sources must share: each document is read once.
+        language: code of its language, or of translation pairs both codes in the order of the
+            halves; None: the corpus does not distinguish languages.
     """
 
     section: ClassVar[str] = "corpus.sources"
@@ -42,7 +43,7 @@ class CorpusSource(Settings):
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """Its languages: none, one, or the two of translation pairs."""
+        """Codes of its languages: none, one, or the two of translation pairs."""
         if self.language is None:
             return ()
         return (self.language,) if isinstance(self.language, str) else self.language
@@ -54,48 +55,50 @@ class CorpusSource(Settings):
 
 @dataclasses.dataclass(frozen=True)
 class CorpusConfig(Settings):
-    """A corpus and its rows.
+    """Settings of a corpus.
 
-    Rows of translation pairs are `[CLS] a [SEP] b [SEP]`, one pair each, whatever the packing.
+    A row of a translation pair is `[CLS] a [SEP] b [SEP]`, whatever the packing.
 
     Attributes:
-        sources: origin of the documents: sources, their names alone, or tuples of a source's
-            fields, (name, split, weight, language).
-        sequence_length: L of every row, special ids included.
-        pairs: rows are two segments instead of running text: "next_sentence" (BERT's: in half of
-            the rows the second one is from another document) or "sentence_order" (ALBERT's: in
-            half of them the two are swapped).
-        packing: contents of a row. Of running text "doc_text" and "full_text" (as many ids as fit,
-            of one document or going on with the next) or "doc_sentences" and "full_sentences" (as
-            many whole sentences as fit); of pairs "segment_pair" (as many sentences as fit) or
-            "sentence_pair" (two sentences). The last four are RoBERTa's (Liu et al. 2019, table
-            2). None is "doc_text" and, of pairs, "segment_pair".
-        language_alpha: draw languages with q_i ~ p_i^alpha, p_i a language's share of the lines
-            (Conneau and Lample 2019, section 3.1: 0.5), see `language_weights`; None reads each
-            document once. With `batch_alpha` it is of the vocabulary's lines alone.
-        batch_alpha: each training batch holds one language, drawn with q_i ~ p_i^alpha (XLM's:
-            0.7), and running text and translation pairs take turns, see `language_batches`; None
-            mixes languages in every batch.
-        validation_every: one row of running text in so many is a validation row; of pairs one
-            document, and of the first three documents two. Held-out text is not trained on:
-            rows of running text share no text, and pairs are made of documents of one split.
-        validation_run: rows of running text that are held out together, so that they go on from
-            one to the next; of as many runs one in `validation_every`.
-        rows_per_shard: rows of a file, about: it ends with a document.
-        seed: decides the order of the sources and the pairs.
-        sentence_splitter: of `split_sentences`, where rows are made of sentences.
+        sources: sources of the documents. Each may also be given by its name, or by a tuple (name,
+            split, weight, language).
+        sequence_length: L, the length of every row with special ids.
+        pairs: kind of sentence pairs. "none": rows of running text. "next_sentence", BERT's: the
+            second segment of half of the rows is from another document. "sentence_order", ALBERT's:
+            the segments of half of the rows are swapped.
+        packing: content of a row. For running text: "doc_text" and "full_text", as many ids as fit,
+            of one document or of consecutive ones; "doc_sentences" and "full_sentences", as many
+            whole sentences as fit. For pairs: "segment_pair", as many sentences as fit;
+            "sentence_pair", two sentences. The last four are RoBERTa's (Liu et al. 2019, table 2).
+            None: "doc_text", or for pairs "segment_pair".
+        language_alpha: exponent of XLM's sampling of languages with q_i ~ p_i^alpha, where p_i is a
+            language's share of the lines (Conneau and Lample 2019, section 3.1: 0.5), see
+            `language_weights`; None: each document is read once. With `batch_alpha` it affects only
+            the lines that the vocabulary is trained on.
+        batch_alpha: exponent for drawing the single language of each training batch with
+            q_i ~ p_i^alpha (XLM's: 0.7); batches of running text and of translation pairs
+            alternate, see `language_batches`. None: batches mix languages.
+        validation_every: one in this number of rows of running text is a validation row; for pairs
+            one in this number of documents, and two of the first three. Training never sees
+            held-out text: rows of running text share none, and pairs are made within a split.
+        validation_run: number of consecutive rows of running text that are held out together; one
+            in `validation_every` of such runs is held out.
+        rows_per_shard: approximate number of rows per file; a file ends with a document.
+        seed: seed of the order of the sources and of the pairs.
+        sentence_splitter: name of a splitter of `split_sentences`, used if rows consist of
+            sentences.
     """
 
     section: ClassVar[str] = "corpus"
 
     sources: tuple[CorpusSource, ...]
-    # Three special ids and a few others: shorter rows teach nothing.
+    # Room for three special ids and a few others; shorter rows are useless.
     sequence_length: Annotated[int, Ge(8), INT32] = 128
     pairs: Literal["none", "next_sentence", "sentence_order"] = "none"
     packing: Annotated[str, OneOf(TEXT_PACKINGS + PAIR_PACKINGS)] | None = None
     language_alpha: Fraction | None = None
     batch_alpha: Fraction | None = None
-    validation_every: Annotated[int, Ge(2), INT32] = 200  # of 1 nothing is left to train on
+    validation_every: Annotated[int, Ge(2), INT32] = 200  # 1 would leave nothing to train on
     validation_run: Count = 1
     rows_per_shard: Count = 8192
     seed: Natural = 0
@@ -122,8 +125,8 @@ class CorpusConfig(Settings):
             )
         if self.repeats and self.crosses_documents:
             raise UserError(
-                "weights or language_alpha and packing='full_...' exclude each other: documents "
-                "that come again are packed otherwise, and validation text would be trained on"
+                "weights or language_alpha and packing='full_...' exclude each other: a repeated "
+                "document is packed differently, so that training would see validation text"
             )
         if self.language_alpha is not None and not self.languages:
             raise UserError("language_alpha needs the sources' languages: give each its own")
@@ -140,13 +143,13 @@ class CorpusConfig(Settings):
             )
         if self.paired and self.has_translations:
             raise UserError(
-                f"translation pairs and pairs={self.pairs!r} exclude each other: a translation is "
-                "neither from elsewhere nor swapped; give pairs='none'"
+                f"translation pairs and pairs={self.pairs!r} exclude each other: a translation can "
+                "be neither replaced nor swapped; give pairs='none'"
             )
         if self.pairs == "next_sentence" and len(self.languages) > 1:
             raise UserError(
-                "pairs='next_sentence' takes one language: a segment of another document would be "
-                "known by its language; give pairs='sentence_order' or 'none'"
+                "pairs='next_sentence' takes one language: the language would reveal a segment of "
+                "another document; give pairs='sentence_order' or 'none'"
             )
 
     @property
@@ -159,7 +162,7 @@ class CorpusConfig(Settings):
 
     @property
     def crosses_documents(self) -> bool:
-        """Whether rows of running text go on with the next document."""
+        """Whether a row of running text may continue with the next document."""
         return self.row_packing.startswith("full_")
 
     @property
@@ -168,7 +171,7 @@ class CorpusConfig(Settings):
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """The languages in the order in which sources first name them: a position is an id."""
+        """Codes of the languages in the order of the sources; a code's position is its id."""
         return tuple(dict.fromkeys(code for source in self.sources for code in source.languages))
 
     @property
@@ -182,17 +185,17 @@ class CorpusConfig(Settings):
 
     @property
     def draws_languages(self) -> bool:
-        """Whether `language_alpha` decides how often each language is read."""
+        """Whether `language_alpha` determines how often each language is read."""
         return self.language_alpha is not None and self.batch_alpha is None
 
     @property
     def repeats(self) -> bool:
-        """Whether documents may come again."""
+        """Whether documents may be repeated."""
         return self.weights is not None or self.draws_languages
 
 
 def _source(given: Any) -> CorpusSource | dict:
-    """A source from its name or its fields in a tuple; `Settings` makes it of a dictionary."""
+    """Makes a source from its name or a tuple of its fields; `Settings` converts a dictionary."""
     match given:
         case CorpusSource() | dict():
             return given

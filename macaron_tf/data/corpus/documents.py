@@ -1,4 +1,4 @@
-"""The documents of a corpus: read from its sources, mixed in one order, cut into token ids."""
+"""The documents of a corpus: reading and mixing the sources, and tokenizing."""
 
 import collections
 import dataclasses
@@ -30,18 +30,21 @@ from macaron_tf.text.words import cut_lines, split_sentences
 Item = TypeVar("Item")
 Text = str | tuple[str, str]  # a document, or the two halves of a translation pair
 
-# Characters that are tokenized at once: an article alone (5 KB) would leave the tokenizer waiting
-# for Python, and the ids of a megabyte are another one.
+# Characters that are tokenized in one call. A single article (5 KB) would leave the tokenizer
+# waiting for Python. The ids of 1 MB of text take about as much memory.
 _GROUP = 1 << 20
-_RECORDS = 10_000  # of a part of a TFDS split: of Wikipedia 50 MB
+_RECORDS = 10_000  # records in a part of a TFDS split; 50 MB of Wikipedia
 
 
 def open_source(
     source: CorpusSource, tfds: Tfds | None = None, max_documents: int | None = None
 ) -> Iterator[Text]:
-    """Reads a source in its order, or its first `max_documents`; see `read_pairs`.
+    """Reads the documents or translation pairs of a source in their order.
 
-    Texts are not blank, and each half of a translation pair is one line.
+    No text is blank, and each half of a translation pair is one line.
+
+    Args:
+        max_documents: read only this number of documents; None: all.
     """
     found: Iterable[Text]
     if source.is_translation:
@@ -61,17 +64,19 @@ def open_source(
 
 
 def source_parts(source: CorpusSource, tfds: Tfds | None = None) -> list[CorpusSource]:
-    """Cuts a source into parts that are read apart and make it up in this order: each file of text,
-    and each `_RECORDS` records of a TFDS split. Other sources are one part."""
+    """Splits a source into parts that can be read separately; their concatenation is the source.
+
+    A part is a file of text, or `_RECORDS` records of a TFDS split. Other sources are one part.
+    """
     if source.is_translation:
         return [source]
     parsed = parse_documents(source.source)
     if parsed.kind.startswith("text") or parsed.kind in RECORDS:
         paths = list(map(str, source_files(source.source, source.split)))
         if parsed.kind == "datasets":
-            return [source]  # a file alone is no set
+            return [source]  # a single file is not a data set
         field = "".join(f":{name}" for name in parsed.fields)
-        if not any(set(path) & set("*?[]{},") for path in paths):  # a part's name is no pattern
+        if not any(set(path) & set("*?[]{},") for path in paths):  # or it would be a pattern
             return [
                 dataclasses.replace(source, source=f"{parsed.kind}:{path}{field}", split="train")
                 for path in paths
@@ -84,9 +89,9 @@ def source_parts(source: CorpusSource, tfds: Tfds | None = None) -> list[CorpusS
 
 
 def identify_source(source: CorpusSource, tfds: Tfds | None = None) -> list:
-    """Identifies the content of a source without reading it: `content_stamps` of its files.
+    """Identifies a source's content without reading it, by `content_stamps` of its files.
 
-    The embedded corpus has its SHA-256, 0 and the version of its cutting instead.
+    For the built-in corpus it returns its SHA-256, 0 and the version of its extraction instead.
     """
     embedded = [(homeassistant.HOMEASSISTANT_SHA256, 0, homeassistant.FORMAT)]
     files = source_files(source.source, source.split, source.languages, tfds)
@@ -94,7 +99,7 @@ def identify_source(source: CorpusSource, tfds: Tfds | None = None) -> list:
 
 
 def count_corpus(config: CorpusConfig, tfds: Tfds | None = None) -> int | None:
-    """The number of a corpus's documents where it is known before reading, else None."""
+    """Number of documents of a corpus if it is known without reading, else None."""
     if config.repeats or config.has_translations:
         return None
     counts = [count_documents(s.source, s.split, tfds) for s in config.sources]
@@ -102,12 +107,13 @@ def count_corpus(config: CorpusConfig, tfds: Tfds | None = None) -> int | None:
 
 
 class MixedDocument(NamedTuple):
-    """A document of a mixture.
+    """A document in the mixture of a corpus's sources.
 
     Attributes:
         text: its text, or the two halves of a translation pair.
-        repeated: whether its source has been read to its end before.
+        repeated: whether the document was read before.
         held_out: whether the whole document is for validation.
+        source: number of its source.
     """
 
     text: Text
@@ -122,18 +128,19 @@ def mixed_documents(
     seed: int,
     hold_out_every: int | None = None,
 ) -> Iterator[MixedDocument]:
-    """Draws documents until every source has been read to its end once.
+    """Draws documents from sources until every source has been read completely.
 
-    With weights, each draw takes a source with a probability proportional to its weight, and a
-    source that ends before the others do begins again: of two sources of 100 and 10,000 documents
-    and weights 1 and 4, the first is read 25 times. Without weights no document comes twice: each
-    draw takes one of the sources that have not ended, all of them equally likely.
+    With weights, each draw chooses a source with probability proportional to its weight. A source
+    that ends early starts again: with 100 and 10,000 documents and weights 1 and 4, the first
+    source is read 25 times. Without weights, each draw chooses one of the sources that have not
+    ended, all equally likely, and no document is repeated.
 
     Args:
-        readers: open the sources; each gives at least one document.
-        seed: decides the order, together with the numbers of documents; their text does not.
-        hold_out_every: one document in so many is held out, at every reading; of the first three
-            documents two are, that a small mixture has two. None holds out none.
+        readers: functions that open the sources; each source has at least one document.
+        weights: weight of each source, or None.
+        seed: determines the order, together with the numbers of documents but not their text.
+        hold_out_every: one in this number of documents is held out each time it is read, and two of
+            the first three, so that a small mixture has two. None: no document is held out.
     """
     rng = np.random.default_rng(seed)
     opened = [_readings(reader) for reader in readers]
@@ -156,8 +163,10 @@ def mixed_documents(
 
 
 def _readings(reader: Callable[[], Iterator[Text]]) -> Iterator[tuple[Text, int, bool, bool]]:
-    """Reads a source again and again: each text, its index, whether it came before, and whether it
-    is the last one, for which the reading is one document ahead."""
+    """Reads a source repeatedly: yields each text, its index, and whether it is a repetition.
+
+    The fourth value says whether it is the last one; to know this, one document is read ahead.
+    """
     for reading in itertools.count():
         texts = reader()
         following = next(texts)
@@ -171,10 +180,10 @@ def _readings(reader: Callable[[], Iterator[Text]]) -> Iterator[tuple[Text, int,
 def corpus_mixture(
     config: CorpusConfig, tfds: Tfds | None = None, max_documents: int | None = None
 ) -> Iterator[MixedDocument]:
-    """Draws the documents of a corpus, with `language_alpha` alone after counting their lines.
+    """Draws the documents of a corpus. With `language_alpha` it first counts their lines.
 
     Args:
-        max_documents: the first so many of each source; None for all.
+        max_documents: number of documents to read of each source; None: all.
     """
     readers = [_source_reader(source, tfds, max_documents) for source in config.sources]
     sizes = []
@@ -191,11 +200,11 @@ def draw_documents(
     readers: Sequence[Callable[[], Iterator]],
     sizes: Sequence[tuple[int, int]],
 ) -> Iterator[MixedDocument]:
-    """The mixture of a corpus's documents, or of anything that stands for them.
+    """Mixes a corpus's documents, or other items in their place.
 
     Args:
-        readers: open the sources.
-        sizes: numbers of documents and of lines of each source, which `draws_languages` needs.
+        readers: functions that open the sources.
+        sizes: numbers of documents and of lines of each source, needed if `draws_languages`.
     """
     weights = config.weights
     if config.draws_languages:
@@ -205,12 +214,12 @@ def draw_documents(
 
 
 def count_lines(text: Text) -> int:
-    """The lines of a document; a translation pair is one."""
+    """Number of lines of a document; a translation pair counts as one."""
     return len(cut_lines(text)) if isinstance(text, str) else 1
 
 
 def _source_reader(source, tfds, max_documents) -> Callable[[], Iterator[Text]]:
-    """Opens a source at each call; one that is read as a whole is kept in memory."""
+    """Returns a function that opens a source; sources that are read as a whole stay in memory."""
     opened = functools.partial(open_source, source, tfds, max_documents=max_documents)
     if not (source.is_translation or Source.of(source.source).is_embedded):
         return opened
@@ -221,17 +230,16 @@ def _source_reader(source, tfds, max_documents) -> Callable[[], Iterator[Text]]:
 def language_weights(
     sources: Sequence[CorpusSource], sizes: Sequence[tuple[int, int]], alpha: float
 ) -> list[float]:
-    """Weights for sources that draw languages with q_i = p_i^alpha / sum_j p_j^alpha.
+    """Computes weights of sources that draw languages with q_i = p_i^alpha / sum_j p_j^alpha.
 
-    Conneau and Lample 2019, section 3.1: p_i is a language's share of all sentences, which are
-    lines here, and q_i becomes its share of the drawn lines. A weight counts documents, so that a
-    source with long documents is drawn less often. Several sources of one language keep their
-    shares in it. The translation pairs of two languages count as a language of their own, beside
-    the monolingual text.
+    In Conneau and Lample 2019, section 3.1, p_i is a language's share of all sentences, here of all
+    lines, and q_i its share of the drawn ones. Since weights apply to documents, a source with long
+    documents gets a smaller weight. Several sources of a language keep their shares within it. The
+    translation pairs of two languages count as another language.
 
     Args:
         sizes: numbers of documents and of lines of each source.
-        alpha: from 0, all languages alike, to 1, proportional to their size.
+        alpha: from 0, all languages equal, to 1, proportional to their size.
     """
     lines = collections.Counter()  # of each language
     for source, (_, count) in zip(sources, sizes, strict=True):
@@ -246,11 +254,13 @@ def language_weights(
 def tokenized_documents(
     texts: Iterable[Text], vocabulary: PieceVocabulary, splitter: str | None
 ) -> Iterator[TokenRows]:
-    """Cuts documents into lines, lines into sentences, and sentences into ids.
+    """Tokenizes documents: yields the ids of their sentences, none of which is empty.
 
-    Small documents are tokenized together, a large one in parts. Each half of a translation pair
-    counts as one sentence, and so does each line where the `splitter` of `split_sentences` is None.
-    No sentence is empty.
+    Small documents are tokenized together, large ones in parts. Each half of a translation pair is
+    one sentence.
+
+    Args:
+        splitter: see `split_sentences`; None: each line is one sentence.
     """
     begun: list[tuple[np.ndarray, np.ndarray]] = []  # ids and lengths of a document's parts
     for group in _grouped(_lines(texts), lambda line: len(line[0])):
@@ -260,19 +270,19 @@ def tokenized_documents(
             found = zip(sentences, split_sentences(lines, splitter), divisible, strict=True)
             sentences = [cut if may_cut else whole for whole, cut, may_cut in found]
         rows = vocabulary.encode_rows(list(itertools.chain.from_iterable(sentences)))
-        ends = np.cumsum(list(map(len, sentences)))[list(last)]  # of the documents that end here
+        ends = np.cumsum(list(map(len, sentences)))[list(last)]  # where documents end
         ids, lengths = np.split(rows.ids, rows.offsets[ends]), np.split(rows.lengths, ends)
         for number, part in enumerate(zip(ids, lengths, strict=True), start=1):
             begun.append(part)
-            if number < len(ids):  # the last part goes on in the next group
+            if number < len(ids):  # the last part continues in the next group
                 all_ids, all_lengths = map(np.concatenate, zip(*begun, strict=True))
-                # A sentence without an id (control characters only) adds no offset.
+                # `unique` drops sentences without ids, which have control characters only.
                 yield TokenRows(all_ids, np.unique([0, *np.cumsum(all_lengths)]))
                 begun = []
 
 
 def _lines(texts: Iterable[Text]) -> Iterator[tuple[str, bool, bool]]:
-    """Each line, whether it may be cut into sentences, and whether it ends its document."""
+    """Yields each line, whether it may be split into sentences, and whether its document ends."""
     for text in texts:
         is_text = isinstance(text, str)
         lines = (cut_lines(text) if is_text else text) or [""]
@@ -281,7 +291,7 @@ def _lines(texts: Iterable[Text]) -> Iterator[tuple[str, bool, bool]]:
 
 
 def _grouped(items: Iterable[Item], size: Callable[[Item], int]) -> Iterator[list[Item]]:
-    """Lists of items with about `_GROUP` characters each."""
+    """Groups items into lists of about `_GROUP` characters."""
     group, characters = [], 0
     for item in items:
         group.append(item)
@@ -294,7 +304,7 @@ def _grouped(items: Iterable[Item], size: Callable[[Item], int]) -> Iterator[lis
 
 
 def chunked(documents: Iterable[MixedDocument]) -> Iterator[list[MixedDocument]]:
-    """Lists of whole documents with about `_GROUP` characters each, or one larger document."""
+    """Groups whole documents into lists of about `_GROUP` characters, or of one larger document."""
 
     def size(document: MixedDocument) -> int:
         text = document.text
@@ -305,13 +315,13 @@ def chunked(documents: Iterable[MixedDocument]) -> Iterator[list[MixedDocument]]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CorpusDocument:
-    """A document of ids.
+    """A tokenized document.
 
     Attributes:
-        sentences: its ids; of a translation pair the two halves.
+        sentences: ids of its sentences, or of the two halves of a translation pair.
         repeated, held_out: see `MixedDocument`.
-        languages: ids of its language and of its second half's, which differ in a translation
-            pair only; (0, 0) in a corpus that does not tell languages apart.
+        languages: ids of the languages of its two halves, which differ in translation pairs only;
+            (0, 0) if the corpus does not distinguish languages.
     """
 
     sentences: TokenRows
@@ -327,7 +337,7 @@ class CorpusDocument:
 def corpus_documents(
     mixture: Iterable[MixedDocument], vocabulary: PieceVocabulary, config: CorpusConfig
 ) -> Iterator[CorpusDocument]:
-    """Cuts the documents of a mixture into ids; reads the mixture some documents ahead."""
+    """Tokenizes the documents of a mixture; reads the mixture some documents ahead."""
     splitter = config.sentence_splitter if config.cuts_sentences else None
     known = config.languages
     languages = [
@@ -348,17 +358,17 @@ def corpus_documents(
 def blocks(
     documents: Iterable[CorpusDocument], config: CorpusConfig
 ) -> Iterator[list[CorpusDocument]]:
-    """Groups documents, or what stands for them with a `size` and `held_out`, by the shard: each
-    block ends with the document that fills it.
+    """Groups documents, or items with `size` and `held_out`, into blocks, one for each shard.
 
-    A block has a document to train on, and of next-sentence pairs two, so that one is there to draw
-    from: it is held back until its successor has them too, and takes what is left at the end.
+    A block ends with the document that fills its shard. It has at least one document to train on,
+    and for next-sentence pairs two, so that a pair can draw from the other. To ensure this, a block
+    is yielded only when the next one has enough; the last block takes the remaining documents.
     """
     least = 2 if config.pairs == "next_sentence" else 1
     room = config.sequence_length - (3 if config.paired else 2)
     held: list[CorpusDocument] = []
     block: list[CorpusDocument] = []
-    usable = rows = 0  # of the block: documents with rows, and their rows
+    usable = rows = 0  # documents of the block that have rows, and these rows
     for document in documents:
         block.append(document)
         ids = 0 if document.held_out else document.size
