@@ -1,4 +1,4 @@
-"""Work on the chunks of a corpus in several processes, with the results in order."""
+"""Runs functions on chunks of a corpus in several processes, with the results in order."""
 
 import collections
 import contextlib
@@ -19,18 +19,18 @@ Context = TypeVar("Context")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_ALONE = {  # a thread, and no GPU
+_ALONE = {  # one thread, no GPU
     "CUDA_VISIBLE_DEVICES": "-1",
     "OMP_NUM_THREADS": "1",
     "TF_NUM_INTRAOP_THREADS": "1",
     "TF_NUM_INTEROP_THREADS": "1",
 }
-_LIVES = 3  # workers that an item may lose before the work is given up
+_LIVES = 3  # workers that may die on an item before the work is given up
 
 
 @dataclasses.dataclass(eq=False)
 class _Task:
-    """A call, and later its result or its error."""
+    """A call of a function, and later its result or error."""
 
     function: Callable
     item: Any
@@ -41,17 +41,17 @@ class _Task:
 
 
 class Processes(contextlib.AbstractContextManager):
-    """Worker processes that apply functions to items; used in a `with`, which ends them.
+    """Worker processes that apply functions to items; a context manager that ends them on exit.
 
-    A worker that is killed is replaced, and its item is worked on again. Each has a pipe of its
-    own: of a message that is cut off the reader sees the end, while the one queue of
-    `concurrent.futures` would wait for the rest of it. A worker does not run the caller's script
-    again, as multiprocessing's do: it may be one without `if __name__ == "__main__"`. Ctrl-C is for
-    the process that began them, and they end when that process does.
+    A worker that is killed is replaced, and its item is processed again. Each worker has a pipe of
+    its own, whose reader notices a message that is cut off; with the shared queue of
+    `concurrent.futures` it would wait for the rest forever. Unlike multiprocessing's, workers do
+    not run the caller's script again, so it needs no `if __name__ == "__main__"`. Ctrl-C does not
+    reach the workers; they end when their parent does.
 
     Args:
-        count: number of processes; 1 does all work in this one.
-        context: the first argument of every call, pickled once for each worker.
+        count: number of processes; 1: all work is done in this process.
+        context: first argument of every call, pickled once for each worker.
     """
 
     def __init__(self, count: int, context: Any):
@@ -71,15 +71,15 @@ class Processes(contextlib.AbstractContextManager):
     ) -> Iterator[Result]:
         """Yields `function(context, item)` for each item, in the order of the items.
 
-        At most 2 `count` + 1 items are begun whose results have not been taken. Several maps may
-        share the workers, and the items of one may come from the results of another one.
+        At most 2 `count` + 1 items are in progress. Several maps may share the workers, and the
+        results of one map may be the items of another.
 
         Args:
-            function: of a module's top level; it, the items and the results are pickled.
+            function: at the top level of a module. Functions, items and results are pickled.
 
         Raises:
-            UserError: three workers ended, one after another, on the same item.
-            Exception: the first one that the function raised, in the order of the items.
+            UserError: three workers in succession died on the same item.
+            Exception: the first exception that the function raised, in the order of the items.
         """
         if self.count == 1:
             for item in items:
@@ -103,7 +103,7 @@ class Processes(contextlib.AbstractContextManager):
         return task.result
 
     def _exchange(self, timeout: float | None) -> None:
-        """Takes the results that are there and hands out tasks; waits where no result is."""
+        """Collects available results and hands out tasks; waits up to `timeout` for a result."""
         self._hand_out()
         for pipe in connection.wait(list(self._tasks), timeout):
             task = self._tasks.pop(pipe)
@@ -127,7 +127,7 @@ class Processes(contextlib.AbstractContextManager):
                 self._lose(pipe, task)
 
     def _lose(self, pipe: connection.Connection, task: _Task) -> None:
-        """Puts the task of a worker that ended at the head of those that wait."""
+        """Returns the task of a worker that died to the head of the waiting tasks."""
         self._remove(pipe)
         task.lost += 1
         if task.lost >= _LIVES:
@@ -138,9 +138,12 @@ class Processes(contextlib.AbstractContextManager):
         self._waiting.appendleft(task)
 
     def _add(self, count: int) -> None:
-        """Starts workers, which import TensorFlow at the same time; it does not survive a fork."""
+        """Starts workers as new programs, because TensorFlow does not survive a fork.
+
+        All import TensorFlow at the same time.
+        """
         paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
-        # Under the name of our command, the package imports neither Keras nor all models.
+        # With our command's name in argv, the package imports neither Keras nor all models.
         code = f"import sys; sys.argv[0] = {SCRIPT!r}; import macaron_tf.cli.program as program; "
         code += f"program.lean_imports(); from {__name__} import work; work(%d)"
         added = []
@@ -152,10 +155,10 @@ class Processes(contextlib.AbstractContextManager):
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # out of Ctrl-C's reach
             )
-            theirs.close()  # the worker's end alone is left, and closes with it
+            theirs.close()  # only the worker's end remains, which closes with the worker
             added.append(pipe)
         for pipe in added:
-            with contextlib.suppress(OSError):  # where it has ended, `_lose` will see it
+            with contextlib.suppress(OSError):  # if it has died, `_lose` handles it later
                 pipe.send(self._context)
 
     def _remove(self, pipe: connection.Connection) -> None:
@@ -165,7 +168,7 @@ class Processes(contextlib.AbstractContextManager):
 
 
 def work(descriptor: int) -> None:
-    """The life of a worker: calls, one after another, until the pipe is closed."""
+    """Main function of a worker: runs calls from a pipe until it is closed."""
     pipe = connection.Connection(descriptor)
     with pipe, other_bar(), contextlib.suppress(EOFError, OSError):
         context = pipe.recv()

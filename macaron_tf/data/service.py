@@ -1,4 +1,4 @@
-"""Batches made by a tf.data service, in another process or on another machine, in their order."""
+"""Batches from a tf.data service, in another process or on another machine, in order."""
 
 import contextlib
 import queue
@@ -14,22 +14,22 @@ import tensorflow as tf
 from macaron_tf.data.batches import prefetched
 from macaron_tf.errors import UserError
 
-_AWAY_SECONDS = 30.0  # a service restarts in less; TensorFlow itself would wait for ever
-_SILENT_SECONDS = 600.0  # the first batch waits for 2^16 rows to be read, over a network perhaps
-# How HTTP/2, on which gRPC runs, begins: the preface and settings (frame type 4), none of them
-# changed. The other side answers with its own; a process that hangs connects and says nothing.
+_AWAY_SECONDS = 30.0  # a service restarts faster; TensorFlow itself would wait forever
+_SILENT_SECONDS = 600.0  # the first batch needs 2^16 rows to be read, perhaps over a network
+# The start of an HTTP/2 connection, which gRPC uses: the preface and an empty settings frame (type
+# 4). A live service answers with its settings; a hanging process connects but does not answer.
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-# TensorFlow's name of the first Python function that a process makes an operation of.
+# TensorFlow's name for the first Python function of a process that becomes an operation.
 _FUNCTION = "pyfunc_0"
 
 
 @contextlib.contextmanager
 def offer(make: Callable[[bytes, int], list[np.ndarray]]) -> Iterator[None]:
-    """Lets datasets of other processes call a Python function in this one, see `offered`.
+    """Context in which datasets of other processes can call a Python function in this process.
 
     Args:
-        make: gets a request and a number. It must be the process's first Python function that
-            becomes an operation.
+        make: function of a request and a number; `offered` calls it. It must be the process's first
+            Python function that becomes an operation.
     """
     with tf.Graph().as_default() as graph:  # it keeps the function alive
         tf.numpy_function(make, [tf.constant(b""), tf.constant(0, tf.int64)], [tf.int32])
@@ -42,9 +42,9 @@ def offer(make: Callable[[bytes, int], list[np.ndarray]]) -> Iterator[None]:
 def offered(
     request: str, number: tf.Tensor, spec: Mapping[str, tf.TensorSpec]
 ) -> dict[str, tf.Tensor]:
-    """The arrays that `offer`'s function makes in the process of a service's worker.
+    """Calls `offer`'s function in the process of a service's worker, from a dataset's graph.
 
-    A dataset travels as a graph, and this operation of it finds the function by its name.
+    A dataset is sent as a graph; this operation in it finds the function by its name.
     """
     kinds = [each.dtype for each in spec.values()]
     arrays = tf.raw_ops.PyFuncStateless(input=[request, number], token=_FUNCTION, Tout=kinds)
@@ -55,29 +55,28 @@ def offered(
 
 
 def through_service(dataset: tf.data.Dataset, addresses: str, process: int = 0) -> tf.data.Dataset:
-    """The same batches in the same order, made by a tf.data service.
+    """Lets a tf.data service make a dataset's batches, in the same order.
 
-    `python -m experiments.data_service` starts one. TensorFlow keeps the order of a service with
-    one worker where each iteration is a job of its own that no other process reads from; a resumed
-    run registers a dataset that begins at its own step. Several workers behind one dispatcher each
-    make all batches, which arrive as they are ready, and jobs shared by name deal batches to
-    whoever asks first. So batches travel with their numbers, and one out of turn ends the run
-    instead of training it on other data: with a second worker, or when a worker was started again
-    and begins anew. To use more machines, give each training process a service of its own.
+    `python -m experiments.data_service` starts a service. A service with one worker keeps the order
+    of the batches, if each iteration is a job that no other process reads. With several workers,
+    each makes all batches, which arrive in any order. Batches therefore carry their numbers, and a
+    wrong number ends the run: it shows a second worker, or a worker that was restarted and began
+    again. To use more machines, give each training process a service of its own.
 
     Args:
-        dataset: of TensorFlow's operations and `offered`, for a Python generator cannot travel;
-            the service finds its files under the same absolute paths.
-        addresses: HOST:PORT of the service; several, separated by commas, are dealt to the
-            training processes.
+        dataset: made of TensorFlow operations and `offered`, because a Python generator cannot be
+            sent. The service must find its files under the same absolute paths.
+        addresses: HOST:PORT of the service; several, separated by commas, are assigned to the
+            training processes in turn.
+        process: number of this training process.
 
     Returns:
-        Dataset of the same structure and cardinality, read by this process alone. Its iteration
-        raises a tf.errors.OpError that `service_error` explains when the service fails, is away
-        for half a minute, makes no batch for ten, or gives one out of turn.
+        Dataset of equal structure and cardinality, which only this process reads. Iteration raises
+        a tf.errors.OpError if the service fails, is unreachable for half a minute, sends no batch
+        for ten minutes, or sends a wrong one; `service_error` explains it.
 
     Raises:
-        UserError: an address is none, or no dispatcher answers there.
+        UserError: an address is malformed, or no dispatcher answers there.
     """
     listed = addresses.split(",")
     address = listed[process % len(listed)].strip()
@@ -98,13 +97,13 @@ def through_service(dataset: tf.data.Dataset, addresses: str, process: int = 0) 
 
 
 def check_addresses(given: str | None) -> None:
-    """`check_address` of each of several addresses, separated by commas; None = there are none."""
+    """Calls `check_address` for each of several addresses, separated by commas."""
     for address in filter(None, map(str.strip, (given or "").split(","))):
         check_address(address)
 
 
 def check_address(address: str) -> None:
-    """Refuses an address that is no HOST:PORT, or does not answer within five seconds."""
+    """Raises a UserError if an address is not HOST:PORT, or does not answer in five seconds."""
     if not re.fullmatch(r"[^:/\s]+:\d{1,5}", address):
         raise UserError(f"data service {address!r}: give HOST:PORT, such as localhost:5050")
     host, port = address.split(":")
@@ -121,15 +120,15 @@ def check_address(address: str) -> None:
 
 
 def service_error(error: tf.errors.OpError) -> UserError | None:
-    """The error to raise for a failed service, None where `error` has another cause."""
+    """The UserError to raise for a failed service; None if `error` has another cause."""
     found = re.search(r"UserError: (.*the data service .*)", error.message)
     return UserError(found[1]) if found else None
 
 
 def _watched(served: tf.data.Dataset, address: str) -> Iterator:
-    """The batches as long as the service lives.
+    """Yields batches while the service is alive.
 
-    TensorFlow's own reader waits for a dead service, in a thread that can be left behind.
+    TensorFlow's reader would wait forever for a dead service, so it runs in a thread of its own.
     """
     ready: queue.Queue = queue.Queue(maxsize=1)
     stopped = threading.Event()
@@ -157,7 +156,7 @@ def _watched(served: tf.data.Dataset, address: str) -> Iterator:
             if number != expected:
                 raise UserError(
                     f"the data service {address} gave batch {number} instead of {expected}: it "
-                    "has more than one worker, or a worker began anew; start it again with one "
+                    "has more than one worker, or a worker was restarted; start it again with one "
                     "worker, then give the same command again"
                 )
             expected += 1
@@ -165,11 +164,11 @@ def _watched(served: tf.data.Dataset, address: str) -> Iterator:
     finally:
         stopped.set()
         with contextlib.suppress(queue.Empty):
-            ready.get_nowait()  # a reader that waits for room goes on, and ends
+            ready.get_nowait()  # lets a reader that waits for room continue and end
 
 
 def _next(ready: queue.Queue, address: str):
-    """The reader's next item; raises a UserError where the service is away or silent."""
+    """Returns the reader's next item; raises a UserError if the service is away or silent."""
     began = answered = time.monotonic()
     while True:
         try:
@@ -181,18 +180,18 @@ def _next(ready: queue.Queue, address: str):
             answered = now
         if now - answered > _AWAY_SECONDS:
             raise UserError(
-                f"the data service {address} has gone: start it again, then give the same command "
+                f"the data service {address} is gone: start it again, then give the same command "
                 "again"
             )
         if now - began > _SILENT_SECONDS:
             raise UserError(
-                f"the data service {address} made no batch in {now - began:.0f} seconds: see that "
-                "it has a worker which this machine can reach, then give the same command again"
+                f"the data service {address} made no batch in {now - began:.0f} seconds: check "
+                "that it has a worker that this machine can reach, then give the same command again"
             )
 
 
 def _first_line(error: tf.errors.OpError) -> str:
-    """The sentence of a UserError, or TensorFlow's reason without the names of its nodes."""
+    """The message of a UserError, or TensorFlow's reason without names of graph nodes."""
     if found := re.search(r"UserError: (.*)", error.message):
         return found[1]
     return re.sub(r"\{\{.*?\}\} *|\[Op:.*", "", error.message.strip()).splitlines()[0][:200]

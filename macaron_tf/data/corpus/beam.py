@@ -1,8 +1,8 @@
-"""Preparation of a corpus as an Apache Beam pipeline: on many machines, the bytes of one process.
+"""Prepares a corpus as an Apache Beam pipeline, with the same bytes as a single process.
 
-Each source is cut into parts, which workers read; the documents are tokenized in chunks, which lie
-in a scratch folder inside the corpus's. Two things are decided in one place, from numbers alone:
-the documents of each block, and the numbers of its rows and files. All else is spread.
+Workers read parts of the sources and tokenize documents in chunks, which lie in a scratch folder of
+the corpus. Only two decisions are made in one place, from numbers alone: which documents form a
+block, and the numbers of a block's rows and files.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ from macaron_tf.io import paths as storage
 from macaron_tf.plug_ins import allow
 from macaron_tf.text import load_encoder_vocabulary
 
-Key = tuple[int, int, int]  # a source, a part of it, a chunk: their order is the documents'
+Key = tuple[int, int, int]  # numbers of source, part and chunk, which order the documents
 Shards = tuple[reading.Shard, ...]
 
 _SENTENCE = re.compile(rf"{UserError.__name__}: (.*?)(?: \[while running|\\n|\n|$)")
@@ -49,10 +49,11 @@ def write(
     """Writes a corpus into `out`.
 
     Args:
-        options: of Beam, `NAME=VALUE`, or NAME for a switch: a runner and all that it needs.
+        options: options of Beam, `NAME=VALUE`, or NAME for a switch, such as the runner and its
+            settings.
 
     Raises:
-        UserError: one of a worker's, which comes as text and becomes a sentence again.
+        UserError: an option is wrong, or a worker raised one; its text is found in Beam's error.
     """
     config = packer.config
     steps = _Steps(config, out, tfds)
@@ -69,7 +70,7 @@ def write(
         with pipeline:
             _build(pipeline, steps, parts)
     except Exception as error:
-        # A runner may say the worker's error in words alone, with its traceback.
+        # A runner may report a worker's error only as text with a traceback.
         told = _SENTENCE.search(f"{type(error).__name__}: {error}")
         if told is None:
             raise
@@ -90,7 +91,7 @@ def write(
 
 
 def _build(pipeline: beam.Pipeline, steps: "_Steps", parts: list) -> None:
-    """Adds the steps; the side inputs, lists of numbers, keep their order."""
+    """Adds the steps to a pipeline."""
     once = pipeline | "once" >> beam.Create([None])
     chunks = (
         pipeline
@@ -125,7 +126,9 @@ class _Chunk(NamedTuple):
     """Documents of a part of a source that were tokenized together.
 
     Attributes:
-        sizes: (documents,) ids of each.
+        key: see `Key`.
+        sizes: `(documents,)`, number of ids of each document.
+        lines: number of lines of all documents.
     """
 
     key: Key
@@ -134,7 +137,7 @@ class _Chunk(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """A document in a chunk, which stands for it while blocks are cut."""
+    """The place of a document in a chunk, used instead of the document to form blocks."""
 
     key: Key
     index: int
@@ -145,12 +148,16 @@ class _Place(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class _Block:
-    """The numbers of a packed block, and its files once they are written.
+    """Counts of a packed block, and its files once they are written.
 
     Attributes:
-        before: rows that the blocks before it count.
-        files, first_file: number of its training files, and of those before them.
-        part: the file of its validation rows; of pairs none.
+        number: number of the block.
+        documents, counted, tokens: see `PackedBlock`.
+        before: sum of `counted` over the blocks before.
+        files: number of its training files.
+        first_file: number of its first training file.
+        part: the file of its validation rows; empty for pairs.
+        train: its training files.
     """
 
     number: int
@@ -166,8 +173,10 @@ class _Block:
 
 @dataclasses.dataclass(frozen=True)
 class _Steps:
-    """The steps of the pipeline, which Beam takes to its workers; a step done twice changes
-    nothing, since every file is written whole and with the same bytes."""
+    """The steps of the pipeline, which Beam's workers run.
+
+    Running a step twice changes nothing, because files are written atomically with the same bytes.
+    """
 
     config: CorpusConfig
     out: epath.Path
@@ -188,9 +197,9 @@ class _Steps:
     def read(
         self, part: tuple[tuple[int, int], CorpusSource]
     ) -> Iterator[tuple[Key, list[MixedDocument]]]:
-        """The documents of a part, in chunks."""
+        """Yields the documents of a part in chunks."""
         key, source = part
-        allow(source.source)  # the user wrote it for the pipeline, whose workers see no command
+        allow(source.source)  # the user named it on the command line, which workers do not see
         texts = open_source(source, self.tfds)
         documents = (MixedDocument(text, False, False, key[0]) for text in texts)
         for number, chunk in enumerate(chunked(documents)):
@@ -206,7 +215,7 @@ class _Steps:
         return _Chunk(key, np.array([document.size for document in tokenized], np.int64), lines)
 
     def blocks(self, _, chunks: Sequence[_Chunk]) -> Iterator[tuple[int, list[_Place]]]:
-        """The documents of each block, by the mixture's order and the numbers of their ids."""
+        """Yields the documents of each block, from the mixture's order and the documents' sizes."""
         own: list[list[_Chunk]] = [[] for _ in self.config.sources]
         for chunk in sorted(chunks, key=lambda chunk: chunk.key):
             own[chunk.key[0]].append(chunk)
@@ -250,7 +259,7 @@ class _Steps:
         return dataclasses.replace(block, files=len(train), part=part)
 
     def number_files(self, _, found: Iterable[_Block]) -> Iterator[tuple[_Block, Shards]]:
-        """Each block, with the validation rows of those before it where documents come again."""
+        """Yields each block, and if documents are repeated the validation rows of those before."""
         first, parts = 0, ()
         for block in _in_order(found):
             yield dataclasses.replace(block, first_file=first), parts
@@ -272,7 +281,7 @@ class _Steps:
 
 @functools.cache
 def _packer(config: CorpusConfig, out: epath.Path) -> Packer:
-    """A worker reads the vocabulary, which the corpus's folder has, once."""
+    """Makes a packer; a worker reads the vocabulary of the corpus's folder once."""
     return Packer(config, load_encoder_vocabulary(out))
 
 

@@ -1,4 +1,4 @@
-"""Rows of a fixed length: packed from documents of ids, encoded as records, decoded in a graph."""
+"""Packs tokenized documents into rows of a fixed length, and encodes rows as records."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from macaron_tf.text.token_rows import TokenRows
 
 
 class Row(NamedTuple):
-    """Segments of ids, and the other columns of `Rows`."""
+    """A row before it is encoded: its segments of ids, and its values of the columns of `Rows`."""
 
     segments: list[np.ndarray]
     owner: int
@@ -28,11 +28,11 @@ class Rows(NamedTuple):
     """N rows `[CLS] segment [SEP] segment [SEP] ...` of L ids.
 
     Attributes:
-        token_ids: (N, L) int32, filled up with PAD.
-        boundaries: (N,) int32: the column where the second half begins; L in a row of one.
-        pair_label: (N,) int32: 0 where the halves stand as they do in the text, 1 where the second
-            one comes from another document or the two are swapped; 0 in rows of one.
-        owners: (N,) int64: number of the document that a row begins with.
+        token_ids: `(N, L)` int32, padded with PAD.
+        boundaries: `(N,)` int32, the column where the second half begins; L if there is none.
+        pair_label: `(N,)` int32, 1 if the second half is from another document or the halves are
+            swapped, else 0.
+        owners: `(N,)` int64, number of the document that a row begins with.
     """
 
     token_ids: np.ndarray
@@ -62,8 +62,8 @@ def running_rows(block: Sequence[CorpusDocument], config: CorpusConfig) -> list[
     """Packs a block's running text and translation pairs.
 
     Returns:
-        The rows, in the order of the documents that they begin with; only the row of a translation
-        pair holds two languages.
+        The rows in the order of the documents that they begin with. Only rows of translation pairs
+        have two languages.
     """
     groups: dict[tuple[int, int], list[int]] = {}
     for number, document in enumerate(block):
@@ -85,16 +85,19 @@ def pack_rows(
     cross_documents: bool,
     whole_sentences: bool = False,
 ) -> list[Row]:
-    """Packs running text into rows `[CLS] ids [SEP]` of `length` 3 or more; no id is lost.
+    """Packs running text into rows `[CLS] ids [SEP]`, without losing ids.
 
-    A row takes as many ids as fit, and a sentence that does not fit goes on in the next row. With
-    whole sentences it takes as many of these as fit, so that it ends where a sentence ends; one
-    that is longer than a row begins a row of its own and is cut. Across documents a row goes on
-    with the next one behind a [SEP] (where just one column is left for it, it stays PAD).
+    By default a row takes as many ids as fit, and a sentence may continue in the next row. With
+    `whole_sentences` a row takes as many sentences as fit; a sentence longer than a row begins a
+    row and is cut. With `cross_documents` a row continues with the next document after a [SEP],
+    unless only one column is left.
 
-    Liu et al. 2019 (RoBERTa), section 4.2: whole sentences are its FULL-SENTENCES across documents
-    and its DOC-SENTENCES within them; the latter's batches, which it enlarges to the former's
-    number of ids, are left at their number of rows.
+    In RoBERTa (Liu et al. 2019, section 4.2), whole sentences across documents are FULL-SENTENCES,
+    and within documents DOC-SENTENCES. RoBERTa enlarges the latter's batches to an equal number of
+    ids; here they keep their number of rows.
+
+    Args:
+        length: L, 3 or more.
     """
     room = length - 2
     rows: list[Row] = []
@@ -116,7 +119,7 @@ def pack_rows(
 
 
 def _end(document: TokenRows, start: int, room: int, whole_sentences: bool) -> int:
-    """The end of the stretch from `start` that fits; `start` where no whole sentence does."""
+    """The end of the ids from `start` on that fit into `room`; `start` if no sentence fits."""
     if not whole_sentences:
         return min(start + room, len(document.ids))
     ends = document.offsets
@@ -131,28 +134,31 @@ def pack_pairs(
     short_probability: float = 0.1,
     single_sentences: bool = False,
 ) -> list[Row]:
-    """Packs BERT's or ALBERT's pairs of segments, `[CLS] a [SEP] b [SEP]`.
+    """Packs pairs of segments, `[CLS] a [SEP] b [SEP]`, as BERT or ALBERT do.
 
     As in BERT's released `create_pretraining_data` (Devlin et al. 2019, appendix A.2), sentences
-    are taken up to a target length and cut in two at random. Of a pair that is too long the longer
-    segment is trimmed first, at either end.
+    are collected up to a target length and split in two at random. A pair that is too long is
+    trimmed, its longer segment first, at both ends.
 
-    "next_sentence", BERT's: in half of the pairs `b` is replaced by a stretch of another document
-    and the sentences it replaces are used again. A single sentence has no second half, so that its
-    `b` is always another document's: with short documents more than half of the pairs are random.
+    "next_sentence", BERT's: in half of the pairs b is replaced by sentences of another document,
+    and the replaced sentences are used again. A single sentence has no second half, so its b always
+    comes from another document. With short documents, more than half of the pairs are random.
 
-    "sentence_order", ALBERT's (Lan et al. 2020, section 3.1): half of the pairs are swapped, and
-    all are consecutive segments of one document. A single sentence is cut inside, at random; one
-    of a single id gives no pair. ALBERT's released code pairs it with another document instead, as
-    a swapped pair, which tells topics apart and makes more than half of the labels 1.
+    "sentence_order", ALBERT's (Lan et al. 2020, section 3.1): all pairs are consecutive segments of
+    one document, and half of them are swapped. A single sentence is split at a random id; one of a
+    single id gives no pair. ALBERT's released code pairs it with another document instead and calls
+    it swapped, which makes more than half of the labels 1 and lets topics reveal them.
 
     Args:
-        documents: the sentences of each document; for "next_sentence" two or more that have any.
+        documents: the sentences of each document. "next_sentence" needs two documents with
+            sentences.
         length: L, 5 or more.
-        rng: decides targets, cuts, replacements and swaps.
-        short_probability: part of the rows whose target is not L - 3 ids but any from 2 on.
-        single_sentences: halves of one sentence each (Liu et al. 2019, section 4.2,
-            SENTENCE-PAIR): there are no targets.
+        rng: draws targets, splits, replacements and swaps.
+        pairs: "next_sentence" or "sentence_order".
+        short_probability: share of the rows with a random target from 2 ids on; the others have the
+            target L - 3.
+        single_sentences: whether each half is a single sentence (Liu et al. 2019, section 4.2,
+            SENTENCE-PAIR), without targets.
     """
     halves = _HALVES[pairs]
     numbers = [number for number, document in enumerate(documents) if len(document.ids)]
@@ -169,7 +175,7 @@ def pack_pairs(
                 target = room
                 if rng.random() < short_probability:
                     target = int(rng.integers(2, room + 1))
-                # Sentences first to end - 1: the fewest that reach the target.
+                # The fewest sentences from `first` on that reach the target end at `end`.
                 reach = np.searchsorted(offsets, offsets[first] + target, side="left")
                 end = min(max(int(reach), first + 1), count)
             a, b, label, first = halves(usable, index, first, end, target, rng)
@@ -180,10 +186,10 @@ def pack_pairs(
 
 
 def pack_translations(documents: Sequence[TokenRows], length: int) -> list[Row]:
-    """Packs each translation pair, two sentences, as a row (Conneau and Lample 2019, section 3.4).
+    """Packs each translation pair into a row (Conneau and Lample 2019, section 3.4).
 
-    Pairs that do not fit are left out, as XLM does with long sentences: trimmed halves would not
-    translate each other. A half without an id gives no row.
+    Pairs that do not fit are left out, as in XLM, because trimmed halves would not be translations
+    of each other. Pairs with an empty half are left out as well.
     """
     rows = []
     for number, pair in enumerate(documents):
@@ -194,7 +200,7 @@ def pack_translations(documents: Sequence[TokenRows], length: int) -> list[Row]:
 
 
 def _next_sentence(usable, index, first, end, target, rng):
-    """Halves of sentences `first` to `end - 1` of document `index`, of about `target` ids.
+    """Splits sentences `first` to `end - 1` of document `index`, about `target` ids, in two.
 
     Returns both halves, the label, and the next pair's first sentence.
     """
@@ -204,12 +210,12 @@ def _next_sentence(usable, index, first, end, target, rng):
     if end - first < 2 or rng.random() < 0.5:
         other = int(rng.integers(len(usable) - 1))
         b = _stretch(usable[other + (other >= index)], target - len(a), rng)
-        return a, b, 1, cut  # the sentences that b replaces come again
+        return a, b, 1, cut  # the sentences that b replaces are used again
     return a, ids[offsets[cut] : offsets[end]], 0, end
 
 
 def _sentence_order(usable, index, first, end, target, rng):
-    """As `_next_sentence`, of one document."""
+    """As `_next_sentence`, with both halves from one document."""
     ids, offsets = usable[index].ids, usable[index].offsets
     start, stop = int(offsets[first]), int(offsets[end])
     if end - first > 1:
@@ -224,7 +230,7 @@ _HALVES = {"next_sentence": _next_sentence, "sentence_order": _sentence_order}
 
 
 def _stretch(document: TokenRows, target: int, rng: np.random.Generator) -> np.ndarray:
-    """Whole sentences from a random one on, until they reach the target; at least one."""
+    """Takes whole sentences from a random one on until they reach the target; at least one."""
     offsets = document.offsets
     start = int(rng.integers(len(offsets) - 1))
     reach = int(np.searchsorted(offsets, offsets[start] + target, side="left"))
@@ -234,8 +240,10 @@ def _stretch(document: TokenRows, target: int, rng: np.random.Generator) -> np.n
 def _trimmed(
     a: np.ndarray, b: np.ndarray, room: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Takes ids from either end of the longer segment, of two equal ones the second, until both
-    fit. In closed form, for a segment may be a book without a full stop."""
+    """Trims two segments to `room` ids: removes ids at random ends of the longer one, then of both.
+
+    The numbers are drawn in closed form, because a segment may be a book without full stops.
+    """
     keep_a = min(len(a), max(room - len(b), (room + 1) // 2))
     kept = []
     for ids, keep in ((a, keep_a), (b, min(len(b), room - keep_a))):
@@ -247,12 +255,13 @@ def _trimmed(
 
 @dataclasses.dataclass(frozen=True)
 class RecordFormat:
-    """The layout of a row in a record: L ids, then the other numbers that the corpus's rows have.
+    """The layout of a row in a record: L ids, then the values of further columns.
 
     Attributes:
-        columns: names of those numbers: "boundary", where the second half begins, "pair_label",
-            "language" and "second_language".
-        wide: four bytes a number instead of two.
+        sequence_length: L.
+        columns: names of the further columns, of "boundary" (where the second half begins),
+            "pair_label", "language" and "second_language".
+        wide: whether a number takes four bytes instead of two.
     """
 
     sequence_length: int
@@ -261,7 +270,7 @@ class RecordFormat:
 
     @classmethod
     def of(cls, config: CorpusConfig, vocabulary_size: int) -> "RecordFormat":
-        """The format of a corpus: two bytes a number where that suffices."""
+        """Makes the format of a corpus, with two bytes per number if these suffice."""
         wanted = {
             "boundary": config.paired or config.has_translations,
             "pair_label": config.paired,
@@ -278,11 +287,11 @@ class RecordFormat:
 
     @property
     def file_bytes(self) -> int:
-        """Bytes of a record in its file; TFRecord adds 16 of length and checksums."""
+        """Bytes of a record in its file; TFRecord adds 16 bytes for length and checksums."""
         return self.numbers * (4 if self.wide else 2) + 16
 
     def encoded(self, rows: Rows, languages: np.ndarray) -> list[bytes]:
-        """N rows as records, with the languages of their halves, (N, 2)."""
+        """Encodes N rows, and the languages of their halves `(N, 2)`, as records."""
         known = {
             "boundary": rows.boundaries,
             "pair_label": rows.pair_label,
@@ -294,18 +303,18 @@ class RecordFormat:
         return [row.tobytes() for row in table.astype("<i4" if self.wide else "<u2")]
 
     def table(self, records: tf.Tensor) -> tf.Tensor:
-        """Decodes records, (N,) strings, to (N, numbers) uint16, or int32 where `wide`."""
+        """Decodes records, `(N,)` strings, to `(N, numbers)` uint16, or int32 if `wide`."""
         table = tf.io.decode_raw(records, tf.int32 if self.wide else tf.uint16)
         return tf.ensure_shape(table, [None, self.numbers])
 
     def features(self, table: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Makes a batch of the rows of a `table`, (B, numbers).
+        """Makes a batch of the rows of a `table`, `(B, numbers)`.
 
         Returns:
-            {"token_ids": (B, L) int32, "segment_ids": (B, L) int32, 1 in the second half} and, of
-            pairs, "pair_label" (B,) int32; of several languages "language_ids" (B, L) int32; with
-            translation pairs "position_ids" (B, L) int32, which begin at 0 again in the second
-            half (Conneau and Lample 2019, section 3.4).
+            "token_ids" and "segment_ids" `(B, L)` int32, the latter 1 in the second half; for pairs
+            "pair_label" `(B,)` int32; with several languages "language_ids" `(B, L)` int32; with
+            translation pairs "position_ids" `(B, L)` int32, which restart at 0 in the second half
+            (Conneau and Lample 2019, section 3.4).
         """
         table = tf.cast(table, tf.int32)
         token_ids, *columns = tf.split(table, [self.sequence_length, *[1] * len(self.columns)], 1)
@@ -346,10 +355,10 @@ class PackedBlock:
 
     Attributes:
         documents: number of the block's documents.
-        tokens: ids without padding.
-        records: of N rows.
-        repeated: (N,) bool: whether a row's document came before.
-        languages: (N, 2) ids of the languages of a row's halves.
+        tokens: number of ids without padding.
+        records: records of its N rows.
+        repeated: `(N,)` bool, whether a row's document was read before.
+        languages: `(N, 2)`, ids of the languages of a row's halves.
     """
 
     documents: int
@@ -360,19 +369,19 @@ class PackedBlock:
 
     @property
     def counted(self) -> int:
-        """Rows that are numbered for the choice of validation rows."""
+        """Number of rows among which validation rows are chosen."""
         return int((~self.repeated).sum())
 
     def divided(
         self, config: CorpusConfig, counted: int, kept_rows: set[bytes]
     ) -> tuple[dict[tuple[int, ...], list[bytes]], list[bytes]]:
-        """Training records, by their languages where those have files of their own, and validation
-        records.
+        """Divides the records into training records, by languages if these have own files, and
+        validation records.
 
         Args:
-            counted: of the blocks before this one.
-            kept_rows: validation records so far, to which those of this block are added: where
-                documents come again they are kept out of the training rows.
+            counted: `counted` of the blocks before this one.
+            kept_rows: validation records so far; those of this block are added. If documents are
+                repeated, these records are kept out of the training rows.
         """
         if config.paired:
             return {(): self.records}, []
@@ -392,7 +401,7 @@ class PackedBlock:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Packer:
-    """The steps from documents to records: each follows from its input alone, in any process."""
+    """Tokenizes and packs documents. Results depend on the input only, so any process can do it."""
 
     config: CorpusConfig
     vocabulary: PieceVocabulary
@@ -405,7 +414,7 @@ class Packer:
         return list(corpus_documents(documents, self.vocabulary, self.config))
 
     def pack(self, numbered: tuple[int, Sequence[CorpusDocument]]) -> PackedBlock:
-        """Packs a block, whose number among the corpus's blocks decides its pairs."""
+        """Packs a block; its number seeds the choice of pairs."""
         number, block = numbered
         if not self.config.paired:
             return self._packed(block, running_rows(block, self.config), len(block))
@@ -415,11 +424,14 @@ class Packer:
     def pack_pairs(
         self, documents: Sequence[CorpusDocument], seeds: list[int], count: int = 0
     ) -> PackedBlock:
-        """Packs pairs of documents of one split; refuses too few of them.
+        """Packs sentence pairs of the documents of one split.
 
         Args:
-            seeds: further numbers of the seed.
-            count: number of documents, those that are held out included.
+            seeds: numbers that seed the choice, together with the corpus's seed.
+            count: number of documents, with those that are held out.
+
+        Raises:
+            UserError: there are too few documents.
         """
         pairs = self.config.pairs
         least = 2 if pairs == "next_sentence" else 1

@@ -1,7 +1,7 @@
-"""A prepared corpus: its files, and its rows as batches in an order that a seed decides.
+"""Reads a prepared corpus: its files, and batches of its rows in a seeded order.
 
-The order is made of TensorFlow operations alone, so that a tf.data service can read the rows in
-another process.
+Only TensorFlow operations compute the order, so that a tf.data service can read the rows in another
+process.
 """
 
 import dataclasses
@@ -26,23 +26,26 @@ from macaron_tf.text import check_vocabulary, load_encoder_vocabulary
 from macaron_tf.text.base import PieceVocabulary
 
 FORMAT = 2  # raise it when the files' layout or meaning changes
-INDEX = "corpus.json"  # makes a folder a finished corpus
-PROGRESS = "progress.json"  # the state of an unfinished one
+INDEX = "corpus.json"  # a folder with this file is a finished corpus
+PROGRESS = "progress.json"  # state of an unfinished corpus
 SPLITS = ("train", "validation")
 
-# Named, so that every device draws the same numbers from a seed.
+# TensorFlow's default differs between devices; a named algorithm draws the same numbers on all.
 _ALGORITHM = "philox"
-# Rows shuffled among each other: 64 Ki rows of 128 two-byte ids are 17 MB, of 512 are 67 MB.
+# Rows that are shuffled together: 65,536 rows of 128 two-byte ids take 17 MB, of 512 ids 67 MB.
 _SHUFFLED_ROWS = 1 << 16
 
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """A file of records in the corpus's folder: its number of rows and its bytes' SHA-256.
+    """A file of records in the corpus's folder.
 
     Attributes:
-        languages: with `batch_alpha`, the ids of all rows' languages: one twice, or those of a
-            translation pair's halves.
+        name: name of the file.
+        rows: number of its rows.
+        sha256: SHA-256 (hex) of its bytes.
+        languages: with `batch_alpha`, the ids of the languages of the rows' two halves, which are
+            equal except for translation pairs.
     """
 
     name: str
@@ -57,7 +60,12 @@ class Shard:
 def check_shards(
     folder: epath.Path, shards: Iterable[Shard], record: RecordFormat, verify: bool, mend: str
 ) -> None:
-    """Refuses the first shard that is missing, of another size or, to `verify`, SHA-256."""
+    """Raises a UserError for a shard that is missing or of the wrong size.
+
+    Args:
+        verify: compare SHA-256 as well.
+        mend: what to do, for the message.
+    """
     for shard in shards:
         path = folder / shard.name
         try:
@@ -71,13 +79,15 @@ def check_shards(
 
 @dataclasses.dataclass(frozen=True)
 class CorpusState:
-    """The state of a corpus after a shard, from which its preparation resumes.
+    """The state of a corpus after a shard, from which its preparation can resume.
 
     Attributes:
-        counted: rows that were numbered for the choice of validation rows.
-        tokens: ids without padding.
-        validation: of an unfinished corpus the validation rows of each training shard, in files of
-            their own; of pairs none.
+        documents: number of documents so far.
+        counted: number of rows among which validation rows were chosen.
+        tokens: number of ids without padding.
+        train: training files.
+        validation: validation files. An unfinished corpus of running text has one for each block,
+            an unfinished one of pairs none.
     """
 
     documents: int = 0
@@ -92,7 +102,7 @@ class CorpusState:
 
 
 def read_record(path: epath.Path, mend: str) -> tuple[CorpusConfig, dict[str, Any], CorpusState]:
-    """Configuration, settings and state of a corpus; a damaged record is refused."""
+    """Reads configuration, settings and state of a corpus; a damaged file raises a UserError."""
     with storage.refuse_damage(path, mend):
         record = storage.read_json(path, mend=mend, state=dict, settings=dict)
         if record["format"] != FORMAT:
@@ -103,13 +113,12 @@ def read_record(path: epath.Path, mend: str) -> tuple[CorpusConfig, dict[str, An
 
 
 def read_index(folder: epath.Path) -> tuple[CorpusConfig, dict[str, Any], CorpusState]:
-    """The record of a finished corpus; refuses a folder without one."""
+    """Reads the record of a finished corpus; a folder without one raises a UserError."""
     path = folder / INDEX
     if not path.exists():
         if (folder / PROGRESS).exists():
             raise UserError(
-                f"the corpus in {folder} is not finished: give the command that prepares it "
-                "again, and it goes on"
+                f"the corpus in {folder} is not finished: repeat the command that prepares it"
             )
         raise UserError(f"no corpus in {folder}: there is no {INDEX}; prepare one there")
     return read_record(path, "remove it and prepare the corpus again")
@@ -117,16 +126,16 @@ def read_index(folder: epath.Path) -> tuple[CorpusConfig, dict[str, Any], Corpus
 
 @dataclasses.dataclass(frozen=True)
 class RowOrder:
-    """Shuffles shards, then the rows of each group of shards, anew in each epoch.
+    """The order of rows: each epoch shuffles the shards, then the rows within groups of shards.
 
-    All groups of an epoch have the same number of shards, give or take one, so that a group's
-    number tells its shards without a look at the groups before it.
+    Groups have equal numbers of shards, up to one, so that a group's number determines its shards.
 
     Attributes:
-        paths: of the shards, none of them empty.
-        first_rows: number of the first row of each shard, which no shuffling changes.
-        shuffled_rows: greatest number of rows of a group, a single larger shard excepted.
-        seed: two numbers that decide the order; None keeps the order of the files.
+        paths: paths of the shards, none of which is empty.
+        rows: number of rows of each shard.
+        first_rows: number of the first row of each shard in the corpus.
+        shuffled_rows: most rows of a group, unless a single shard has more.
+        seed: two numbers that seed the order; None: the order of the files.
     """
 
     paths: tuple[str, ...]
@@ -137,7 +146,7 @@ class RowOrder:
 
     @functools.cached_property
     def groups(self) -> int:
-        """The number of groups of an epoch."""
+        """Number of groups of an epoch."""
         shards = max(1, self.shuffled_rows // max(self.rows))
         return -(-len(self.paths) // shards)
 
@@ -149,16 +158,20 @@ class RowOrder:
         repeat: bool,
         drop_remainder: bool,
     ) -> tf.data.Dataset:
-        """The rows from `start_row` on; of the rows before it at most one group is read.
+        """Returns batches of the rows from `start_row` on. At most one group before it is read.
 
         Args:
-            decode: makes a tensor `(N, ...)` of N records, a group at once: numbers are shuffled
-                and cut into batches in half the time that strings take.
+            start_row: number of the first row, counted over epochs.
+            batch_size: B.
+            decode: function from N records to a tensor `(N, ...)`, called with whole groups.
+                Shuffling and batching numbers takes half the time of strings.
+            repeat: whether further epochs follow without end.
+            drop_remainder: whether a last batch of fewer than B rows is left out.
 
         Returns:
             Dataset of a tensor `(B, ...)`, the numbers of its rows `(B,)` int64 and their epochs
-            `(B,)` int64. It raises a tf.errors.OpError where a shard is missing, damaged, or has
-            another number of records than recorded.
+            `(B,)` int64. Reading raises a tf.errors.OpError if a shard is missing, damaged, or has
+            an unexpected number of records.
         """
         epoch, offset = divmod(start_row, sum(self.rows))
         with tf.device("CPU"):
@@ -168,7 +181,7 @@ class RowOrder:
         ends = np.cumsum(sizes)
         group = int(np.searchsorted(ends, offset, side="right"))
         first = epoch * self.groups + group
-        passed = offset - int(ends[group] - sizes[group])  # rows of the first group
+        passed = offset - int(ends[group] - sizes[group])  # rows to skip in the first group
         end = tf.int64.max if repeat else (epoch + 1) * self.groups
         numbers = tf.data.Dataset.range(first, end)
 
@@ -177,25 +190,25 @@ class RowOrder:
             start = tf.where(number == first, passed, 0)
             return tuple(column[start:] for column in self._group(number, decode))
 
-        # The next group is read while this one is used.
+        # Prefetch: the next group is read while this one is used.
         groups = numbers.map(rows, num_parallel_calls=1).prefetch(1)
         return groups.rebatch(batch_size, drop_remainder)
 
     def _group(
         self, number: tf.Tensor, decode: Callable[[tf.Tensor], tf.Tensor]
     ) -> tuple[tf.Tensor, ...]:
-        """The rows `(N, ...)` of a group, their numbers and epochs, `(N,)` int64."""
+        """Reads the rows `(N, ...)` of a group, their numbers and epochs, `(N,)` int64."""
         epoch, group = number // self.groups, number % self.groups
         members = self._shards(epoch)[self._first_shard(group) : self._first_shard(group + 1)]
         paths = tf.gather(tf.constant(self.paths), members)
         counts = tf.gather(tf.constant(self.rows, tf.int64), members)
         expected = tf.reduce_sum(counts)
         records = tf.data.TFRecordDataset(paths).batch(tf.int64.max).get_single_element()
-        # A file cut between two records is whole to TFRecord.
+        # TFRecord does not notice a file that is cut between two records.
         found = tf.size(records, tf.int64)
         with tf.control_dependencies([tf.debugging.assert_equal(found, expected)]):
             rows = decode(records)
-        # Of each shard: its first row's number, less its first row's place in the group.
+        # For each shard, the number of its first row minus that row's place in the group.
         shifts = tf.gather(tf.constant(self.first_rows, tf.int64), members)
         shifts -= tf.cumsum(counts, exclusive=True)
         row_numbers = tf.range(expected) + tf.repeat(shifts, counts)  # (N,)
@@ -206,19 +219,19 @@ class RowOrder:
         return tf.gather(rows, order), tf.gather(row_numbers, order), epochs
 
     def _first_shard(self, group):
-        """Position of a group's first shard in the epoch's order."""
+        """The position of a group's first shard in the epoch's order."""
         return group * len(self.paths) // self.groups
 
     def _shards(self, epoch: tf.Tensor) -> tf.Tensor:
         """The numbers of all shards, `(S,)` int64, in the order of an epoch."""
         if self.seed is None:
             return tf.range(len(self.paths), dtype=tf.int64)
-        # Groups count from 0: no group draws what the shards do.
+        # -1 is no group's number, so that shards and groups have different draws.
         return _permutation(tf.constant(len(self.paths), tf.int64), self.seed, epoch, -1)
 
 
 def _permutation(count: tf.Tensor, seed: tuple[int, int], *numbers: tf.Tensor | int) -> tf.Tensor:
-    """The numbers below a count, `(count,)` int64, in an order of the seed and further numbers."""
+    """A permutation of 0 to count - 1, `(count,)` int64, seeded by `seed` and `numbers`."""
     seed = tf.constant(seed, tf.int64)
     for number in numbers:
         number = tf.cast(number, tf.int64)
@@ -230,16 +243,19 @@ def _permutation(count: tf.Tensor, seed: tuple[int, int], *numbers: tf.Tensor | 
 
 @dataclasses.dataclass(eq=False)
 class PretrainingCorpus:
-    """Rows of a fixed length in shards; the same seed and step always give the same batch.
+    """A prepared corpus of rows of a fixed length; equal seeds and steps give equal batches.
 
-    `open` makes one. Rows are shuffled shard by shard, then among the rows of a group of shards:
-    the whole corpus where it has at most `shuffled_rows` rows.
+    `open` opens one. Shards are shuffled, then the rows of a group of shards, which is the whole
+    corpus if it has at most `shuffled_rows` rows.
 
     Attributes:
-        folder: the shards' folder, `gs://` included.
-        shuffled_rows: greatest number of rows, about, that are shuffled among each other.
-        whole: all shards of the corpus that this is a part of, None = itself; rows are numbered
-            in the whole.
+        folder: folder of the shards, on disk or in a bucket (`gs://`).
+        config: settings of the corpus.
+        vocabulary: vocabulary of the ids.
+        shards: the shards of each split.
+        shuffled_rows: approximate number of rows that are shuffled together.
+        whole: all shards of the corpus that this is a part of, in which rows are numbered; None:
+            this is the whole corpus.
     """
 
     folder: epath.Path
@@ -251,11 +267,11 @@ class PretrainingCorpus:
 
     @classmethod
     def open(cls, folder: str | os.PathLike, verify: bool | None = None) -> "PretrainingCorpus":
-        """Opens a folder that `prepare` filled.
+        """Opens a corpus that `prepare` wrote.
 
         Args:
-            verify: compare the SHA-256 of every shard, about a second a gigabyte, not the sizes
-                alone; None does so on disk, and not in a bucket.
+            verify: compare the SHA-256 of every shard, which takes about a second per gigabyte, and
+                not only the sizes. None: on disk, but not in a bucket.
         """
         folder = storage.as_path(folder)
         config, settings, state = read_index(folder)
@@ -269,12 +285,12 @@ class PretrainingCorpus:
 
     @functools.cached_property
     def record(self) -> RecordFormat:
-        """The layout of the rows in the files."""
+        """Layout of the rows in the files."""
         return RecordFormat.of(self.config, self.vocabulary.size)
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) over vocabulary, format and all shards."""
+        """SHA-256 (hex) of vocabulary, format and all shards."""
         record = [
             FORMAT,
             self.vocabulary.hash,
@@ -284,13 +300,13 @@ class PretrainingCorpus:
         return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
     def rows(self, split: str = "train") -> int:
-        """Number of rows of a split; refuses one that is neither "train" nor "validation"."""
+        """Number of rows of the split "train" or "validation"; others raise a UserError."""
         if split not in self.shards:
             raise UserError(f"a corpus has no split {split!r}: it has {', '.join(SPLITS)}")
         return sum(shard.rows for shard in self.shards[split])
 
     def summary(self) -> str:
-        """One line for the log: rows, lengths, what a row is."""
+        """Describes the corpus in one line: numbers of rows, their length and kind."""
         kind = self.config.pairs.replace("_", " ") if self.config.paired else "running text"
         if self.config.languages:
             kind += f" in {', '.join(self.config.languages)}"
@@ -300,14 +316,16 @@ class PretrainingCorpus:
         )
 
     def shard(self, index: int, count: int) -> "PretrainingCorpus":
-        """The part of the corpus for one of several training processes: its own training files.
+        """Returns the part of the corpus for one of several training processes.
 
-        The largest file goes to the first process, each next one to whoever has the fewest rows.
-        A step's global batch is then made of the processes' own batches, the same for a seed and
-        a number of processes. Each process has epochs of its own: where the files do not divide
-        evenly, the rows of a smaller part come again sooner. Masks are drawn with
-        `process_seed`, or all processes would mask the same positions. The part has all validation
-        files and its own fingerprint; fewer training files than processes are refused.
+        A part has some of the training files, all validation files and a fingerprint of its own.
+        Training files are assigned by size, each to the process with the fewest rows so far. A
+        global batch consists of the processes' batches, and is the same for equal seeds and numbers
+        of processes. Each process has its own epochs, so that rows of a smaller part are repeated
+        sooner. Masks must be drawn with `process_seed`, or all processes mask the same positions.
+
+        Raises:
+            UserError: there are fewer training files than processes.
         """
         if not 0 <= index < count:
             raise ValueError(f"no process {index} of {count}")
@@ -327,11 +345,11 @@ class PretrainingCorpus:
         return dataclasses.replace(self, shards=part, whole=self.whole or self.shards)
 
     def shard_error(self, error: tf.errors.OpError) -> UserError | None:
-        """The error to raise for a failed reading, None where `error` has another cause.
+        """The UserError to raise for a failed reading; None if `error` has another cause.
 
-        TensorFlow seldom names the file, so all are examined.
+        TensorFlow seldom names the file, so this examines all shards.
         """
-        # Sizes show all damage but changed bytes, which TFRecord's checksums have found.
+        # Sizes show all damage except changed bytes, which TFRecord's checksums have found.
         try:
             self._check(verify="corrupted record" in error.message)
         except UserError as damage:
@@ -353,20 +371,22 @@ class PretrainingCorpus:
         drop_remainder: bool = True,
         numbered: bool = False,
     ) -> tf.data.Dataset:
-        """The batches from a global step on; of the rows before it at most one group is read.
+        """Returns the batches from a step on. At most one group of rows before it is read.
 
         Args:
-            seed: of the order of each epoch; None keeps the order of the files.
-            repeat: go on with the next epochs for ever, a batch across two of them included, or
-                end with the epoch of the first row.
-            drop_remainder: leave out a last batch that is not full; otherwise B is None in the
-                dataset's specification.
-            numbered: add "row_number" (B,) int64, a row's number in the split, the same in every
-                order and in a part of `shard`, and "epoch" (B,) int64, how often all rows have
-                come before: a mask drawn from the two does not depend on the step.
+            split: "train" or "validation".
+            batch_size: B.
+            seed: seed of the order of each epoch; None: the order of the files.
+            start_step: number of the first batch, counted over epochs.
+            repeat: whether further epochs follow without end; a batch may span two epochs.
+            drop_remainder: whether a last batch of fewer than B rows is left out. If not, B is None
+                in the dataset's specification.
+            numbered: whether batches have "row_number" `(B,)` int64, the row's number in the split,
+                which does not depend on the order, and "epoch" `(B,)` int64, the number of complete
+                epochs before. A mask drawn from the two does not depend on the step.
 
         Returns:
-            Dataset of the batches of `RecordFormat.features`; its cardinality is known.
+            Dataset of batches as in `RecordFormat.features`, of known cardinality.
         """
         rows = self.rows(split)
         if batch_size < 1 or start_step < 0:
@@ -406,7 +426,7 @@ class PretrainingCorpus:
         return prefetched(dataset.take(steps), steps)
 
     def files(self, split: str) -> tuple[list[Shard], list[str]]:
-        """The shards of a split that have rows, and their absolute paths, for a data service."""
+        """The shards of a split that have rows, and their paths, absolute for a data service."""
         folder = storage.absolute(self.folder)
         shards = [shard for shard in self.shards[split] if shard.rows]
         return shards, [str(folder / shard.name) for shard in shards]
@@ -418,9 +438,9 @@ class PretrainingCorpus:
 
 
 def with_documents(rows: tf.data.Dataset, sep_id: int) -> tf.data.Dataset:
-    """Batches with `document_ids (B, L)` int32, the documents of each row numbered from 0 on.
+    """Adds `document_ids (B, L)` int32, which number the documents of each row from 0 on.
 
-    A [SEP] ends a document, so that the rows on disk need no other record of it.
+    A [SEP] ends a document, so that the rows on disk need not store its end.
     """
 
     @tf.autograph.experimental.do_not_convert
@@ -432,9 +452,10 @@ def with_documents(rows: tf.data.Dataset, sep_id: int) -> tf.data.Dataset:
 
 
 def process_seed(seed: int, process: int) -> int:
-    """A seed for the draws of one of several training processes: the run's own for process 0.
+    """The seed for the draws of one of several training processes.
 
-    Others have 63 bits from NumPy's SeedSequence, whose children do not overlap.
+    It is the run's seed for process 0, and for others 63 bits of a child of NumPy's SeedSequence,
+    whose children are independent.
     """
     if not process:
         return seed
@@ -453,16 +474,16 @@ def language_batches(
     per_update: int = 1,
     numbered: bool = False,
 ) -> tf.data.Dataset:
-    """Endless training batches of one language, or one pair of languages, each.
+    """Returns endless training batches, each of one language or one pair of languages.
 
-    A batch's language is drawn with q_i ~ p_i^alpha, `batch_alpha` of the corpus, where p_i is its
-    share of the rows. In a corpus of running text and translation pairs, updates from the one and
-    from the other alternate, and a pair is drawn likewise among the pairs. Both follow from the
-    seed and the batch's number, so that a resumed run reads the same batches.
+    A batch's language is drawn with q_i ~ p_i^alpha, where p_i is the language's share of the rows
+    and alpha the corpus's `batch_alpha`. If the corpus has running text and translation pairs,
+    updates on the two alternate, and pairs of languages are drawn in the same way. Draws depend on
+    the seed and the batch's number only, so that a resumed run reads the same batches.
 
     Args:
-        per_update: batches of an update, which are of one kind.
         batch_size, seed, start_step, numbered: see `PretrainingCorpus.dataset`.
+        per_update: batches of an update, which are all running text or all translation pairs.
 
     References: Conneau and Lample 2019 (XLM), sections 3.1 to 3.5.
     """
@@ -479,9 +500,9 @@ def language_batches(
 
     @tf.autograph.experimental.do_not_convert
     def drawn(part: tf.Tensor) -> tf.Tensor:
-        """The languages of `_DRAWS` batches, numbers in `files`."""
+        """Draws the languages of `_DRAWS` batches, as indices into `files`."""
         numbers = tf.range(_DRAWS, dtype=tf.int64) + part * _DRAWS
-        # The splits' orders have 0 and 1 for the second number.
+        # The second number differs from those of the splits' orders, which are 0 and 1.
         key = tf.random.experimental.stateless_fold_in(
             tf.constant([seed, len(SPLITS)], tf.int64), part, alg=_ALGORITHM
         )
@@ -492,7 +513,7 @@ def language_batches(
         return tf.reduce_sum(tf.cast(passed, tf.int64), axis=1)
 
     part, rest = divmod(start_step, _DRAWS)
-    counts = np.zeros(len(files), np.int64)  # of each language's batches before the first one
+    counts = np.zeros(len(files), np.int64)  # each language's batches before `start_step`
     with tf.device("CPU"):
         for number in range(part + 1):
             found = drawn(tf.constant(number, tf.int64)).numpy()
@@ -521,26 +542,28 @@ def stream_dataset(
     turns: int = 1,
     bidirectional: bool = False,
 ) -> tf.data.Dataset:
-    """The rows of a split as texts side by side: row b of batch t + 1 follows row b of batch t.
+    """Returns batches for models with memory: row b of batch t + 1 continues row b of batch t.
 
-    Of B texts, text b is n = rows // B rows from row b n on, in the order of the files; the rest,
-    fewer than B rows, is left out. A batch follows from its number alone, so that a resumed run
-    reads the same batches; of the rows before them at most one shard a text is read.
+    The split's n B rows, in the order of the files, are divided into B texts of n rows each; the
+    last rows, fewer than B, are left out. Batches depend on their number only, so that a resumed
+    run reads the same ones. At most one shard per text is read before them.
 
     Args:
-        corpus: its rows are continuous text with `packing="full_text"`.
+        corpus: rows are continuous text if it was packed with `packing="full_text"`.
+        split: "train" or "validation".
         batch_size: B.
-        repeat: begin again after n batches, for ever.
-        turns: batches that have texts of their own, an update's micro-batches: with A of them there
-            are A B texts, and row b of batch t + A follows row b of batch t.
-        bidirectional: there are half as many texts, and each is read twice: in the first half of
-            the rows, and in the second half from its end, the ids of a row between its [CLS] and
-            its last [SEP] in reverse order (Yang et al. 2019 (XLNet), section 2.4, and its released
-            code). Batches then have `backward (B,)` bool, which is true of the second half.
+        start_step: number of the first batch.
+        repeat: whether the texts start again after n batches, without end.
+        turns: A, the micro-batches of an update, which have texts of their own: there are A B
+            texts, and row b of batch t + A continues row b of batch t.
+        bidirectional: whether the second half of a batch reads the texts of the first half
+            backward: from their ends, with the ids between [CLS] and the last [SEP] of a row
+            reversed (Yang et al. 2019 (XLNet), section 2.4, and its released code). There are then
+            half as many texts, and batches have `backward (B,)` bool.
 
     Returns:
-        Dataset of the corpus's batches, with `previous_ids (B, L)` int32, the row before each, 0
-        where a text begins, and `starts (B,)` bool, whether one does.
+        Dataset of the corpus's batches with `previous_ids (B, L)` int32, the row before each, 0
+        where a text starts, and `starts (B,)` bool, whether a text starts.
     """
     if turns > 1:
         step, passed = divmod(start_step, turns)
@@ -572,12 +595,12 @@ def stream_dataset(
         return tf.data.TFRecordDataset(tf.gather(paths, number))
 
     def turned(number: tf.Tensor) -> tf.data.Dataset:
-        """The records of a shard from its end, all in memory at once."""
+        """Reads the records of a shard in reverse order, all into memory."""
         records = records_of(number).batch(tf.int64.max).get_single_element()
         return tf.data.Dataset.from_tensor_slices(tf.reverse(records, [0]))
 
     def rows(start: tf.Tensor, count: int, back: bool) -> tf.data.Dataset:
-        """The row `start` and those after it, or before it."""
+        """Reads `count` rows from row `start` on, forward or `back`."""
         shard = tf.searchsorted(firsts, [start], side="right", out_type=tf.int64)[0] - 1
         if back:
             ends = firsts + tf.constant([shard.rows for shard in shards], tf.int64)
@@ -586,7 +609,7 @@ def stream_dataset(
         records = tf.data.Dataset.range(shard, len(shards)).flat_map(records_of)
         return records.skip(start - tf.gather(firsts, shard)).take(count)
 
-    # Begin one batch earlier, for the rows before the first ones.
+    # Begin one batch earlier, to know the rows before the first batch.
     first = max(start_step - 1, 0)
     passed = first % length if repeat else min(first, length)
 
@@ -627,7 +650,7 @@ def stream_dataset(
 
 
 def _turned(token_ids: tf.Tensor, backward: tf.Tensor) -> tf.Tensor:
-    """Rows `(B, L)` with their ids between [CLS] and the last [SEP] reversed, where `backward`."""
+    """Reverses the ids of rows `(B, L)` between [CLS] and the last [SEP] where `backward (B,)`."""
     inside = tf.math.count_nonzero(token_ids, axis=1) - 2  # (B,)
     inside = tf.where(backward, tf.maximum(inside, 0), 0)
     return tf.concat([token_ids[:, :1], tf.reverse_sequence(token_ids[:, 1:], inside, 1)], axis=1)

@@ -1,4 +1,4 @@
-"""Preparation of a corpus: shards written one by one, resumed after a kill with the same bytes."""
+"""Prepares a corpus: writes its shards one by one, and resumes after a kill with equal bytes."""
 
 import dataclasses
 import itertools
@@ -32,7 +32,7 @@ from macaron_tf.io.files import only_writer, same_contents
 from macaron_tf.io.progress import Progress
 from macaron_tf.text.base import PieceVocabulary, check_vocabulary
 
-SCRATCH = "scratch"  # a pipeline's folder in the corpus's
+SCRATCH = "scratch"  # folder of a Beam pipeline within the corpus's folder
 
 
 def prepare(
@@ -44,29 +44,28 @@ def prepare(
     processes: int = 1,
     write: Callable[[Packer, epath.Path, dict, Tfds | None], None] | None = None,
 ) -> reading.PretrainingCorpus:
-    """Writes a corpus as shards of rows of one length, or resumes an unfinished one.
+    """Writes a corpus as shards of rows of equal length, or resumes an unfinished one.
 
-    Killed at any moment, the same call goes on after the last whole shard, reading past the
-    documents before it without tokenizing them, and ends with the same bytes. A finished corpus
-    of the same settings and sources is only opened.
+    If the process is killed, the same call continues after the last complete shard and ends with
+    the same bytes. It reads the documents before that shard again, but does not tokenize them. A
+    finished corpus of equal settings and sources is only opened.
 
-    A row of a document that is read again (see `mixed_documents`) is never a validation row, and
-    where it equals one of them it is left out. Pairs hold out whole documents, which are kept
-    out of the training rows whenever they are read. The halves of a translation pair that is held
-    out may stand in the running text of their languages.
+    No row of a repeated document (see `mixed_documents`) is a validation row, and training leaves
+    out rows that equal one. Sentence pairs hold out whole documents, which are never trained on.
+    Halves of a held-out translation pair may occur in the running text of their languages.
 
     Args:
-        processes: number of processes that cut documents and pack rows, each of about half a
-            gigabyte. The bytes are the same whatever their number, which may change when an
-            unfinished corpus is resumed.
-        write: writes the corpus in place of these processes, such as `beam.write`, which takes
-            nothing from an unfinished one.
+        tfds: where TensorFlow Datasets' sets are.
+        processes: number of processes that tokenize and pack, each of about 0.5 GB. The bytes do
+            not depend on it, and it may change when a corpus is resumed.
+        write: function that writes the corpus in place of these processes, such as `beam.write`,
+            which uses nothing of an unfinished corpus.
 
     Raises:
-        UserError: a source that cannot be read; a folder that cannot be written, that another
-            process is writing (on disk: a bucket has no locks), or that holds a corpus of other
-            settings, sources or vocabulary; no text; next-sentence pairs of fewer than four
-            documents, sentence-order pairs of fewer than two.
+        UserError: a source cannot be read; the folder cannot be written, another process is writing
+            it (checked on disk only, because buckets have no locks), or it holds a corpus of other
+            settings, sources or vocabulary; there is no text; or there are too few documents,
+            fewer than four for next-sentence pairs or two for sentence-order pairs.
     """
     out = storage.as_path(out)
     if tfds and tfds.download:
@@ -76,7 +75,7 @@ def prepare(
     # A finished corpus needs no lock: its folder may be read-only.
     if not _finished(out, settings):
         with only_writer(out, "preparing a corpus"):
-            # Another process may have finished it since.
+            # Another process may have finished it in the meantime.
             if not _finished(out, settings):
                 packer = Packer(config, vocabulary)
                 begun = begun_state(out, settings, packer.record)
@@ -91,7 +90,7 @@ def prepare(
 
 
 def _finished(out: epath.Path, settings: dict) -> bool:
-    """Whether there is a whole corpus, which is then of these settings."""
+    """Whether `out` holds a finished corpus; one of other settings raises a UserError."""
     if not (out / reading.INDEX).exists():
         return False
     check_settings(reading.read_index(out)[1], settings, out)
@@ -112,7 +111,7 @@ def _write(packer: Packer, out: epath.Path, settings: dict, begun, tfds, process
             return itertools.chain.from_iterable(pool.map(Packer.tokenize, chunked(documents)))
 
         def held_out() -> Iterator[MixedDocument]:
-            """The documents in the shards that validation pairs need at the end."""
+            """Yields the held-out documents of finished shards, for the validation pairs."""
             for document in itertools.islice(mixture, begun.documents):
                 progress.advance(text="going on")
                 if document.held_out:
@@ -136,11 +135,11 @@ def _write(packer: Packer, out: epath.Path, settings: dict, begun, tfds, process
 
 @dataclasses.dataclass(eq=False)
 class CorpusWriter:
-    """Writes the shards of packed blocks and records each step.
+    """Writes the shards of packed blocks and records its progress.
 
-    Running text is held out by the row, which goes into files of its own beside each shard, and
-    all are gathered at the end. Pairs are held out by the document: those documents are kept in
-    memory, in ids one in `validation_every` of the corpus, and paired among each other at the end.
+    Of running text, rows are held out. They go to a file beside each shard, and all are collected
+    at the end. Of pairs, documents are held out. Their ids, one in `validation_every` of the
+    corpus, stay in memory and are paired with each other at the end.
     """
 
     packer: Packer
@@ -150,12 +149,12 @@ class CorpusWriter:
 
     def __post_init__(self):
         self._kept_documents: list[CorpusDocument] = []
-        # Only documents that come again can bring a validation row into the training rows.
+        # Only repeated documents can bring a validation row into the training rows.
         begun = self.state.validation if self.packer.config.repeats else ()
         self._kept_rows: set[bytes] = set(read_records(self.out, begun))
 
     def hold_out(self, document: CorpusDocument) -> CorpusDocument:
-        """Keeps a held-out document, once, for the pairs of the validation."""
+        """Keeps a held-out document for the validation pairs; returns the document."""
         if document.held_out and not document.repeated:
             self._kept_documents.append(document)
         return document
@@ -180,13 +179,13 @@ class CorpusWriter:
         """Writes the validation rows, then the index, which makes the corpus valid."""
         tokens = self.state.tokens
         if self.packer.config.paired:
-            # Seeds of training shards have one number, this one two.
+            # Two numbers, because the seeds of training shards have one.
             block = self.packer.pack_pairs(self._kept_documents, [0, 1])
             records, tokens = iter(block.records), tokens + block.tokens
         elif self.state.rows:
             records = read_records(self.out, self.state.validation)
         else:
-            raise UserError("the sources hold no text that the vocabulary can cut: give others")
+            raise UserError("the sources hold no text for the vocabulary: give other sources")
         validation: list[reading.Shard] = []
         while chunk := list(itertools.islice(records, self.packer.config.rows_per_shard)):
             name = f"validation-{len(validation):05d}.tfrecord"
@@ -197,14 +196,14 @@ class CorpusWriter:
 
 
 def write_part(folder: epath.Path, number: int, records: Sequence[bytes]) -> reading.Shard:
-    """The validation records of a block, in a file of their own until the corpus is finished."""
+    """Writes a block's validation records to a file, which lasts until the corpus is finished."""
     return _write_shard(folder, f"part-{number:05d}.tfrecord", records)
 
 
 def write_train(
     folder: epath.Path, first: int, records: dict[tuple[int, ...], list[bytes]]
 ) -> tuple[reading.Shard, ...]:
-    """The training records of a block by their languages, in files numbered from `first` on."""
+    """Writes a block's training records, by languages, to files numbered from `first` on."""
     return tuple(
         _write_shard(folder, f"train-{number:05d}.tfrecord", found, languages)
         for number, (languages, found) in enumerate(records.items(), first)
@@ -223,7 +222,7 @@ def _write_shard(
 
 
 def read_records(folder: epath.Path, shards: Iterable[reading.Shard]) -> Iterator[bytes]:
-    """The records of shards, one after another."""
+    """Yields the records of shards, one shard after another."""
     paths = [str(folder / shard.name) for shard in shards if shard.rows]
     if paths:
         for batch in tf.data.TFRecordDataset(paths).batch(1024).as_numpy_iterator():
@@ -231,7 +230,7 @@ def read_records(folder: epath.Path, shards: Iterable[reading.Shard]) -> Iterato
 
 
 def corpus_settings(config: CorpusConfig, vocabulary: PieceVocabulary, tfds: Tfds | None) -> dict:
-    """All that decides the bytes of a corpus, as JSON gives it back."""
+    """Everything that determines the bytes of a corpus, as JSON values."""
     record = {
         "config": dataclasses.asdict(config),
         "vocabulary": vocabulary.hash,
@@ -243,7 +242,7 @@ def corpus_settings(config: CorpusConfig, vocabulary: PieceVocabulary, tfds: Tfd
 
 
 def check_settings(found: dict, wanted: dict, out: epath.Path) -> None:
-    """Refuses a corpus in `out` whose settings are not the wanted ones; names the difference."""
+    """Raises a UserError that names a difference if a corpus in `out` has other settings."""
     check_vocabulary(found["vocabulary"], wanted["vocabulary"], f"the corpus in {out}")
     for name, value in wanted["config"].items():
         theirs = found["config"].get(name)
@@ -256,22 +255,22 @@ def check_settings(found: dict, wanted: dict, out: epath.Path) -> None:
     stamps = zip(found["sources"], wanted["sources"], strict=True)
     if not all(same_contents(known, now) for known, now in stamps):
         raise UserError(
-            f"the files of the sources are not those that the corpus in {out} was begun with: "
-            "take another folder or remove that one"
+            f"the sources' files have changed since the corpus in {out} was begun: give another "
+            "folder or remove that one"
         )
 
 
 def _contents(sources: list[dict]) -> list[dict]:
-    """Sources without the names of files, which may be moved: stamps tell whether they changed."""
+    """Sources without names of files, which may move; stamps tell whether contents changed."""
     named = [Source.of(source["source"]) for source in sources]
     names = [str(name) if name.is_embedded else name.kind for name in named]
     return [{**source, "source": name} for source, name in zip(sources, names, strict=True)]
 
 
 def begun_state(out: epath.Path, settings: dict, record: RecordFormat) -> reading.CorpusState:
-    """Reads the state to resume from, a new one where nothing was begun.
+    """Reads the state to resume from, which is empty if there is none.
 
-    An unfinished corpus of other settings, or a damaged one, is refused.
+    An unfinished corpus of other settings, or a damaged one, raises a UserError.
     """
     path = out / reading.PROGRESS
     if not path.exists():
@@ -284,13 +283,13 @@ def begun_state(out: epath.Path, settings: dict, record: RecordFormat) -> readin
 
 
 def write_state(out: epath.Path, name: str, settings: dict, state: reading.CorpusState) -> None:
-    """Records the shards that are complete; under the name `INDEX` it makes the corpus valid."""
+    """Records the complete shards in a file; the file `INDEX` makes the corpus a finished one."""
     record = {"format": reading.FORMAT, "settings": settings, "state": dataclasses.asdict(state)}
     storage.write_aside(out / name, (json.dumps(record, indent=1) + "\n").encode())
 
 
 def remove_leftovers(out: epath.Path) -> None:
-    """Removes the files of an unfinished corpus; a kill may leave some beside a finished one."""
+    """Removes files of the unfinished state that a kill left beside a finished corpus."""
     patterns = ("part-*.tfrecord", ".tmp-*.tfrecord-*", ".tmp-*.json-*", reading.PROGRESS)
     for path in out.iterdir():
         if any(map(path.match, patterns)):
