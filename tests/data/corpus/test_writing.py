@@ -273,7 +273,7 @@ def test_going_on_does_not_tokenize_again(make, vocabulary, out, monkeypatch):
     monkeypatch.setattr(writing, "write_state", counted)
     with pytest.raises(KeyboardInterrupt):
         make()
-    refuses("is not finished: give the command", PretrainingCorpus.open, out)
+    refuses("is not finished: repeat the command", PretrainingCorpus.open, out)
     lines = []
     encode_rows = vocabulary.encode_rows
     monkeypatch.setattr(vocabulary, "encode_rows", lambda x: lines.extend(x) or encode_rows(x))
