@@ -23,7 +23,8 @@ _FAMILIES = {
         macaron_bert_tiny macaron_bert_base macaron_bert_released
     """,
     "bert_successors": """
-        roberta_tiny roberta_base roberta_8k_base roberta_8k_large albert_tiny albert_base
+        roberta_tiny roberta_base roberta_8k_base roberta_8k_large modern_bert_tiny modern_bert_base
+        albert_tiny albert_base
         span_bert_tiny span_bert_base electra_tiny electra_small electra_base
         xlm_tiny xlm_clm_tiny xlm_captions_tiny xlm_xnli gmlp_tiny gmlp_base amlp_tiny amlp_base
     """,

@@ -191,6 +191,16 @@ SYSTEMS = {
     "roberta": pretrained(
         models.PretrainingEncoder, objectives.MaskedLanguageObjective(), changes=PLAIN
     ),
+    "modern_bert": pretrained(
+        models.PretrainingEncoder,
+        objectives.MaskedLanguageObjective(),
+        changes={
+            **PLAIN,
+            **{"norm": "pre", "norm_type": "unbiased", "first_norm": False, "use_bias": False},
+            **{"gated": True, "positions": "rotary", "local_rotary_base": 100.0},
+            "attention_windows": (0, 4),
+        },
+    )._replace(blocks=DECODING),
     "albert": pretrained(
         albert,
         objectives.MaskedLanguageObjective(sentence_pair=True),

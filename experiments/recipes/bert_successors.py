@@ -1,4 +1,4 @@
-"""BERT's successors: RoBERTa, ALBERT, SpanBERT, ELECTRA, XLM, gMLP, aMLP.
+"""BERT's successors: RoBERTa, ModernBERT, ALBERT, SpanBERT, ELECTRA, XLM, gMLP, aMLP.
 
 The tiny ones have `bert_tiny`'s shapes, tokens and schedule. Text that TensorFlow Datasets lacks is
 replaced as `bert_base` says. Measured: the tiny ones after 5,000 updates of 8 rows, pre-norm with
@@ -83,6 +83,53 @@ def roberta_8k_large() -> PretrainingRecipe:
         model="roberta_large",
         batch_size=8,
         training=dict(learning_rate=4e-4, warmup_steps=30_000, accumulation_steps=1024),
+    )
+
+
+def modern_bert_tiny() -> PretrainingRecipe:
+    """ModernBERT, tiny: `bert_tiny` with today's parts, for two cores.
+
+        python -m experiments.compare runs/encoders --data-dir DIR --equal-parameters \\
+            bert=bert_tiny modern=modern_bert_tiny macaron=modern_bert_tiny:model.block=macaron
+
+    Warner et al. 2024, section 2.1: rotary positions, gated feed-forwards, no biases, a norm before
+    each sub-layer, windows in two layers of three. Words, masks and schedule are `bert_tiny`'s, so
+    that networks alone differ; the paper hides 30% of the tokens, `--set masking.rate=0.3`.
+
+    Not measured yet.
+    """
+    return bert_tiny().changed(model="modern_bert_tiny", model_options=())
+
+
+def modern_bert_base() -> PretrainingRecipe:
+    """ModernBERT, base: the first of its three phases, on rows of 1,024.
+
+    Warner et al. 2024, section 2.2, and the released `modernbert-base-pretrain.yaml`: 1,719 billion
+    tokens in batches of 4,608 rows, 30% of the tokens hidden, documents packed that do not see each
+    other, a constant rate of 8e-4 after 3 billion tokens, betas 0.9 and 0.98, epsilon 1e-6, decay
+    1e-5, a rotary base of 10,000 in all layers, which the later phases on rows of 8,192 raise to
+    160,000 in those without a window. Its StableAdamW is Adam here, clipped at 1; it drops out 0.1
+    of attention's outputs, this recipe nothing, since `model.dropout` is of all sub-layers; its
+    batches grow over the first 50 billion tokens. Text and vocabulary: `roberta_base`'s, with
+    50,368 pieces. `--set model=modern_bert_large` has a peak of 5e-4.
+    """
+    return roberta_base().changed(
+        model="modern_bert_base",
+        model_options=(("rotary_base", 10_000.0),),
+        corpus=dict(sequence_length=1024, packing="full_text"),
+        isolate_documents=True,
+        vocabulary=dict(size=50_368),
+        masking=MaskingConfig(rate=0.3),
+        batch_size=8,
+        training=dict(
+            max_steps=364_000,
+            learning_rate=8e-4,
+            schedule="constant",
+            warmup_steps=636,
+            weight_decay=1e-5,
+            clip_norm=1.0,
+            accumulation_steps=576,
+        ),
     )
 
 

@@ -39,6 +39,17 @@ ACTIVATIONS = {
 }
 
 
+# Ways to scale rotary positions, with their numbers in the order of `rotary_scaling`.
+ROPES = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": (
+        *("factor", "low_freq_factor", "high_freq_factor"),
+        "original_max_position_embeddings",
+    ),
+}
+
+
 def check_files(directory: pathlib.Path, kind: str, *names: str) -> None:
     """Refuses a directory that is not of a kind, for want of a file."""
     for name in names:
@@ -288,6 +299,40 @@ def transformer_layer(
         "feed_forward_1/norm": [feed_forward_norm],
     }
     return {f"{ours}/{path}": tuple(theirs + n for n in names) for path, names in parts.items()}
+
+
+def shortest_turn(values: Sequence[int]) -> tuple[int, ...]:
+    """The fewest values that give all of them, in turn."""
+    sizes = range(1, len(values) + 1)
+    turns = (tuple(values[:size]) for size in sizes)
+    return next(t for t in turns if all(v == t[n % len(t)] for n, v in enumerate(values)))
+
+
+def rotary_settings(
+    config: ForeignConfig, rope: Mapping[str, Any], field: str, usual: float
+) -> dict[str, Any]:
+    """The base and the scaling of rotary positions.
+
+    Args:
+        rope: their `rope_parameters` or `rope_scaling`.
+        field: of the base where `rope` has none; `usual` stands for a missing field.
+    """
+    found = ForeignConfig({field: config.get(field, usual), **rope}, config.where)
+    found.require({"partial_rotary_factor": 1.0})
+    base = found.number("rope_theta" if "rope_theta" in rope else field, kind=float)
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind not in ROPES:
+        raise UserError(
+            f"{config.where} has rope_type={kind!r}: only {', '.join(ROPES)} can be read."
+        )
+    scaling = tuple(found.number(name, kind=float) for name in ROPES[kind])
+    return {"rotary_base": base, "rotary_scaling": scaling}
+
+
+def rotary_fields(base: float, scaling: Sequence[float] = ()) -> dict[str, Any]:
+    """The inverse of `rotary_settings`: `rope_parameters`."""
+    kind = next(kind for kind, names in ROPES.items() if len(names) == len(scaling))
+    return {"rope_theta": base, "rope_type": kind, **dict(zip(ROPES[kind], scaling, strict=True))}
 
 
 def rows(ids: np.ndarray, size: int, missing: float = 0.0) -> Callable[[np.ndarray], np.ndarray]:

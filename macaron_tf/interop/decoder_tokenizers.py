@@ -19,12 +19,14 @@ from macaron_tf.interop.tokenizer_files import (
     tokenizer_files,
     unigram_files,
 )
-from macaron_tf.special_ids import BOS, PAD
+from macaron_tf.special_ids import BOS, EOS, PAD
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.byte_pairs import WORD_END, CharacterPairVocabulary
 from macaron_tf.text.sentencepiece import SentencePieceVocabulary
 
-_END = "<|endoftext|>"  # GPT-2's one special piece
+# Names of the pieces around a text, the first that is no other piece: GPT-2's one piece, Llama 3's.
+_STARTS = ("<|begin_of_text|>", "<s>", "<|start|>")
+_ENDS = ("<|endoftext|>", "</s>", "<|end|>")
 _NAMES = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 
 
@@ -52,16 +54,28 @@ def language_tokenizer(
         )
     if isinstance(vocabulary, CharacterPairVocabulary):
         return _gpt(vocabulary, ids, max_length)
-    if (ids < 0).any():  # a GPT-2 that was read: rows without special pieces
-        names = [None, None, _END, _END, None, *vocabulary.units]
-        fields = ("bos_token", "eos_token", "unk_token", "cls_token", "sep_token")
-        nothing = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False}
-        special = dict.fromkeys(fields, _END)
-        files = merged_files(vocabulary, names, special, ids, max_length)
-        whole, options = {"post_processor": nothing}, {"cls_token": None, "sep_token": None}
-        return changed(files, whole, options)
-    files = tokenizer_files(vocabulary, ids, max_length=max_length, segments=False)
     before = ["cls_token"] if starts or ends else []
+    unnamed = {"cls_token": None, "sep_token": None}
+    if (ids < 0).any() and isinstance(vocabulary, SentencePieceVocabulary):  # a Llama 2
+        special = dict(zip(FIELDS, _NAMES, strict=True))
+        files = unigram_files(vocabulary, special, ids, max_length)
+        files["tokenizer.model"] = files.pop("spiece.model")
+        return changed(_rows(files, before, after=[]), {}, unnamed)
+    if (ids < 0).any():  # a GPT-2 or Llama 3 that was read
+        start, end = (
+            next(name for name in names if name not in vocabulary.numbers)
+            for names in (_STARTS, _ENDS)
+        )
+        one = ids[BOS] == ids[EOS]
+        names = [None, None, end if one else start, end, None, *vocabulary.units]
+        special = dict.fromkeys(("bos_token", "eos_token", "unk_token", "sep_token"), end)
+        special["cls_token"] = names[BOS]
+        files = merged_files(vocabulary, names, special, ids, max_length)
+        if not one:
+            return changed(_rows(files, before, after=[]), {}, {**unnamed, "unk_token": None})
+        nothing = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False}
+        return changed(files, {"post_processor": nothing}, unnamed)  # rows of pieces alone
+    files = tokenizer_files(vocabulary, ids, max_length=max_length, segments=False)
     if ends:
         return _rows(files, before, after=["mask_token"], between=["sep_token"])
     return _rows(files, before, after=[])

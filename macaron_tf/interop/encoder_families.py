@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from macaron_tf.errors import UserError
 from macaron_tf.interop.arrays import (
     ACTIVATIONS,
     Family,
@@ -11,6 +12,9 @@ from macaron_tf.interop.arrays import (
     Raw,
     Table,
     TaskHead,
+    rotary_fields,
+    rotary_settings,
+    shortest_turn,
     transformer_layer,
 )
 from macaron_tf.interop.own_layers import OWN_TABLE, own_code, own_fields, own_settings
@@ -325,6 +329,111 @@ _XLM = EncoderFamily(
     moses=True,
     padding=2,
 )
+_LOCAL, _GLOBAL = "sliding_attention", "full_attention"
+
+
+def _modern_settings(config: ForeignConfig) -> dict[str, Any]:
+    """Windows and rotations of ModernBERT's layers, from the fields of several releases."""
+    count, every = (
+        config.number(*names)
+        for names in (("num_hidden_layers", 22), ("global_attn_every_n_layers", 3))
+    )
+    window = config.number("local_attention", 128)
+    kinds = config.get("layer_types") or [_LOCAL if n % every else _GLOBAL for n in range(count)]
+    if len(kinds) != count or not {*kinds} <= {_LOCAL, _GLOBAL}:
+        raise UserError(
+            f"{config.where} has layer_types={kinds!r:.60}: it must say {_LOCAL} or {_GLOBAL} for "
+            f"each of {count} layers."
+        )
+    windows = shortest_turn([window if kind == _LOCAL else 0 for kind in kinds])
+    rope = config.get("rope_parameters") or {}
+    bases = {
+        kind: rotary_settings(config, rope.get(kind) or {}, f"{name}_rope_theta", usual)
+        for kind, name, usual in ((_GLOBAL, "global", 160_000.0), (_LOCAL, "local", 10_000.0))
+    }
+    if bases[_LOCAL]["rotary_scaling"] != bases[_GLOBAL]["rotary_scaling"]:
+        raise UserError(
+            f"{config.where} scales the rotations of {_LOCAL} and {_GLOBAL} differently: only one "
+            "scaling for all layers can be read."
+        )
+    return {
+        "attention_windows": windows,
+        **bases[_GLOBAL],
+        "local_rotary_base": bases[_LOCAL]["rotary_base"] if any(windows) else None,
+    }
+
+
+def _modern_fields(config: EncoderConfig) -> dict[str, Any]:
+    """The inverse of `_modern_settings`."""
+    windows = [config.layer(number)[2] for number in range(config.num_layers)]
+    first, *rest = shortest_turn(windows)
+    bases = {_GLOBAL: config.rotary_base, _LOCAL: config.local_rotary_base or config.rotary_base}
+    return {
+        "local_attention": next(filter(None, windows), 128),
+        "layer_types": [_LOCAL if window else _GLOBAL for window in windows],
+        "rope_parameters": {
+            kind: rotary_fields(base, config.rotary_scaling) for kind, base in bases.items()
+        },
+        # Their defaults are ids of the released vocabulary; the tokenizer has ours.
+        **dict.fromkeys(("cls_token_id", "sep_token_id")),
+        # Of releases before 5.
+        "global_rope_theta": bases[_GLOBAL],
+        "local_rope_theta": bases[_LOCAL],
+        **({} if first or not all(rest) else {"global_attn_every_n_layers": 1 + len(rest)}),
+    }
+
+
+_MODERN_BERT = EncoderFamily(
+    name="ModernBERT",
+    classes="ModernBert",
+    prefix="model.",
+    body=("embeddings.", "layers.", "final_norm."),
+    tokens=("embeddings.tok_embeddings.weight",),
+    table={
+        "embeddings/norm": "embeddings.norm",
+        "stack/final_norm": "final_norm",
+        **transformer_layer(
+            "layers.{}.", ["attn.Wqkv", "attn.Wo"], "attn_norm", ["mlp.Wi", "mlp.Wo"], "mlp_norm"
+        ),
+    },
+    heads=head_table("head.", "norm"),
+    tasks={
+        kind: dataclasses.replace(
+            _BERT.tasks[kind],
+            table={"pooler/dense": "head.dense", "pooler/norm": "head.norm", **_LINEAR},
+            pooled=False,
+            activation="gelu",
+        )
+        for kind in (EncoderClassifier, EncoderChooser)
+    },
+    bias=("decoder.bias",),
+    head_options={"activation": "gelu"},
+    output="decoder.weight",
+    settings={
+        "hidden_dim": ("hidden_size", 768),
+        "feed_forward_dim": ("intermediate_size", 1152),
+        "num_heads": ("num_attention_heads", 12),
+        "num_layers": ("num_hidden_layers", 22),
+        "max_length": ("max_position_embeddings", 8192),
+        "attention_dropout": ("attention_dropout", 0.0),
+        "activation_dropout": ("mlp_dropout", 0.0),
+        "epsilon": ("norm_eps", 1e-5),
+        "initializer_range": ("initializer_range", 0.02),
+        "activation": ("hidden_activation", "gelu", ACTIVATIONS),
+    },
+    fixed={
+        **{"num_segments": 0, "dropout": 0.0, "positions": "rotary", "use_bias": False},
+        **{"norm": "pre", "norm_type": "unbiased", "first_norm": False, "gated": True},
+        "scaled_outputs": True,
+    },
+    derived=_modern_settings,
+    underived=_modern_fields,
+    required={
+        **dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias", "classifier_bias"), False),
+        **{"decoder_bias": True, "classifier_activation": "gelu", "tie_word_embeddings": True},
+    },
+    padding=50_283,
+)
 # Our own blocks, by a PyTorch file of ours.
 _POOLED = {
     "table": {"pooler/dense": "pooler.dense", "head/dense": "head.dense"},
@@ -366,5 +475,6 @@ FAMILIES: Mapping[str, EncoderFamily] = {
     "albert": _ALBERT,
     "electra": _ELECTRA,
     "xlm": _XLM,
+    "modernbert": _MODERN_BERT,
     "macaron": _OWN,
 }

@@ -23,6 +23,8 @@ from macaron_tf.interop.arrays import (
     TaskHead,
     assign_weights,
     built,
+    rotary_fields,
+    rotary_settings,
     rows,
     say_spare_rows,
     transformer_layer,
@@ -103,11 +105,8 @@ _GPT2 = Family(
 def _rotary(config: ForeignConfig) -> dict[str, Any]:
     """Settings of Llama's attention and output, from the fields of several releases."""
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind != "default":
-        raise UserError(f"{config.where} has rope_type={kind!r}: only 'default' can be read.")
     return {
-        "rotary_base": float(rope.get("rope_theta", config.get("rope_theta", 10_000.0))),
+        **rotary_settings(config, rope, "rope_theta", 10_000.0),
         "num_kv_heads": config.get("num_key_value_heads"),
         "head_dim": config.get("head_dim"),
         "tied": bool(config.get("tie_word_embeddings", False)),
@@ -118,7 +117,7 @@ def _rotary_fields(config: EncoderConfig) -> dict[str, Any]:
     """The inverse of `_rotary`."""
     return {
         "rope_theta": config.rotary_base,
-        "rope_parameters": {"rope_theta": config.rotary_base, "rope_type": "default"},
+        "rope_parameters": rotary_fields(config.rotary_base, config.rotary_scaling),
         "num_key_value_heads": config.num_kv_heads or config.num_heads,
         "head_dim": config.head_dim or config.hidden_dim // config.num_heads,
         "tie_word_embeddings": config.tied,
@@ -199,7 +198,8 @@ def read_language_model(directory: str | pathlib.Path) -> Pretrained:
     settings, arrays = family.read_settings(config), family.arrays(directory)
     tokens = arrays.array(*family.tokens)  # (V', D)
     vocabulary, ids = None, np.concatenate([np.full(SPECIAL, -1), np.arange(len(tokens))])
-    files = any((directory / name).is_file() for name in ("vocab.json", "tokenizer.json"))
+    names = ("vocab.json", "tokenizer.json", "tokenizer.model")
+    files = any((directory / name).is_file() for name in names)
     if files or family is _GPT2:
         starts = False
         try:

@@ -10,7 +10,7 @@ from macaron_tf.layers.feed_forward import FeedForward
 from macaron_tf.layers.gated_mlp import GatedMLP
 from macaron_tf.layers.mixer import Mixer
 from macaron_tf.layers.swish_rnn import SwishRNN
-from macaron_tf.models.config import EncoderConfig
+from macaron_tf.models.config import BY_ATTENTION, EncoderConfig
 from macaron_tf.models.stack import Stack
 from macaron_tf.plug_ins import is_place
 
@@ -65,7 +65,8 @@ def own_fields(config: EncoderConfig) -> dict[str, Any]:
     fields = {name: getattr(config, name) for name in _FIELDS}
     functions = [mix.activation for scheme in config.splittings for mix in scheme]
     unknown = {
-        "positions": config.relative or config.positions == "rotary",
+        "positions": config.relative or config.positions in BY_ATTENTION,
+        "norm_type": config.norm_type == "unbiased",
         "block": any(map(is_place, config.blocks)),
         "activation": config.activation not in ACTIVATIONS,
         "scheme": any(name not in (None, *ACTIVATIONS) for name in functions),

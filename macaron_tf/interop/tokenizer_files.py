@@ -10,6 +10,7 @@ from sentencepiece import sentencepiece_model_pb2
 
 from macaron_tf.errors import UserError
 from macaron_tf.interop.arrays import json_bytes
+from macaron_tf.interop.vocabularies import LLAMA_CUT
 from macaron_tf.special_ids import BOS, CLS_SEGMENT, PAD, SPECIAL_PIECES
 from macaron_tf.text import PieceVocabulary, WordPieceVocabulary
 from macaron_tf.text.byte_pairs import BytePairVocabulary, MosesPairVocabulary
@@ -121,12 +122,14 @@ def merged_files(
     numbers = {name: int(n) for name, n in zip(names, ids, strict=True) if n >= 0}
     # The steps of `BytePairVocabulary.normalized`.
     steps = [replaced("\U0010ffff", ""), replaced("\x00", "\ufffd")]
+    steps += [{"type": "NFC"}] if vocabulary.composed else []
     steps += _LOWER if vocabulary.lower_case else []
-    prefix = vocabulary.add_prefix_space
+    prefix, llama = vocabulary.add_prefix_space, vocabulary.pattern == "llama3"
     bytes_of = {"type": "ByteLevel", "add_prefix_space": prefix, "trim_offsets": True}
+    cut = {**bytes_of, "use_regex": not llama}
     parts = {
         "normalizer": {"type": "Sequence", "normalizers": steps},
-        "pre_tokenizer": {**bytes_of, "use_regex": True},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [LLAMA_CUT, cut]} if llama else cut,
         "decoder": {**bytes_of, "use_regex": True},
         "model": {
             "type": "BPE",
@@ -136,6 +139,7 @@ def merged_files(
             "end_of_word_suffix": "",
             "fuse_unk": False,
             "byte_fallback": False,
+            "ignore_merges": llama,
             "vocab": numbers,
             "merges": [merge.split(" ") for merge in vocabulary.merges],
         },
@@ -209,7 +213,8 @@ def unigram_files(
             "vocab": numbers,
             "merges": _merges(pieces, {*special.values()}),
         }
-    scheme = "always" if model.normalizer_spec.add_dummy_prefix else "never"
+    prefix = model.normalizer_spec.add_dummy_prefix
+    scheme = "always" if prefix else "never"
     spaces = {"type": "Metaspace", "replacement": WORD_START, "prepend_scheme": scheme}
     parts = {
         "normalizer": {"type": "Sequence", "normalizers": _steps(vocabulary, model)},
@@ -217,6 +222,16 @@ def unigram_files(
         "decoder": {**spaces, "split": True},
         "model": rule,
     }
+    if vocabulary.verbatim:  # a word may begin with several spaces
+        steps = [{"type": "Prepend", "prepend": WORD_START}] if prefix else []
+        steps.append(replaced(" ", WORD_START))
+        joined = [replaced(WORD_START, " "), {"type": "ByteFallback"}, {"type": "Fuse"}]
+        joined += [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if prefix else []
+        parts |= {
+            "normalizer": {"type": "Sequence", "normalizers": steps},
+            "pre_tokenizer": None,
+            "decoder": {"type": "Sequence", "decoders": joined},
+        }
     options = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "do_lower_case": vocabulary.normalization.lower_case,
@@ -243,7 +258,7 @@ def _renumbered(model: Any, special: Mapping[str, str], order: np.ndarray) -> by
     for kind in ("pad", "unk"):
         name = special[f"{kind}_token"]
         setattr(spec, f"{kind}_piece", name)
-        setattr(spec, f"{kind}_id", numbers[name])
+        setattr(spec, f"{kind}_id", numbers.get(name, -1))
     del spec.control_symbols[:]
     return made.SerializeToString(deterministic=True)
 

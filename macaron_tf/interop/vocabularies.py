@@ -46,6 +46,17 @@ _KINDS = {
 }
 _Model = sentencepiece_model_pb2.ModelProto
 _Piece = _Model.SentencePiece
+_LLAMA_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+# The step of `tokenizer.json` by which Llama 3's cuts words.
+LLAMA_CUT = {
+    "type": "Split",
+    "pattern": {"Regex": _LLAMA_WORDS},
+    "behavior": "Isolated",
+    "invert": False,
+}
 _SENTINEL = re.compile(r"<extra_id_(\d+)>")  # T5's
 _LAST_RESORT = 100.0  # more than the score of any other way to cut a word
 
@@ -157,17 +168,26 @@ class _Tokenizer:
                 pieces.append(_piece(name))
         return pieces
 
-    def byte_pairs(self) -> tuple[dict[str, int], list[str], bool]:
-        """`merged_pieces` of bytes, and whether a line begins with a space."""
-        steps = self.whole.get("pre_tokenizer") or {}
-        plain = steps.get("type") == "ByteLevel" and steps.get("use_regex", True)
-        if not self.file and (not plain or self.normalizer):
+    def byte_pairs(self) -> tuple[dict[str, int], list[str], dict[str, Any]]:
+        """`merged_pieces` of bytes, and options of their vocabulary."""
+        given = self.whole.get("pre_tokenizer") or {}
+        *cuts, last = given.get("pretokenizers", [given])
+        plain = last.get("type") == "ByteLevel"
+        found = (plain, last.get("use_regex", True), self.model.get("ignore_merges", False), cuts)
+        patterns = {"gpt2": (True, True, False, []), "llama3": (True, False, True, [LLAMA_CUT])}
+        pattern = next((name for name, needed in patterns.items() if found == needed), None)
+        if not self.file and (pattern is None or self.steps not in ([], ["NFC"])):
             raise UserError(
-                f"{self.directory / 'tokenizer.json'} is of no byte-level BPE as GPT-2's: only "
-                "that can be read."
+                f"{self.directory / 'tokenizer.json'} is of no byte-level BPE as GPT-2's, "
+                "ModernBERT's or Llama 3's: only those can be read."
             )
-        prefix = self.options.get("add_prefix_space", steps.get("add_prefix_space", False))
-        return *self.merged_pieces(), bool(prefix)
+        prefix = self.options.get("add_prefix_space", last.get("add_prefix_space", False))
+        return *self.merged_pieces(), {
+            "lower_case": "Lowercase" in self.steps,
+            "add_prefix_space": bool(prefix),
+            "composed": "NFC" in self.steps,
+            "pattern": pattern or "gpt2",
+        }
 
 
 def _ordered(
@@ -207,13 +227,13 @@ def read_vocabulary(
     # Early files of WordPiece do not name the type.
     kind = _KINDS[found.file.name] if found.file else found.model.get("type")
     if kind == "BPE":
-        numbers, merges, prefix = found.byte_pairs()
-        names = found.special(numbers)
+        numbers, merges, options = found.byte_pairs()
+        names = found.special(found.named | numbers)
+        numbers |= {name: found.named[name] for name in names if name not in numbers}
         kept, ids = _ordered(numbers, names)
         # RoBERTa's; other byte-level ones have no pairs.
         separators = found.separators(2 if "<s>" in names else 1)
-        lower_case = "Lowercase" in found.steps
-        vocabulary = BytePairVocabulary(kept, merges, lower_case, prefix, separators)
+        vocabulary = BytePairVocabulary(kept, merges, **options, pair_separators=separators)
         return _with_added(vocabulary, found, ids), ids
     if kind == "Unigram":
         return _read_sentencepiece(found)
@@ -227,14 +247,26 @@ def read_gpt2_vocabulary(directory: pathlib.Path) -> tuple[BytePairVocabulary, n
     another piece does (Llama's); -1 for our other special ids.
     """
     found = _Tokenizer(directory, ["vocab.json", "vocabulary.json"])
-    numbers, merges, prefix = found.byte_pairs()
-    end = found.token("eos_token") or "<|endoftext|>"
+    numbers, merges, options = found.byte_pairs()
+    end, start = found.token("eos_token") or "<|endoftext|>", found.token("bos_token")
+    numbers |= {name: found.named[name] for name in (start, end) if name in found.named}
     if end not in numbers:
         raise UserError(f"the tokenizer of {directory} has no piece {end!r} for the end of a text.")
-    start = found.token("bos_token")
     start = start if start in numbers else end
     kept, ids = _ordered(numbers, [None, None, start, end, None])
-    vocabulary = BytePairVocabulary(kept, merges, add_prefix_space=prefix)
+    vocabulary = BytePairVocabulary(kept, merges, **options)
+    return _with_added(vocabulary, found, ids), ids
+
+
+def read_llama_vocabulary(directory: pathlib.Path) -> tuple[SentencePieceVocabulary, np.ndarray]:
+    """`read_vocabulary` of Llama 2, byte pairs of SentencePiece without padding and [MASK]."""
+    found = _Tokenizer(directory, ["tokenizer.model"])
+    model, pieces = _sentencepiece_model(found)
+    names = [piece.piece for piece in pieces]
+    usual = {"unk_token": ("<unk>",), "bos_token": ("<s>",), "eos_token": ("</s>",)}
+    first = [names.index(name) for name in found.special(names, usual)]
+    ids = np.array([-1, *first, -1, *np.setdiff1d(np.arange(len(names)), first)])
+    vocabulary = SentencePieceVocabulary(_reordered(model, pieces, ids), verbatim=True)
     return _with_added(vocabulary, found, ids), ids
 
 
@@ -259,10 +291,16 @@ def read_gpt_vocabulary(directory: pathlib.Path) -> tuple[CharacterPairVocabular
 def read_language_vocabulary(
     directory: pathlib.Path, gpt2: bool
 ) -> tuple[PieceVocabulary, np.ndarray, bool]:
-    """The vocabulary of a GPT-2 or GPT, their id for each of ours, and whether [CLS] begins texts.
+    """A language model's vocabulary, their id for each of ours, and whether [CLS] begins texts.
 
     One that was written here has a piece of its own for [CLS], and may be of any kind.
+
+    Args:
+        gpt2: whether pieces are bytes as GPT-2's, not GPT's characters; Llama 2's `tokenizer.model`
+            goes before both.
     """
+    if (directory / "tokenizer.model").is_file():
+        return *read_llama_vocabulary(directory), True
     if _Tokenizer(directory, ["vocab.json", "tokenizer.json"]).token("cls_token"):
         vocabulary, ids = read_vocabulary(directory)
         return vocabulary, np.arange(vocabulary.pieces) if ids is None else ids, True

@@ -46,12 +46,20 @@ ENCODERS = (Encoder, PretrainingEncoder, GeneratorDiscriminator, SiameseEncoder,
 # The families to try, in order: first the one whose tokenizer is of the vocabulary's kind.
 _ORDERS = {
     WordPieceVocabulary: (
-        *("distilbert", "bert", "electra", "albert", "roberta", "xlm", "macaron"),
+        *("distilbert", "bert", "electra", "albert", "roberta", "xlm", "modernbert", "macaron"),
     ),
-    BytePairVocabulary: ("roberta", "bert", "electra", "albert", "xlm", "macaron"),
-    SentencePieceVocabulary: ("xlm-roberta", "albert", "bert", "electra", "xlm", "macaron"),
-    MosesPairVocabulary: ("xlm", "bert", "electra", "albert", "macaron"),
-    type(None): ("bert", "electra", "albert", "roberta", "xlm", "macaron"),
+    BytePairVocabulary: ("roberta", "bert", "electra", "albert", "xlm", "modernbert", "macaron"),
+    SentencePieceVocabulary: (
+        "xlm-roberta",
+        "albert",
+        "bert",
+        "electra",
+        "xlm",
+        "modernbert",
+        "macaron",
+    ),
+    MosesPairVocabulary: ("xlm", "bert", "electra", "albert", "modernbert", "macaron"),
+    type(None): ("bert", "electra", "albert", "roberta", "xlm", "modernbert", "macaron"),
 }
 # The name of each pooling in the fields `pooling_mode_NAME` of sentence-transformers.
 _POOLINGS = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens"}

@@ -8,7 +8,15 @@ import keras
 import numpy as np
 
 from macaron_tf.errors import UserError
-from macaron_tf.interop.arrays import Family, ForeignConfig, Raw, Table, Transform, entry_of
+from macaron_tf.interop.arrays import (
+    Family,
+    ForeignConfig,
+    Raw,
+    Table,
+    Transform,
+    entry_of,
+    shortest_turn,
+)
 from macaron_tf.models.config import FREE, StackConfig, differing_fields
 from macaron_tf.settings import hints_of
 
@@ -134,6 +142,11 @@ def _plain(config: StackConfig) -> StackConfig:
     changes = {name: None for name in there if getattr(config, name) == usual[name]}
     if config.longest is None:
         changes["max_length"] = type(config).max_length
+    if "num_layers" in hints_of(type(config)):
+        windows = shortest_turn([config.layer(n)[2] for n in range(config.num_layers)])
+        changes["attention_windows"] = windows
+        if not any(windows) or config.local_rotary_base == config.rotary_base:
+            changes["local_rotary_base"] = None
     if len({*config.blocks}) == 1:
         changes["block"] = config.blocks[0]
     if "swish_rnn" not in config.blocks:

@@ -75,13 +75,20 @@ class Form:
         scores *= self.scale * math.log2(math.e)
         if seen is not None:
             scores = jnp.where((seen != 0)[None], scores, HIDDEN)
-        if self.causal:
-            distances = queries[:, None] - keys[None]
-            near = distances >= 0
-            if self.window:
-                near &= distances < self.window
-            scores = jnp.where(near, scores, HIDDEN)
+        distances, (before, after) = queries[:, None] - keys[None], self.reach
+        if before is not None:
+            scores = jnp.where(distances <= before, scores, HIDDEN)
+        if after is not None:
+            scores = jnp.where(distances >= -after, scores, HIDDEN)
         return jnp.where((keys < self.length)[None], scores, OUTSIDE)
+
+    @property
+    def reach(self) -> tuple[int | None, int | None]:
+        """Positions that a query sees before its own, and behind it; None = all."""
+        if self.causal:
+            return (self.window - 1 if self.window else None), 0
+        half = self.window // 2 if self.window else None
+        return half, half
 
     def dropped(self, weights, key, queries, keys):
         """Weights `(Q, K)` after dropout by a key of two uint32."""
@@ -91,17 +98,19 @@ class Form:
 
     def keys_of(self, first, size: int, block: int, count: int):
         """The blocks of keys, as a range, that `size` queries from `first` on can see."""
-        if not self.causal:
-            return 0, count
-        start = lax.div(lax.max(first - self.window + 1, 0), block) if self.window else 0
-        return start, lax.min(lax.div(first + size + block - 1, block), count)
+        return _range(first, size, block, count, *self.reach)
 
     def queries_of(self, first, size: int, block: int, count: int):
         """The blocks of queries, as a range, that can see `size` keys from `first` on."""
-        if not self.causal:
-            return 0, count
-        end = lax.div(first + size + self.window + block - 2, block) if self.window else count
-        return lax.div(first, block), lax.min(end, count)
+        return _range(first, size, block, count, *reversed(self.reach))
+
+
+def _range(first, size: int, block: int, count: int, before: int | None, after: int | None):
+    """The blocks, of `count`, with a position from `first - before` to `first + size + after`."""
+    start = 0 if before is None else lax.div(lax.max(first - before, 0), block)
+    if after is None:
+        return start, count
+    return start, lax.min(lax.div(first + size + after + block - 1, block), count)
 
 
 def _key_of(seed, place):

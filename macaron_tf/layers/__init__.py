@@ -1,5 +1,6 @@
 """Keras layers: tensors in, tensors out."""
 
+from macaron_tf.layers.alibi import AlibiAttention
 from macaron_tf.layers.attention import MultiHeadAttention
 from macaron_tf.layers.block import Block
 from macaron_tf.layers.blocks import (

@@ -41,6 +41,12 @@ def causal_attention_mask(length, window: int = 0):
     return seen_keys(positions, positions, window)[None, None]
 
 
+def local_attention_mask(length, window: int):
+    """Mask `(1, 1, T, T)` of the positions at most `window // 2` away."""
+    positions = ops.arange(length, dtype="int32")
+    return (ops.abs(positions - positions[:, None]) <= window // 2)[None, None]
+
+
 def seen_keys(queries, keys, window: int = 0):
     """Mask `(T, S)`: True where the key is not after the query.
 
@@ -122,8 +128,9 @@ class MultiHeadAttention(Mixer):
             1/sqrt(d) as wide instead. Lu et al. 2019 write sqrt(D), and their released code divides
             by sqrt(d).
         output_initializer: for the output projection, where it differs.
-        window: positions that each one attends, itself and those right before it (causal
-            attention only); 0 = all before. Outside of decoding all scores are made, then hidden.
+        window: positions that each one attends: of causal attention itself and those right before
+            it, else those at most `window // 2` away; 0 = no limit. Outside of decoding all scores
+            are made, then hidden.
         num_kv_heads: K, heads of keys and values, each attended by H / K heads of queries; H by
             default. With fewer the query has a matrix of its own, and a cache is K / H as large.
 
@@ -170,8 +177,8 @@ class MultiHeadAttention(Mixer):
         super().__init__(autocast=False, **kwargs)
         if causal and cross:
             raise ValueError("attention is causal over its own sequence or cross to a memory")
-        if window and (window < 0 or not causal):
-            raise ValueError(f"window={window} must be a number of positions, of causal attention")
+        if window and (window < 0 or cross):
+            raise ValueError(f"window={window} must be a number of positions, of self-attention")
         self.num_kv_heads = num_kv_heads or num_heads
         check_divisible("num_heads", num_heads, "num_kv_heads", self.num_kv_heads)
 
@@ -273,8 +280,8 @@ class MultiHeadAttention(Mixer):
         bias = context.bias and context.bias(query_length=length, key_length=length)
         packing, context = context.packing, self._with_positions(context, query)
         query, key = self.rotate(query, key, context.positions)
-        ahead = length if self.causal else None
-        y = self._attend(query, key, value, mask, bias, context, context.positions, ahead)
+        own = length if self.causal or self.window else None
+        y = self._attend(query, key, value, mask, bias, context, context.positions, own)
         return self._merge_heads(y, packing), None
 
     def _projected(self, x, packing=None):
@@ -419,7 +426,7 @@ class MultiHeadAttention(Mixer):
         of_keys = mask is None or mask.shape[1] == mask.shape[2] == 1
         return of_keys and divides(query.shape[0], key.shape[1])
 
-    def _fused(self, query, key, value, mask, training, causal: bool):
+    def _fused(self, query, key, value, mask, training):
         """As `_attend`, on JAX, with a mask of keys `(B, 1, 1, S)`."""
         from macaron_tf.kernels.flash_attention import flash_attention
 
@@ -429,7 +436,7 @@ class MultiHeadAttention(Mixer):
             None if mask is None else mask[:, 0, 0],
             self.drop.seed_generator.next() if rate else None,
             scale=self._head_dim**-0.5 if self.scaled else 1.0,
-            causal=causal,
+            causal=self.causal,
             window=self.window,
             rate=rate,
         )
@@ -441,16 +448,18 @@ class MultiHeadAttention(Mixer):
             return query
         return ops.multiply(query, ops.cast(1.0 / math.sqrt(self._head_dim), query.dtype))
 
-    def _attend(self, query, key, value, mask, bias, context: Context, key_positions, ahead=None):
+    def _attend(self, query, key, value, mask, bias, context: Context, key_positions, own=None):
         """Queries `(..., H, T, d)`, rotated, attend keys `(..., K, S, d)`: `(..., H, T, d)`.
 
         Args:
-            ahead: T where x attends itself and later positions are still to be hidden, else None.
+            own: T where x attends itself and what `causal` and `window` hide is not in the mask
+                yet, else None.
         """
         if self._runs_fused(query, key, mask, bias):
-            return self._fused(query, key, value, mask, context.training, ahead is not None)
-        if ahead is not None:
-            mask = combine_masks(mask, causal_attention_mask(ahead, self.window))
+            return self._fused(query, key, value, mask, context.training)
+        if own is not None:
+            seen = causal_attention_mask if self.causal else local_attention_mask
+            mask = combine_masks(mask, seen(own, self.window))
         scores = self.scores(self._scaled(query), key, context, key_positions)  # (..., H, T, S)
         scores = ops.cast(scores, keras.backend.result_type(scores.dtype, "float32"))
         if bias is not None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import keras
 
 from macaron_tf.errors import check_choice
+from macaron_tf.layers.alibi import AlibiAttention
 from macaron_tf.layers.attention import MultiHeadAttention
 from macaron_tf.layers.config import BlockConfig, FeedForwardConfig, take_fields
 from macaron_tf.layers.feed_forward import FeedForward
@@ -17,6 +18,9 @@ from macaron_tf.layers.residual import Residual
 from macaron_tf.layers.rotary import RotaryAttention
 from macaron_tf.layers.scheme import OPERATORS, Mix, spelled, steps_of
 from macaron_tf.settings import SettingError, hints_of
+
+# By the positions that they know.
+_ATTENTIONS = {"rotary": RotaryAttention, "alibi": AlibiAttention}
 
 
 class Block(Mixer):
@@ -34,7 +38,8 @@ class Block(Mixer):
         relative: tokens are mixed by `RelativeAttention`.
         segments: relative attention compares segments too.
         rnn_step_size: k of a recurrence among the sub-layers.
-        attention_window: of causal attention over the sequence itself, see `MultiHeadAttention`.
+        attention_window: of attention over the sequence itself, see `MultiHeadAttention`.
+        first_norm: whether there is a norm in front of the first sub-layer.
         kernel_initializer: of all matrices.
         output_initializer: of the last matrix of each sub-layer, where it differs (GPT-2's).
         kwargs: the fields of `BlockConfig`, and Keras's own arguments.
@@ -66,6 +71,7 @@ class Block(Mixer):
         segments: bool = False,
         rnn_step_size: int = 1,
         attention_window: int = 0,
+        first_norm: bool = True,
         kernel_initializer="glorot_uniform",
         output_initializer=None,
         **kwargs,
@@ -88,12 +94,15 @@ class Block(Mixer):
             owner = next((one for _, one in self.sublayers if one.sublayer is mixer), None)
             if beside and owner is None:
                 _, owner = self.steps[-1][0]
+            options = config.options("dropout", "norm", "epsilon", "affine", "norm_type")
+            if not first_norm and len(self._steps) == int(beside):
+                options["norm"] = "none"
             residual = Residual(
                 mixer,
                 step_size=mix.step_size,
                 solver=mix.solver,
                 layer_norm=owner and owner.layer_norm,
-                **config.options("dropout", "norm", "epsilon", "affine", "norm_type"),
+                **options,
                 name=name,
             )
             # Tracked by Keras under its own name: weight paths read `block/feed_forward_0/...`.
@@ -113,13 +122,14 @@ class Block(Mixer):
         kind = {"causal": self.causal, "window": self.attention_window}
         if not self.relative:
             kind |= self.config.options("use_bias", "num_kv_heads")
-            rotary = self.config.positions == "rotary"
-            layer = self.attention or (RotaryAttention if rotary else MultiHeadAttention)
+            positions = self.config.positions
+            usual = _ATTENTIONS.get(positions, MultiHeadAttention)
+            layer = self.attention or usual
             if issubclass(layer, RotaryAttention):
-                kind |= self.config.options("rotary_base")
-            elif rotary:
+                kind |= self.config.rotary_options(self.attention_window)
+            if not issubclass(layer, usual):
                 raise SettingError(
-                    f"positions='rotary': {layer.__name__} is no RotaryAttention: set "
+                    f"positions={positions!r}: {layer.__name__} is no {usual.__name__}: set "
                     "positions='none', or make it a subclass"
                 )
             return self._attention(layer, **kind)

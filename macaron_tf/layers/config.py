@@ -8,8 +8,9 @@ from annotated_types import Gt, Lt
 from macaron_tf.errors import check_divisible
 from macaron_tf.kernels import GATES
 from macaron_tf.layers.dense import activation
+from macaron_tf.layers.rotary import check_scaling
 from macaron_tf.layers.scheme import Mix, parse_scheme
-from macaron_tf.settings import Count, Dropout, OneOf, Settings, hints_of
+from macaron_tf.settings import Count, Dropout, OneOf, Positive, Settings, hints_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,15 +52,21 @@ class BlockConfig(FeedForwardConfig):
         norm: `"pre"`, with a last norm at the end of a stack, or `"post"`.
         epsilon: added to the norms' variances.
         affine: whether LayerNorms have a scale and an offset.
-        norm_type: `"rms"`: neither centred nor offset (T5's).
+        norm_type: `"layer"`; `"unbiased"`: LayerNorms without an offset (ModernBERT's); or
+            `"rms"`: neither centred nor offset (T5's).
         rnn_gate: of SwishRNN's recurrence.
         max_length: greatest L of gated MLPs, and of learned positions.
         toeplitz: gated MLPs have one weight for each distance of two positions, not for each
             pair of them.
         tiny_attention_dim: width of the attention in `"amlp"` blocks.
         clamp_length: distances beyond it count as it in relative attention; None = none does.
-        positions: that attention knows by itself: `"rotary"` (Llama's), or `"none"`.
+        positions: that attention knows by itself: `"rotary"` (Llama's), `"alibi"` or `"none"`.
         rotary_base: of rotary positions; a larger one is for longer texts.
+        local_rotary_base: that of layers with a window; None = `rotary_base` too.
+        rotary_dim: channels of a head that are turned, the first ones; None = all.
+        rotary_scaling: slows rotations for texts longer than trained on: `(factor,)` all of them,
+            Llama 3's `(factor, low, high, length)` those that turn less than `high` times in
+            `length` positions, wholly from `low` times on.
     """
 
     scheme: str | None = None
@@ -72,19 +79,26 @@ class BlockConfig(FeedForwardConfig):
     norm: Literal["pre", "post"] = "pre"
     epsilon: Annotated[float, Gt(0), Lt(1)] = 1e-5
     affine: bool = True
-    norm_type: Literal["layer", "rms"] = "layer"
+    norm_type: Literal["layer", "unbiased", "rms"] = "layer"
     rnn_gate: Annotated[str, OneOf(tuple(GATES))] = "gelu"
     max_length: Count = 512
     toeplitz: bool = False
     tiny_attention_dim: Count = 64
     clamp_length: Count | None = None
-    positions: Literal["none", "rotary"] = "none"
+    positions: Literal["none", "rotary", "alibi"] = "none"
     rotary_base: Annotated[float, Gt(1)] = 10_000.0
+    local_rotary_base: Annotated[float, Gt(1)] | None = None
+    rotary_dim: Count | None = None
+    rotary_scaling: tuple[Positive, ...] = ()
 
     def check(self) -> None:
         super().check()
-        if self.norm_type == "rms" and not self.affine:
-            raise self.error("norm_type='rms' always has a scale: set affine=True")
+        if self.norm_type != "layer" and not self.affine:
+            raise self.error(f"norm_type={self.norm_type!r} always has a scale: set affine=True")
+        try:
+            check_scaling(self.rotary_scaling)
+        except ValueError as error:
+            raise self.error(str(error)) from None
         if self.num_kv_heads is not None:
             check_divisible("num_heads", self.num_heads, "num_kv_heads", self.num_kv_heads)
         for mix in self.splitting():
@@ -93,6 +107,11 @@ class BlockConfig(FeedForwardConfig):
                     f"scheme={self.scheme!r}: a width of {mix.width:g} leaves no channel of "
                     f"feed_forward_dim={self.feed_forward_dim}"
                 )
+
+    def rotary_options(self, window: int) -> dict[str, Any]:
+        """Arguments of a `RotaryAttention` with that window."""
+        base = (window and self.local_rotary_base) or self.rotary_base
+        return {"rotary_base": base, **self.options("rotary_dim", "rotary_scaling")}
 
     def splitting(self, default: tuple[Mix, ...] = ()) -> tuple[Mix, ...]:
         """The operators of `scheme`, or the default ones."""

@@ -216,7 +216,7 @@ class EncoderEmbeddings(Recording, keras.layers.Layer):
         vocab_size: V. embedding_dim: E; D unless the embeddings are factorized.
         max_length: greatest L of learned positions.
         num_segments, num_languages: rows of their tables; 0 = no such embeddings.
-        epsilon, affine: of the LayerNorm, see `normalization`.
+        epsilon, affine, norm_type: of the LayerNorm, see `normalization`.
         initializer_range: standard deviation of all tables, truncated at two of them.
         norm: whether there is a LayerNorm (GPT has none).
         scale: multiply token embeddings by sqrt(E), see `TiedEmbedding`; of `tokens`, their own
@@ -245,6 +245,7 @@ class EncoderEmbeddings(Recording, keras.layers.Layer):
         dropout: float = 0.1,
         epsilon: float = 1e-12,
         affine: bool = True,
+        norm_type: str = "layer",
         initializer_range: float = 0.02,
         norm: bool = True,
         position_layout: str = "interleaved",
@@ -282,7 +283,7 @@ class EncoderEmbeddings(Recording, keras.layers.Layer):
                 setattr(self, name, table)
         if self.norm:
             self.layer_norm = self.part(
-                normalization, shape, epsilon=self.epsilon, affine=self.affine, name="norm"
+                normalization, shape, self.norm_type, self.epsilon, self.affine, name="norm"
             )
         self.drop = Dropout(self.dropout, name="dropout")
 

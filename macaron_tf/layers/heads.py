@@ -109,22 +109,36 @@ class Pooler(Head):
     Args:
         activation: see `macaron_tf.layers.activation`; ELECTRA's classifier has "gelu",
             DistilBERT's "relu".
+        norm_type: `"unbiased"`: W has no b, and a LayerNorm without an offset follows
+            (ModernBERT's); None = no norm.
 
     Call arguments: `x (B, L, D)`; returns `(B, D)`.
 
     References: Devlin et al. 2018 (BERT), its released code.
     """
 
-    def __init__(self, initializer_range: float = 0.02, activation="tanh", **kwargs):
+    def __init__(
+        self,
+        initializer_range: float = 0.02,
+        activation="tanh",
+        norm_type: str | None = None,
+        epsilon: float = 1e-5,
+        **kwargs,
+    ):
         super().__init__(initializer_range, **kwargs)
         self.activation = activation_named(activation)
 
     def build(self, x_shape):
         shape, width = (x_shape[0], x_shape[-1]), x_shape[-1]
-        self.dense = self.built_dense(shape, width, activation=self.activation)
+        options = {"activation": self.activation, "use_bias": self.norm_type != "unbiased"}
+        self.dense, self.layer_norm = self.built_dense(shape, width, **options), None
+        if self.norm_type:
+            options = {"norm_type": self.norm_type, "epsilon": self.epsilon}
+            self.layer_norm = self.part(normalization, shape, **options, name="norm")
 
     def call(self, x):
-        return self.dense(x[:, 0])  # (B, D)
+        y = self.dense(x[:, 0])  # (B, D)
+        return self.layer_norm(y) if self.layer_norm else y
 
     def compute_mask(self, x, mask=None):
         return None  # no position is left to be masked

@@ -9,7 +9,7 @@ from macaron_tf.errors import check_count
 from macaron_tf.layers.dense import activation as activation_named
 from macaron_tf.layers.embeddings import TiedEmbedding, cluster_bounds, cluster_width
 from macaron_tf.layers.heads import Head
-from macaron_tf.layers.norms import LayerNormalization
+from macaron_tf.layers.norms import normalization
 
 
 class TableHead(Head):
@@ -78,21 +78,31 @@ class TransformingHead(TableHead):
     Args:
         activation: see `macaron_tf.layers.activation`.
         epsilon: of the LayerNorm.
+        norm_type: `"layer"`, or `"unbiased"`: neither the matrix has a bias nor the LayerNorm an
+            offset (ModernBERT's).
     """
 
     reads = ("activation",)
 
-    def __init__(self, vocab_size: int, activation="gelu", epsilon: float = 1e-12, **kwargs):
+    def __init__(
+        self,
+        vocab_size: int,
+        activation="gelu",
+        epsilon: float = 1e-12,
+        norm_type: str = "layer",
+        **kwargs,
+    ):
         super().__init__(vocab_size, **kwargs)
         self.activation = activation_named(activation)
 
     def transformation(self, x_shape, units: int, suffix: str = ""):
         """A `Dense` layer with its activation, and a LayerNorm, both built."""
-        norm_shape, name = (*x_shape[:-1], units), f"dense{suffix}"
-        return (
-            self.built_dense(x_shape, units, name, activation=self.activation),
-            self.part(LayerNormalization, norm_shape, epsilon=self.epsilon, name=f"norm{suffix}"),
+        shape, options = (*x_shape[:-1], units), {"use_bias": self.norm_type != "unbiased"}
+        dense = self.built_dense(
+            x_shape, units, f"dense{suffix}", activation=self.activation, **options
         )
+        norm = self.part(normalization, shape, self.norm_type, self.epsilon, name=f"norm{suffix}")
+        return dense, norm
 
 
 class MaskedLanguageHead(TransformingHead):

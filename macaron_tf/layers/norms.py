@@ -14,16 +14,20 @@ def normalization(
     """The normalization of that name, over the last axis, in float32 under any policy.
 
     Args:
-        norm_type: `"layer"`, or `"rms"`: neither centred nor offset (T5's).
+        norm_type: `"layer"`; `"unbiased"`: without an offset (ModernBERT's); or `"rms"`: neither
+            centred nor offset (T5's).
         epsilon: added to the variance, or to the mean square.
         affine: whether there is a trained scale and, of `"layer"`, an offset.
 
     References: Ba et al. 2016; Zhang and Sennrich 2019 (RMSNorm).
     """
-    if check_choice("norm_type", norm_type, ("layer", "rms")) == "layer":
+    check_choice("norm_type", norm_type, ("layer", "unbiased", "rms"))
+    if norm_type == "layer":
         return LayerNormalization(epsilon=epsilon, center=affine, scale=affine, **kwargs)
     if not affine:
-        raise ValueError("norm_type='rms' always has a scale: set affine=True")
+        raise ValueError(f"norm_type={norm_type!r} always has a scale: set affine=True")
+    if norm_type == "unbiased":
+        return LayerNormalization(epsilon=epsilon, center=False, **kwargs)
     norm = keras.layers.RMSNormalization(epsilon=epsilon, **kwargs)
     norm.supports_masking = True  # it passes Keras's masks on, as a LayerNorm does
     return norm

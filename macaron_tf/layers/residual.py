@@ -24,6 +24,7 @@ class Residual(Recording, keras.layers.Layer):
         sublayer: the layer that mixes tokens or channels, `(B, L, D) -> (B, L, D)`.
         step_size: the ODE solver's step; 1 for a Transformer, 1/2 for Macaron's feed-forwards.
         dropout: probability of dropping an element of the sub-layer's output, 0 to 1.
+        norm: `"pre"`, `"post"`, or `"none"` where x is normalized already.
         epsilon, affine, norm_type: of the norm, see `normalization`.
         solver: a name of `macaron_tf.layers.scheme.SOLVERS`.
         layer_norm: a norm to share with another step through the sub-layer, or with a branch.
@@ -51,13 +52,15 @@ class Residual(Recording, keras.layers.Layer):
         # The sub-layer casts its own arguments: a bias on scores stays float32.
         super().__init__(autocast=False, **kwargs)
         self.sublayer = sublayer
-        check_choice("norm", norm, ("pre", "post"))
+        check_choice("norm", norm, ("pre", "post", "none"))
         check_choice("solver", solver, tuple(SOLVERS))
-        self.layer_norm = layer_norm or normalization(norm_type, epsilon, affine, name="norm")
+        self.layer_norm = None
+        if norm != "none":
+            self.layer_norm = layer_norm or normalization(norm_type, epsilon, affine, name="norm")
         self.drop = Dropout(dropout, name="dropout")
 
     def build(self, x_shape, memory_shape=None):
-        if not self.layer_norm.built:
+        if self.layer_norm and not self.layer_norm.built:
             self.layer_norm.build(x_shape)
         if not self.sublayer.built:
             self.sublayer.build(x_shape, *([memory_shape] if memory_shape else []))
@@ -82,7 +85,7 @@ class Residual(Recording, keras.layers.Layer):
 
     def end(self, x, training=None):
         """The output of a step that moved to x."""
-        return x if self.norm == "pre" else self.layer_norm(x, training=training)
+        return self.layer_norm(x, training=training) if self.norm == "post" else x
 
     def move(self, moved, x, y, sublayer, training=None):
         """`moved`, which other branches may have changed, and this step from x.

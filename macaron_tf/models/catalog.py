@@ -157,6 +157,17 @@ _SHARED = {"sharing": "all", "activation": "gelu_tanh"}
 _GATED_PAPER = {"positions": "none", "num_segments": 0, "norm": "pre"}
 _GATED = EncoderConfig(8_000, 128, 416, 4, 6, initializer_range=0.05, **_GATED_PAPER)
 _ROBERTA = {**_ONE_SEGMENT, "epsilon": 1e-5}
+# ModernBERT (Warner et al. 2024, sections 2.1 and 2.2, table 4; its released configurations): no
+# biases, no segments, one norm between the embeddings and the first attention, gated feed-forwards,
+# last matrices that start 1/sqrt(sub-layers) as wide. Every third layer sees all, the others 64
+# positions to each side; on two cores, whose rows have 64, 16.
+_MODERN = {
+    **{"norm": "pre", "norm_type": "unbiased", "first_norm": False, "epsilon": 1e-5},
+    **{"use_bias": False, "gated": True, "dropout": 0.0, "attention_dropout": 0.0},
+    **{"positions": "rotary", "rotary_base": 160_000.0, "local_rotary_base": 10_000.0},
+    **{"attention_windows": (0, 128, 128), "scaled_outputs": True, "max_length": 8192},
+    **_ONE_SEGMENT,
+}
 
 ENCODERS: dict[str, EncoderConfig] = {
     **_family("bert"),
@@ -165,6 +176,16 @@ ENCODERS: dict[str, EncoderConfig] = {
     **_family("macaron_bert", block="macaron", norm="pre"),
     **_family("roberta", _TWO_CORES, **_ROBERTA),
     **_family("roberta", _PAPERS, vocab_size=50_272, **_ROBERTA),
+    **{
+        f"modern_bert_{size}": dataclasses.replace(
+            _SIZES[size],
+            **{**_MODERN, "attention_windows": (0, 32, 32)},
+            feed_forward_dim=_SIZES[size].feed_forward_dim * 2 // 3,
+        )
+        for size in _TWO_CORES
+    },
+    "modern_bert_base": EncoderConfig(50_368, 768, 1152, 12, 22, **_MODERN),
+    "modern_bert_large": EncoderConfig(50_368, 1024, 2624, 16, 28, **_MODERN),
     **_family("span_bert", **_ONE_SEGMENT),
     **_family("albert", _TWO_CORES, embedding_dim=64, **_SHARED),
     **_family("albert", _ALBERT_SIZES, vocab_size=30_000, embedding_dim=128, **_SHARED),

@@ -17,6 +17,7 @@ from macaron_tf.settings import Count, Depth, Dropout, Natural, Settings, hints_
 Epsilon = Annotated[float, Gt(0), Lt(1)]
 # Blocks that decode token by token, and whose tokens are mixed by attention.
 SEQUENCE_BLOCKS = ("transformer", "macaron", "swish_rnn")
+BY_ATTENTION = ("rotary", "alibi")  # positions that attention knows by itself
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,13 +46,17 @@ class StackConfig(BlockConfig, Sizes):
         block: name of the layers' block, see `macaron_tf.layers.BLOCKS`, or a `Block` of your own,
             `package.module:Name`; or several, layer by layer in turn.
         rnn_step_sizes: k of the recurrences, layer by layer in turn: (1,), (2,) or (1, 2, 4).
-        attention_windows: positions that attention sees in causal layers, itself and those right
-            before, layer by layer in turn; 0 = all before: (0, 256) is dense and banded, GPT-3's.
-        positions: `"sinusoidal"` or `"learned"`, added to embeddings; `"rotary"`, which turn the
-            queries and keys of attention to the sequence itself (Llama's); or `"none"`.
+        attention_windows: positions that attention sees, layer by layer in turn: in causal layers
+            itself and those right before, (0, 256) is dense and banded, GPT-3's; in an encoder's
+            half of them to each side, (0, 128, 128) is ModernBERT's; 0 = all.
+        positions: `"sinusoidal"` or `"learned"`, added to embeddings; of attention to the sequence
+            itself `"rotary"`, which turn queries and keys (Llama's), or `"alibi"`, by which scores
+            fall with distance (Press et al. 2022); or `"none"`.
         relative_bias: T5's, on the attention of every stack to itself: `"none"`, `"shared"` by its
             layers or `"per_layer"`.
         embedding_norm: whether a LayerNorm follows the embeddings (BERT's, BART's).
+        first_norm: whether pre-norm has a norm in front of the first sub-layer too; with
+            `embedding_norm` ModernBERT has none.
         embedding_scale: whether token embeddings are multiplied by the root of their width.
         remat: whether a training computes each block's activations a second time in the backward
             pass instead of keeping them: a third more time, for memory of one block.
@@ -65,9 +70,10 @@ class StackConfig(BlockConfig, Sizes):
     block: str | tuple[str, ...] = "transformer"
     rnn_step_sizes: tuple[Count, ...] = (1,)
     attention_windows: tuple[Natural, ...] = (0,)
-    positions: Literal["sinusoidal", "learned", "rotary", "none"] = "sinusoidal"
+    positions: Literal["sinusoidal", "learned", "rotary", "alibi", "none"] = "sinusoidal"
     relative_bias: Literal["none", "shared", "per_layer"] = "none"
     embedding_norm: bool = False
+    first_norm: bool = True
     embedding_scale: bool = False
     remat: bool = False
     toeplitz: bool = True
@@ -76,11 +82,17 @@ class StackConfig(BlockConfig, Sizes):
         super().check()
         if self.head_dim is None:
             check_divisible("hidden_dim", self.hidden_dim, "num_heads", self.num_heads)
+        if self.norm == "post" and not self.first_norm:
+            raise self.error("first_norm=False is of norm='pre': set that, or leave it")
         if self.positions == "rotary":
-            if (self.head_dim or self.hidden_dim // self.num_heads) % 2:
-                raise self.error("positions='rotary' turn pairs of channels: make head_dim even")
-            if self.relative_bias != "none":
-                raise self.error("positions='rotary' and relative_bias exclude each other")
+            head_dim = self.head_dim or self.hidden_dim // self.num_heads
+            if (self.rotary_dim or head_dim) % 2:
+                name = "rotary_dim" if self.rotary_dim else "head_dim"
+                raise self.error(f"positions='rotary' turn pairs of channels: make {name} even")
+            if (self.rotary_dim or 0) > head_dim:
+                raise self.error(f"rotary_dim={self.rotary_dim} is more than head_dim={head_dim}")
+        if self.positions in BY_ATTENTION and self.relative_bias != "none":
+            raise self.error(f"positions={self.positions!r} and relative_bias exclude each other")
         for name, example in (("rnn_step_sizes", (1, 2, 4)), ("attention_windows", (0, 256))):
             if not getattr(self, name):
                 raise self.error(f"{name} is empty: give one or more, such as {example}")
@@ -108,6 +120,11 @@ class StackConfig(BlockConfig, Sizes):
         step_size = self.rnn_step_sizes[number % len(self.rnn_step_sizes)]
         step_size = step_size if block == "swish_rnn" or is_place(block) else 1
         return block, step_size, self.attention_windows[number % len(self.attention_windows)]
+
+    @property
+    def outer_norm_type(self) -> str:
+        """`norm_type` of the norms behind embeddings and in heads, which are no RMSNorms."""
+        return "layer" if self.norm_type == "rms" else self.norm_type
 
     @property
     def relative(self) -> bool:
@@ -155,7 +172,8 @@ READERS = {
     "tiny_attention_dim": "block=amlp",
     **dict.fromkeys(("clamp_length", "shared_position_biases"), "positions=transformer_xl"),
     "position_layout": "positions=sinusoidal",
-    "rotary_base": "positions=rotary",
+    **dict.fromkeys(("rotary_base", "rotary_dim", "rotary_scaling"), "positions=rotary"),
+    "local_rotary_base": "positions=rotary with attention_windows",
     "positions": "attention, of block=transformer, macaron, swish_rnn or amlp,",
     "output_bias": "a causal model without adaptive_cutoffs",
     "adaptive_divisor": "a model with adaptive_cutoffs",
@@ -214,7 +232,9 @@ class EncoderConfig(StackConfig):
     activation: str = "gelu"
     norm: Literal["pre", "post"] = "post"
     epsilon: Epsilon = 1e-12
-    positions: Literal["learned", "sinusoidal", "rotary", "none", "transformer_xl"] = "learned"
+    positions: Literal["learned", "sinusoidal", "rotary", "alibi", "none", "transformer_xl"] = (
+        "learned"
+    )
     embedding_norm: bool = True
     sharing: Literal["none", "all", "attention", "feed_forward"] = "none"
     embedding_dim: Count | None = None
@@ -255,8 +275,6 @@ class EncoderConfig(StackConfig):
                 )
         if any(self.attention_windows):
             given = f"attention_windows={self.attention_windows}"
-            if not self.causal:
-                raise self.error(f"{given}: a window is of earlier positions: set causal=True")
             if self.relative or self.relative_bias != "none":
                 raise self.error(
                     f"{given}: relative positions reach over the whole text: set "

@@ -9,7 +9,7 @@ from macaron_tf.layers.embeddings import AdaptiveEmbedding, EncoderEmbeddings
 from macaron_tf.layers.mixer import Context, all_of
 from macaron_tf.layers.packing import Packing, packs
 from macaron_tf.models.base import Model, attention_mask, padding_mask
-from macaron_tf.models.config import EncoderConfig
+from macaron_tf.models.config import BY_ATTENTION, EncoderConfig
 from macaron_tf.models.stack import Stack
 
 # Inputs with a number for each token.
@@ -65,6 +65,7 @@ class Encoder(Model):
             # Relative attention compares segments itself.
             num_segments=0 if config.relative else config.num_segments,
             norm=config.embedding_norm,
+            norm_type=config.outer_norm_type,
             scale=config.embedding_scale,
             **config.options("max_length", "num_languages", "initializer_range"),
             **config.options("dropout", "epsilon", "affine"),
@@ -96,7 +97,7 @@ class Encoder(Model):
     @property
     def reads(self) -> tuple[str, ...]:
         config = self.config
-        positions = () if config.positions == "rotary" else ("positions",)
+        positions = () if config.positions in BY_ATTENTION else ("positions",)
         if config.adaptive_cutoffs:
             return ("adaptive_divisor", "tied", *positions)
         return ("output_bias", "tied", *positions) if config.causal else positions

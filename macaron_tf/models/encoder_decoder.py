@@ -13,6 +13,7 @@ from macaron_tf.layers.mixer import Context
 from macaron_tf.layers.scheme import spelled
 from macaron_tf.models.base import Model, attention_mask, padding_mask
 from macaron_tf.models.config import (
+    BY_ATTENTION,
     DROPOUTS,
     EncoderConfig,
     EncoderDecoderConfig,
@@ -83,6 +84,7 @@ class EncoderDecoder(Model):
                 **config.options("dropout", "epsilon", "affine"),
                 initializer_range=config.initializer_range or 0.02,
                 norm=config.embedding_norm,
+                norm_type=config.outer_norm_type,
                 tokens=self.embedding,
                 name=name,
             )
@@ -122,7 +124,7 @@ class EncoderDecoder(Model):
     def reads(self) -> tuple[str, ...]:
         config = self.config
         layout = ("position_layout",) if config.positions == "sinusoidal" else ()
-        layout += () if config.positions == "rotary" else ("positions",)
+        layout += () if config.positions in BY_ATTENTION else ("positions",)
         return ("tied", *layout, *(() if config.initializer_range else ("initializer",)))
 
     def build(self, input_shape=None):

@@ -26,8 +26,8 @@ class PretrainingEncoder(Model):
         sentence_pair: add the pooler and the head of two classes: 0 = two segments stand as they
             did in the text, 1 = the second is from elsewhere, or they are swapped.
         span_boundary: add the head that predicts masked spans from their outer boundaries.
-        head_options: `activation`, `epsilon` and `transform` of the masked language head, if
-            they differ from the encoder's.
+        head_options: `activation`, `epsilon`, `norm_type` and `transform` of the masked language
+            head, if they differ from the encoder's.
         embeddings: another encoder's, to be shared; None = its own.
 
     Call arguments: a dict of the encoder's inputs, all `(B, L)`, and optionally `masked_positions
@@ -63,6 +63,7 @@ class PretrainingEncoder(Model):
             "activation": config.activation,
             "epsilon": config.epsilon,
             "initializer_range": config.initializer_range,
+            "norm_type": config.outer_norm_type,
         }
         self.masked_language = MaskedLanguageHead(
             config.vocab_size, **{**own, **self.head_options}, name="masked_language"

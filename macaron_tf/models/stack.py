@@ -32,7 +32,7 @@ class Stack(Mixer):
         config: of the blocks, and which block each layer has.
         causal, cross_attention: see `Block`.
         sharing: the operators whose weights, norms included, are one and the same in all layers
-            of equal block, step size and window, see `EncoderConfig`.
+            of equal block, step size, window and norms, see `EncoderConfig`.
         segments: relative attention compares segments too.
         shared_biases: whether all relative attentions have the same u and v.
         kernel_initializer, output_initializer: see `Block`.
@@ -60,8 +60,8 @@ class Stack(Mixer):
     ):
         super().__init__(**kwargs)
         self.blocks: list[Block] = []
-        layers = [config.layer(number) for number in range(num_layers)]
-        for number, (name, step_size, window) in enumerate(layers):
+        layers = [(*config.layer(n), config.first_norm or n > 0) for n in range(num_layers)]
+        for number, (name, step_size, window, first_norm) in enumerate(layers):
             block = block_class(name)(
                 config,
                 causal=causal,
@@ -70,6 +70,7 @@ class Stack(Mixer):
                 segments=segments,
                 rnn_step_size=step_size,
                 attention_window=window,
+                first_norm=first_norm,
                 kernel_initializer=kernel_initializer,
                 output_initializer=output_initializer,
                 name=f"block_{number}",

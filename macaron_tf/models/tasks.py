@@ -84,7 +84,8 @@ class EncoderClassifier(ReadingModel):
             values over all words.
         num_classes: C; 1 for regression.
         head_dropout: on the pooled vector.
-        pooler_activation: see `Pooler`.
+        pooler_activation: see `Pooler`; None = "tanh", or "gelu" and a norm of an encoder with
+            `norm_type="unbiased"`, which is ModernBERT's.
 
     Call arguments: a dict of `token_ids (B, L)` and optionally `segment_ids (B, L)`. Returns
     logits `(B, C)`.
@@ -97,7 +98,7 @@ class EncoderClassifier(ReadingModel):
         config: ReaderConfig,
         num_classes: int,
         head_dropout: float = 0.1,
-        pooler_activation: str = "tanh",
+        pooler_activation: str | None = None,
         **kwargs,
     ):
         if config.causal and config.summary == "first":
@@ -107,7 +108,10 @@ class EncoderClassifier(ReadingModel):
             )
         super().__init__(config, **kwargs)
         self.pool = Pooling(_POOLINGS[config.summary], name="pool")
-        self.pooler = Pooler(self.head_range, pooler_activation, name="pooler")
+        modern = isinstance(config, EncoderConfig) and config.norm_type == "unbiased"
+        self.pooler_activation = pooler_activation or ("gelu" if modern else "tanh")
+        norm = {"norm_type": "unbiased", "epsilon": config.epsilon} if modern else {}
+        self.pooler = Pooler(self.head_range, self.pooler_activation, **norm, name="pooler")
         self.head = self.classification_head(num_classes, head_dropout)
 
     def call(self, inputs, training=None):
@@ -134,7 +138,7 @@ class EncoderChooser(TaskModel):
         self,
         config: EncoderConfig | EncoderDecoderConfig,
         head_dropout: float = 0.1,
-        pooler_activation: str = "tanh",
+        pooler_activation: str | None = None,
         **kwargs,
     ):
         super().__init__(config, **kwargs)

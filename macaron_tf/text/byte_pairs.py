@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text
 
-from macaron_tf.errors import UserError, needed, parse_json
+from macaron_tf.errors import UserError, check_choice, needed, parse_json
 from macaron_tf.io.files import lines_of
 from macaron_tf.io.paths import as_path
 from macaron_tf.io.progress import Progress
@@ -34,10 +34,21 @@ _MARK = "\U0010ffff"
 # Radford et al. 2019: contractions, then letters, digits and signs, each with the one space before
 # them. Their pattern leaves the last space of several to the next word by looking ahead, which
 # RE2 cannot: `_MARK` is set there.
-_WORD = (
-    "'s|'t|'re|'ve|'m|'ll|'d"
-    rf"| ?\pL+| ?\pN+| ?[^{_SPACE}\pL\pN{_MARK}]+|[{_SPACE}]+"
-)
+_WORDS = {
+    "gpt2": (
+        "'s|'t|'re|'ve|'m|'ll|'d"
+        rf"| ?\pL+| ?\pN+| ?[^{_SPACE}\pL\pN{_MARK}]+|[{_SPACE}]+"
+    ),
+    # Dubey et al. 2024, its released tokenizer: a sign may go with the letters behind it, digits by
+    # three, and line ends are words or end one.
+    "llama3": (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+        rf"|[^\r\n\pL\pN{_MARK}]?\pL+|\pN{{1,3}}| ?[^{_SPACE}\pL\pN{_MARK}]+[\r\n]*"
+        rf"|[{_SPACE}]*[\r\n]+|[{_SPACE}]+"
+    ),
+}
+# White space whose last character goes to the next word.
+_BEFORE = {"gpt2": f"[{_SPACE}]", "llama3": r"[\t\v\f\x{85}\pZ]"}
 _SHIFT = 1 << 32  # makes one number of a pair of ids
 
 
@@ -215,12 +226,15 @@ class BytePairVocabulary(MergedPieceVocabulary):
         units: the pieces from id 5 on, each byte written as its character of `byte_alphabet`.
         add_prefix_space: begin each line with a space that has none, so that its first word is as
             any other; RoBERTa and GPT-2 do not.
+        composed: join letters and their accents first, Unicode's form NFC (ModernBERT's); pieces
+            with offsets are of the characters alone.
+        pattern: of the words, `"gpt2"` or `"llama3"`, whose words that are pieces are not cut.
 
     References: Radford et al. 2019 (GPT-2), section 2.2; Liu et al. 2019 (RoBERTa), section 4.4.
     """
 
     kind = "byte_bpe"
-    options = ("lower_case", "add_prefix_space", "pair_separators")
+    options = ("lower_case", "add_prefix_space", "pair_separators", "composed", "pattern")
 
     def __init__(
         self,
@@ -229,9 +243,13 @@ class BytePairVocabulary(MergedPieceVocabulary):
         lower_case: bool = False,
         add_prefix_space: bool = False,
         pair_separators: int = 1,
+        composed: bool = False,
+        pattern: str = "gpt2",
     ):
         super().__init__(units, merges)
         self.lower_case = lower_case
+        self.composed = composed
+        self.pattern = check_choice("pattern", pattern, tuple(_WORDS))
         self.add_prefix_space = add_prefix_space
         self.pair_separators = pair_separators
         self.leading_space = "^ " if add_prefix_space else ""
@@ -285,6 +303,8 @@ class BytePairVocabulary(MergedPieceVocabulary):
         lines = tf.strings.regex_replace(lines, _MARK, "")
         # `regex_split` loses a line that has a NUL.
         lines = tf.strings.regex_replace(lines, r"\x00", "\ufffd")
+        if self.composed:
+            lines = tensorflow_text.normalize_utf8(lines, "NFC")
         return tf.strings.lower(lines, encoding="utf-8") if self.lower_case else lines
 
     def spaced(self, lines: tf.Tensor) -> tf.Tensor:
@@ -294,16 +314,34 @@ class BytePairVocabulary(MergedPieceVocabulary):
         return tf.strings.regex_replace(lines, r"^([^ ])", r" \1")
 
     def words(self, lines: tf.Tensor) -> tf.RaggedTensor:
+        pattern, last = _WORDS[self.pattern], _BEFORE[self.pattern]
         marked = tf.strings.regex_replace(
-            self.spaced(lines), rf"([{_SPACE}]+)([{_SPACE}][^{_SPACE}])", rf"\1{_MARK}\2"
+            self.spaced(lines), rf"([{_SPACE}]+)({last}[^{_SPACE}])", rf"\1{_MARK}\2"
         )
-        found = tensorflow_text.regex_split(marked, _WORD, keep_delim_regex_pattern=_WORD)
+        found = tensorflow_text.regex_split(marked, pattern, keep_delim_regex_pattern=pattern)
         return tf.ragged.boolean_mask(found, (found != _MARK) & (found != ""))
 
     def letters(self, words: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         letters = tf.io.decode_raw(tf.strings.reduce_join(words), tf.uint8)  # (all bytes,)
         ids = tf.gather(self._byte_ids, tf.cast(letters, tf.int32))
-        return ids, tf.strings.length(words)
+        lengths = tf.strings.length(words)
+        if self.pattern == "gpt2":
+            return ids, lengths
+        # A word that is a piece is a single letter for the merges.
+        whole = self.piece_ids.lookup(words)  # (N,), -1 for others
+        letters = tf.RaggedTensor.from_row_lengths(ids, lengths)
+        piece, place = tf.gather(whole, letters.value_rowids()), tf.ragged.range(lengths).values
+        ids = tf.boolean_mask(tf.where(piece < 0, ids, piece), (piece < 0) | (place == 0))
+        return ids, tf.where(whole < 0, lengths, 1)
+
+    @functools.cached_property
+    def piece_ids(self) -> tf.lookup.StaticHashTable:
+        """The id of each piece by its bytes; -1 for others."""
+        numbers = {self.piece_bytes(number): number for number in range(SPECIAL, self.pieces)}
+        return _table(list(numbers), list(numbers.values()), -1)
+
+    def trackables(self) -> list:
+        return [self.ranks, *([] if self.pattern == "gpt2" else [self.piece_ids])]
 
     def tokenize_with_offsets(
         self, lines: tf.Tensor

@@ -168,8 +168,9 @@ def as_prompts(texts: tf.Tensor) -> tf.Tensor:
 
 _SPACES = r"[\s\x{85}\pZ]+"
 _MARK = r"\pM+"
-# A normalization may strip a line: each character goes through it between two letters.
-_GUARD = "x"
+# A normalization may strip a line: each character goes through it between two letters. Unicode has
+# no "q" with an accent, which an accent alone could become part of.
+_GUARD = "q"
 
 
 class LocatedPieces(NamedTuple):

@@ -47,11 +47,15 @@ class SentencePieceVocabulary(PieceVocabulary):
         languages: of the lines; they choose the punctuation rules.
         fold_accents: before all else, take accents off and write LaTeX's quotation marks as `"`,
             as ALBERT does.
+        verbatim: keep line ends, control characters and outer spaces, as Llama does.
     """
 
     kind = "sentencepiece"
     contents_name = "vocabulary.model"
-    options = ("normalization", "languages", "fold_accents", "pair_separators", "cls_last")
+    options = (
+        *("normalization", "languages", "fold_accents", "pair_separators", "cls_last"),
+        "verbatim",
+    )
     unk_id, cls_id, sep_id = UNK, BOS, EOS
     leading_space = "^ +"
 
@@ -63,6 +67,7 @@ class SentencePieceVocabulary(PieceVocabulary):
         fold_accents: bool = False,
         pair_separators: int = 1,
         cls_last: bool = False,
+        verbatim: bool = False,
     ):
         self.proto = bytes(proto)
         self.normalization = normalization or NormalizationConfig()
@@ -70,6 +75,7 @@ class SentencePieceVocabulary(PieceVocabulary):
         self.fold_accents = fold_accents
         self.pair_separators = pair_separators
         self.cls_last = cls_last
+        self.verbatim = verbatim
         self.processor = model = sentencepiece.SentencePieceProcessor()
         try:
             model.LoadFromSerializedProto(self.proto)
@@ -169,6 +175,8 @@ class SentencePieceVocabulary(PieceVocabulary):
         return sentencepiece_model_pb2.ModelProto.FromString(self.proto)
 
     def normalized(self, strings: tf.Tensor, language: str | None = None) -> tf.Tensor:
+        if self.verbatim:
+            return tf.strings.unicode_transcode(strings, "UTF-8", "UTF-8", errors="replace")
         strings = _folded(strings) if self.fold_accents else strings
         return normalize(strings, self.normalization, language or self.languages[0])
 

@@ -36,8 +36,8 @@ pytest.importorskip("ai_edge_litert")
 WORDS = WordPieceVocabulary.train(["a b c d e f"] * 50, size=17)
 LENGTH = 12
 TEXTS = ["", "a", "a b c d", "f e d c b a f e d c b", *HARDEST[:4]]
-# The first five have every operation of the others.
-SYSTEMS = ("macaron_bert", "swish_rnn", "amlp", "xlnet", "gpt")
+# The first six have every operation of the others.
+SYSTEMS = ("macaron_bert", "modern_bert", "swish_rnn", "amlp", "xlnet", "gpt")
 OTHERS = ("bert", "bert_rab", "gmlp", "albert", "electra", "roberta", "span_bert", "gpt2", "xlm")
 
 

@@ -42,6 +42,7 @@ BART = {
 LLAMA = {
     **dict(positions="rotary", num_kv_heads=2, rotary_base=500.0, norm_type="rms", gated=True),
     **dict(use_bias=False, activation="silu", tied=False, attention_dropout=0.0),
+    **dict(rotary_scaling=(8.0, 1.0, 4.0, 12.0)),
 }
 T5 = {
     "rnn_step_sizes": (1, 2, 4),  # as in a recipe for any block; this one has no recurrence

@@ -3,7 +3,9 @@
 With them the vectors of sentences, pooled as sentence-transformers does.
 """
 
+import dataclasses
 import importlib.util
+import itertools
 import json
 import pathlib
 
@@ -12,8 +14,11 @@ import pytest
 
 from macaron_tf.decoding.scoring import padded
 from macaron_tf.interop import read_encoder, read_sentence_transformer
+from macaron_tf.models import PretrainingEncoder, catalog
+from macaron_tf.pretrained import Pretrained
+from macaron_tf.text import WordPieceVocabulary
 from macaron_tf.text.byte_pairs import byte_alphabet
-from tests.harness import check_saved, numpy_of, refuses
+from tests.harness import built, check_saved, numpy_of, refuses
 from tests.interop.toys import check_equal, save_random, write_modules
 
 torch = pytest.importorskip("torch")
@@ -45,6 +50,20 @@ FAMILIES = {
     "distilbert": ("DistilBert", {}, "words", 0),
     "xlm": ("XLM", {"n_langs": 3}, None, 2),
     "xlm with its tokenizer": ("XLM", {"n_langs": 2, "lang2id": {"fr": 1, "en": 0}}, "moses", 2),
+    "modernbert": ("ModernBert", {"local_attention": 6, "num_hidden_layers": 4}, "modern", 259),
+    "modernbert of its parameters": (
+        "ModernBert",
+        {
+            **{"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+            **{"local_attention": 5, "hidden_activation": "relu"},
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 3.0, "rope_theta": 50.0},
+                "sliding_attention": {"rope_type": "linear", "factor": 3.0, "rope_theta": 20.0},
+            },
+        },
+        "modern",
+        259,
+    ),
     "xlm of one language": ("XLM", {"n_langs": 1, "gelu_activation": False}, None, 2),
 }
 LENGTH = 16
@@ -69,6 +88,20 @@ def write_vocabulary(kind, directory) -> int:
         (directory / "vocab.json").write_text(json.dumps(numbers))
         (directory / "merges.txt").write_text("a b 1\n")
         return len(names)
+    if kind == "modern":
+        special = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
+        added = [
+            {"id": 256 + n, "content": name, "special": True} for n, name in enumerate(special)
+        ]
+        vocabulary = {name: number for number, name in enumerate(byte_alphabet())}
+        whole = {
+            "model": {"type": "BPE", "vocab": vocabulary, "merges": []},
+            "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True},
+            "normalizer": {"type": "NFC"},
+            "added_tokens": added,
+        }
+        (directory / "tokenizer.json").write_text(json.dumps(whole))
+        return 261
     if kind is None:
         return 37
     names = [*FAIRSEQ, *"▁abcdefgh", "<mask>"]
@@ -81,12 +114,13 @@ def write_vocabulary(kind, directory) -> int:
 
 def make(family, kind, directory, **options):
     """Their model with random weights, saved; `kind` is a class's name without the family's."""
-    name, settings, vocabulary, _ = FAMILIES[family]
+    name, settings, vocabulary, pad = FAMILIES[family]
     shapes = OTHER_SHAPES.get(name, SHAPES)
+    padding = {"pad_token_id": pad} if name == "ModernBert" else {}
     config = getattr(transformers, f"{name}Config")(
         vocab_size=write_vocabulary(vocabulary, directory),
         max_position_embeddings=LENGTH + 2,
-        **{**shapes, **settings, **options},
+        **{**shapes, **padding, **settings, **options},
     )
     return save_random(getattr(transformers, name + kind), config, directory)
 
@@ -209,8 +243,13 @@ HEADS = {
 }
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "albert", "electra", "distilbert"])
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize(
+    ("family", "head"),
+    [
+        *itertools.product(("bert", "roberta", "albert", "electra", "distilbert"), HEADS),
+        *(("modernbert", head) for head in ("SequenceClassification", "MultipleChoice")),
+    ],
+)
 def test_a_head_of_a_task_is_read_and_written(family, head, tmp_path):
     theirs = make(family, f"For{head}", tmp_path, **HEADS[head])
     read, inputs = read_encoder(tmp_path), batch(theirs, family)
@@ -242,6 +281,33 @@ def test_a_head_of_a_task_is_read_and_written(family, head, tmp_path):
     for name, weight in theirs.state_dict().items():
         if "embeddings." not in name:  # RoBERTa's one segment is added to its positions
             np.testing.assert_array_equal(again.state_dict()[name], weight, name)
+
+
+@pytest.mark.parametrize("windows", [(0, 4, 4), (3, 0), (0,)])
+def test_a_modern_bert_of_ours_is_theirs(windows, tmp_path, caplog):
+    sizes = {"vocab_size": 24, "hidden_dim": 32, "feed_forward_dim": 40, "num_heads": 4}
+    sizes |= {"num_layers": 4, "rotary_scaling": (2.0,)}
+    config = catalog.config("modern_bert_tiny", **sizes, attention_windows=windows)
+    network = built(PretrainingEncoder, config, noise=0.1)
+    made = Pretrained(network, vocabulary=WordPieceVocabulary(WORDS), has_masked_language=True)
+    made.save_pretrained(tmp_path / "out", format="hugging-face")
+    theirs, info = transformers.AutoModelForMaskedLM.from_pretrained(
+        tmp_path / "out", output_loading_info=True
+    )
+    assert type(theirs) is transformers.ModernBertForMaskedLM and not any(info.values())
+    assert not caplog.records
+    ids = np.random.default_rng(0).integers(4, len(WORDS), (2, 11)).astype("int32")
+    ids[1, 7:] = 0
+    inputs = {"input_ids": ids, "attention_mask": (ids > 0).astype(int)}
+    expected = call(theirs.eval(), inputs).logits.numpy()
+    found = numpy_of(network({"token_ids": ids})["masked_language"])[..., : len(WORDS)]
+    check_equal(found[ids > 0], expected[ids > 0])
+    again = read_encoder(tmp_path / "out")
+    assert again.config == dataclasses.replace(
+        config, max_length=8192, local_rotary_base=10_000.0 if any(windows) else None
+    )
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert tokenizer("a b ab")["input_ids"] == [2, *made.vocabulary.encode_lines(["a b ab"])[0], 3]
 
 
 @pytest.mark.parametrize(
@@ -277,6 +343,17 @@ def test_the_tokenizer_that_is_saved_today_is_read(lower_case, tmp_path):
 @pytest.mark.parametrize(
     ("family", "options", "reason"),
     [
+        ("modernbert", {"norm_bias": True}, "norm_bias=True: only False"),
+        (
+            "modernbert",
+            {"rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 2.0}}},
+            "scales the rotations of sliding_attention and full_attention differently",
+        ),
+        (
+            "modernbert",
+            {"rope_parameters": {"full_attention": {"rope_type": "yarn", "factor": 2.0}}},
+            "rope_type='yarn': only default, linear, llama3 can be read",
+        ),
         ("albert", {"num_hidden_groups": 3}, "num_hidden_groups=3: only 1"),
         ("albert", {"inner_group_num": 2}, "inner_group_num=2: only 1"),
         ("albert", {"embedding_size": 32}, "embedding_hidden_mapping_in.* no place"),

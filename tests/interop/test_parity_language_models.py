@@ -18,6 +18,8 @@ from macaron_tf.interop.arrays import (
     transformer_layer,
 )
 from macaron_tf.interop.vocabularies import read_gpt2_vocabulary
+from macaron_tf.layers.alibi import AlibiAttention
+from macaron_tf.layers.mixer import Context
 from macaron_tf.models import Encoder, EncoderConfig, LanguageModel
 from macaron_tf.text.byte_pairs import byte_alphabet
 from tests.harness import built, numpy_of, refuses
@@ -51,8 +53,24 @@ FAMILIES = {
     "gpt2 of another width": ("GPT2", {**SHAPES, "n_inner": 48, "activation_function": "gelu"}),
     "llama": ("Llama", {**LLAMA, "num_key_value_heads": 2, "head_dim": 6}),
     "llama of one table": ("Llama", {**LLAMA, "tie_word_embeddings": True, "hidden_act": "gelu"}),
+    "llama of slower turns": (
+        "Llama",
+        {**LLAMA, "rope_parameters": {"rope_type": "linear", "factor": 3.0, "rope_theta": 9.0}},
+    ),
+    "llama 3": (
+        "Llama",
+        {
+            **LLAMA,
+            "rope_parameters": {
+                **{"rope_type": "llama3", "rope_theta": 100.0, "factor": 8.0},
+                **{"low_freq_factor": 1.0, "high_freq_factor": 4.0},
+                "original_max_position_embeddings": 12,
+            },
+        },
+    ),
     "xlnet": ("XLNet", XLNET),
 }
+WITH_TOKENIZERS = ("gpt of relu", "gpt2", "gpt2 of another width", "llama of one table")
 GPTS = [family for family in FAMILIES if family != "xlnet"]
 
 
@@ -109,33 +127,35 @@ def test_logits_and_log_probabilities_agree(family, tmp_path):
     check_equal(found, nll)
 
 
-def test_parallel_branches_are_gpt_js():
-    """Without its rotation of queries and keys, which is none at position 0."""
+def test_parallel_branches_and_a_turned_part_of_heads_are_gpt_js():
+    """It turns neighbours, channels 2 i and 2 i + 1: ours stand in another order."""
     torch.manual_seed(0)
     sizes = {"vocab_size": 37, "n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": LENGTH}
-    theirs = transformers.GPTJModel(transformers.GPTJConfig(**sizes, rotary_dim=8)).eval()
+    theirs = transformers.GPTJModel(transformers.GPTJConfig(**sizes, rotary_dim=4)).eval()
     config = EncoderConfig(
         *(37, 32, 128, 4, 2),
         **{"causal": True, "norm": "pre", "scheme": "tokens & channels", "epsilon": 1e-5},
-        **{"activation": "gelu_tanh", "positions": "none", "num_segments": 0},
+        **{"activation": "gelu_tanh", "positions": "rotary", "rotary_dim": 4, "num_segments": 0},
         embedding_norm=False,
     )
+    order = (8 * np.arange(4)[:, None] + [0, 2, 1, 3, 4, 5, 6, 7]).ravel()
     ours = Encoder(config)
     ours.build()
     with torch.no_grad():
         for seed, weight in enumerate(theirs.parameters()):
             weight.add_(torch.tensor(noise(seed, weight.shape)))
 
-    def numbers(*layers, axis=0):
-        return np.concatenate([layer.weight.detach().numpy().T for layer in layers], axis=-1)
+    def numbers(layer):
+        return layer.weight.detach().numpy().T
 
     for block, one in zip(ours.stack.blocks, theirs.h, strict=True):
         [((_, tokens), (_, channels))] = block.steps
         assert channels.layer_norm is tokens.layer_norm
         tokens.layer_norm.set_weights([w.detach().numpy() for w in one.ln_1.parameters()])
         attention, theirs_attention = tokens.sublayer, one.attn
-        qkv = [getattr(theirs_attention, f"{name}_proj") for name in "qkv"]
-        attention.query_key_value.set_weights([numbers(*qkv), np.zeros(96)])
+        query, key, value = (numbers(getattr(theirs_attention, f"{n}_proj")) for n in "qkv")
+        kernel = np.concatenate([query[:, order], key[:, order], value], axis=-1)
+        attention.query_key_value.set_weights([kernel, np.zeros(96)])
         attention.output_projection.set_weights([numbers(theirs_attention.out_proj), np.zeros(32)])
         copy_linear(one.mlp.fc_in, channels.sublayer.inner)
         copy_linear(one.mlp.fc_out, channels.sublayer.outer)
@@ -144,8 +164,23 @@ def test_parallel_branches_are_gpt_js():
     rows = np.random.default_rng(0).integers(4, 37, (2, 9))
     ids = torch.tensor(rows)
     with torch.no_grad():
-        expected = theirs(ids, position_ids=torch.zeros_like(ids)).last_hidden_state
+        expected = theirs(ids).last_hidden_state
     check_equal(ours({"token_ids": rows}), expected.numpy())
+
+
+@pytest.mark.parametrize("heads", [4, 6])
+def test_linear_biases_are_blooms(heads):
+    from transformers.models.bloom.modeling_bloom import build_alibi_tensor
+
+    layer = AlibiAttention(heads, head_dim=2)
+    positions = np.arange(7, dtype="int32")
+    nothing = np.zeros((1, heads, 7, 2), "float32")
+    found = numpy_of(layer.scores(nothing, nothing, Context(positions=positions), positions))[0]
+    theirs = build_alibi_tensor(torch.ones(1, 7), heads, torch.float32).numpy()  # (H, 1, S)
+    for t in range(7):  # a softmax takes no notice of a number that all scores share
+        seen = found[:, t, : t + 1] - found[:, t, :1]
+        np.testing.assert_allclose(seen, theirs[:, 0, : t + 1], rtol=1e-6)
+    np.testing.assert_array_equal(found, np.swapaxes(found, 1, 2))
 
 
 def test_cached_steps_agree_with_a_model_of_theirs(tmp_path):
@@ -263,7 +298,7 @@ def test_the_published_vocabulary_of_gpt2_is_read(shared_data, tmp_path):
     assert list(found) == [15496, 995, 11, 340, 338, 13130, 0]
 
 
-@pytest.mark.parametrize("family", [family for family in GPTS[1:] if family != "llama"])
+@pytest.mark.parametrize("family", WITH_TOKENIZERS)
 def test_a_classifier_answers_texts_as_theirs(family, tmp_path):
     """Its rows have no special ids, and its head no bias."""
     size = {"vocab_size": write_gpt_vocabulary(tmp_path)} if family.startswith("gpt of") else {}

@@ -10,10 +10,23 @@ import pytest
 import sentencepiece
 import tensorflow as tf
 from sentencepiece import sentencepiece_model_pb2
+from tokenizers import (
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    trainers,
+)
 
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.data.tasks.encoding import encode_pairs
+from macaron_tf.interop.decoder_tokenizers import language_tokenizer
+from macaron_tf.interop.tokenizer_files import tokenizer_files
 from macaron_tf.interop.vocabularies import (
+    LLAMA_CUT,
+    read_language_vocabulary,
     read_t5_vocabulary,
     read_vocabulary,
     read_xlm_vocabulary,
@@ -44,15 +57,11 @@ ALBERT = {
 }  # fmt: skip
 
 
-def train_sentencepiece(**special) -> bytes:
+def train_sentencepiece(**options) -> bytes:
     model = io.BytesIO()
+    options = {"vocab_size": 75, "model_type": "unigram", "minloglevel": 2, **options}
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(TRAINING),
-        model_writer=model,
-        vocab_size=75,
-        model_type="unigram",
-        minloglevel=2,
-        **special,
+        sentence_iterator=iter(TRAINING), model_writer=model, **options
     )
     return model.getvalue()
 
@@ -367,6 +376,106 @@ def test_the_real_albert_vocabulary(shared_data):
     assert vocabulary.encode_lines(texts) == model.encode(texts)
     assert vocabulary.encode_lines(["``Café''"]) == model.encode(['"cafe"'])
     assert vocabulary.model_type == "unigram"
+
+
+WORDS = [
+    *TEXTS,
+    "I'LL don't  DON'T\n\n\nfoo \n bar",
+    "a1234567 89.\n\n  x_y --\r\n\tz   ",
+    " \u00a0 two\u2003spaces,   three\n",
+    "e\u0301te\u0301 Å",
+]
+
+
+def byte_level(pattern: str, directory: pathlib.Path):
+    """A tokenizer of bytes that is trained on `TRAINING`, as `tokenizers` makes it, saved."""
+    cut = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pattern != "llama3")
+    whole = Tokenizer(models.BPE(ignore_merges=pattern == "llama3"))
+    if pattern == "llama3":
+        split = pre_tokenizers.Split(Regex(LLAMA_CUT["pattern"]["Regex"]), "isolated")
+        cut = pre_tokenizers.Sequence([split, cut])
+    else:
+        whole.normalizer = normalizers.NFC()
+    whole.pre_tokenizer, whole.decoder = cut, decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=320, initial_alphabet=alphabet, show_progress=False)
+    whole.train_from_iterator(TRAINING, trainer)
+    if pattern == "llama3":  # a piece that no merge makes
+        fields = json.loads(whole.to_str())
+        fields["model"]["vocab"]["\u0120texts"] = len(fields["model"]["vocab"])
+        whole = Tokenizer.from_str(json.dumps(fields))
+        whole.add_special_tokens(["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>"])
+    else:
+        whole.add_special_tokens(["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"])
+    whole.save(str(directory / "tokenizer.json"))
+    return whole
+
+
+def test_modern_berts_text_is_composed(tmp_path):
+    theirs = byte_level("gpt2", tmp_path)
+    vocabulary, ids = read_vocabulary(tmp_path)
+    assert vocabulary.composed and vocabulary.pieces == theirs.get_vocab_size()
+    rows = vocabulary.encode_lines(WORDS)
+    texts = [text for text in WORDS if "[MASK]" not in text]
+    for text, row in zip(WORDS, rows, strict=True):
+        if text in texts:
+            assert ids[row].tolist() == theirs.encode(text).ids
+    located = vocabulary.encode_with_offsets(tf.constant(["a bé", "u\u0307x"]))
+    assert located.ids.to_list()[0] == vocabulary.encode_lines(["a bé"])[0]
+    assert [row[-1] for row in located.ends.to_list()] == [4, 3]
+    files = tokenizer_files(vocabulary, ids)
+    (tmp_path / "tokenizer.json").write_bytes(files["tokenizer.json"])
+    written = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    for text in texts:
+        assert written.encode(text, add_special_tokens=False).ids == theirs.encode(text).ids
+
+
+def test_llama_3s_words(tmp_path):
+    theirs = byte_level("llama3", tmp_path)
+    options = {"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(options))
+    vocabulary, ids, starts = read_language_vocabulary(tmp_path, True)
+    assert starts and ids[vocabulary.cls_id] == theirs.token_to_id("<|begin_of_text|>")
+    assert vocabulary.pieces == theirs.get_vocab_size() + 3  # PAD, UNK and [MASK]
+    found = [ids[row].tolist() for row in vocabulary.encode_lines(WORDS)]
+    assert found == [theirs.encode(text).ids for text in WORDS]
+    assert ids[vocabulary.encode_lines([" texts"])[0]].tolist() == [theirs.token_to_id("Ġtexts")]
+    files = language_tokenizer(vocabulary, ids, None, starts)
+    (tmp_path / "out").mkdir()
+    for name, contents in files.items():
+        (tmp_path / "out" / name).write_bytes(contents)
+    written = Tokenizer.from_file(str(tmp_path / "out/tokenizer.json"))
+    start = [int(ids[vocabulary.cls_id])]
+    assert [written.encode(text).ids for text in WORDS] == [start + row for row in found]
+    again, numbers, _ = read_language_vocabulary(tmp_path / "out", True)
+    assert again.encode_lines(WORDS) == vocabulary.encode_lines(WORDS)
+    np.testing.assert_array_equal(numbers, ids)
+
+
+def test_llama_2s_pieces(tmp_path):
+    options = {"byte_fallback": True, "normalization_rule_name": "identity", "pad_id": -1}
+    options |= {"remove_extra_whitespaces": False, "model_type": "bpe", "vocab_size": 340}
+    proto = train_sentencepiece(**options)
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=proto)
+    (tmp_path / "tokenizer.model").write_bytes(proto)
+    vocabulary, ids, starts = read_language_vocabulary(tmp_path, True)
+    assert starts and ids[:5].tolist() == [-1, 0, 1, 2, -1]
+    found = [ids[row].tolist() for row in vocabulary.encode_lines(WORDS)]
+    assert found == theirs.encode(WORDS)
+    assert vocabulary.decode_lines(vocabulary.encode_lines(WORDS[:3])) == WORDS[:3]
+    files = language_tokenizer(vocabulary, ids, None, starts)
+    (tmp_path / "out").mkdir()
+    for name, contents in files.items():
+        (tmp_path / "out" / name).write_bytes(contents)
+    again, numbers, _ = read_language_vocabulary(tmp_path / "out", True)
+    assert again.encode_lines(WORDS) == vocabulary.encode_lines(WORDS)
+    np.testing.assert_array_equal(numbers, ids)
+    written = Tokenizer.from_file(str(tmp_path / "out/tokenizer.json"))
+    texts = [text for text in WORDS if text and "</s>" not in text]
+    assert [written.encode(text).ids[1:] for text in texts] == theirs.encode(texts)
+    assert [written.decode(row) for row in theirs.encode(texts)] == theirs.decode(
+        theirs.encode(texts)
+    )
 
 
 def test_other_files_are_refused(tmp_path):

@@ -24,6 +24,8 @@ def plain(query, key, value, seen, seed, scale, causal, window, rate):
     if causal:
         distances = jnp.arange(length)[:, None] - jnp.arange(count)
         mask &= (distances >= 0) & ((distances < window) if window else True)
+    elif window:
+        mask &= jnp.abs(jnp.arange(length)[:, None] - jnp.arange(count)) <= window // 2
     weights = jax.nn.softmax(jnp.where(mask, scores, -1e9), axis=-1)
     weights = dropout(weights, rate, seed) if rate else weights
     return jnp.einsum("bhts,bshd->bthd", weights, value)
@@ -31,8 +33,13 @@ def plain(query, key, value, seen, seed, scale, causal, window, rate):
 
 @pytest.mark.parametrize(
     ("causal", "window", "rate", "length", "count", "shared"),
-    [(False, 0, 0.0, 20, 37, 1), (True, 0, 0.3, 37, 37, 2), (True, 18, 0.2, 50, 50, 1)],
-    ids=["across", "causal_grouped_dropout", "window_dropout"],
+    [
+        (False, 0, 0.0, 20, 37, 1),
+        (True, 0, 0.3, 37, 37, 2),
+        (True, 18, 0.2, 50, 50, 1),
+        (False, 37, 0.2, 70, 70, 1),
+    ],
+    ids=["across", "causal_grouped_dropout", "window_dropout", "local_dropout"],
 )
 def test_attention_and_its_gradients(causal, window, rate, length, count, shared, monkeypatch):
     small = flash.Blocks(16, 16, 4, 2)

@@ -102,8 +102,9 @@ def test_a_cache_of_the_window_gives_what_the_whole_text_gives(window, room):
         assert cache[0].shape[3] == min(length, window)
 
 
-def test_a_window_is_of_causal_attention_over_the_text_itself():
-    rejects("window=3 must be a number of positions, of causal", MultiHeadAttention, 2, window=3)
+def test_a_window_is_of_attention_over_the_text_itself():
+    message = "window=3 must be a number of positions, of self-attention"
+    rejects(message, MultiHeadAttention, 2, cross=True, window=3)
     rejects("window=-1 must be", MultiHeadAttention, 2, causal=True, window=-1)
     rejects("cross must be False, window 0", RelativeAttention, 2, causal=True, window=3)
 

@@ -95,6 +95,7 @@ CASES = {
             "bert_rab_tiny": {},
             "swish_rnn_tiny": {"document_ids": np.cumsum(PADDED % 3 == 0, axis=1)},
             "albert_tiny": {},
+            "modern_bert_tiny": {},
             "amlp_tiny": {},
         }.items()
     },
@@ -145,6 +146,7 @@ def recurrence_loss(implementation, *arrays):
 # Of attention in training, with dropout: its arguments, and those of a call besides x.
 ATTENTION = {
     "causal": ({"causal": True, "window": 9, "num_kv_heads": 1}, {"mask": MASK}),
+    "local": ({"window": 5}, {"mask": MASK}),
     "across": ({"cross": True}, {"memory": normal(2, 9, 8, seed=2), "memory_mask": MASK}),
 }
 

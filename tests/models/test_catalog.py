@@ -34,6 +34,8 @@ EXACT = {
     # Hugging Face's Llamas of these shapes.
     "llama_7b": 6_738_415_616,
     "llama_3_8b": 8_030_261_248,
+    "modern_bert_base": 149_014_272,
+    "modern_bert_large": 394_781_696,
     # Hugging Face's models of these shapes; the papers print 60M, 220M, 770M, 2.8B and 11B
     # (Raffel et al. 2020, section 3.7).
     "t5_small": 60_506_624,
@@ -288,7 +290,6 @@ BERT, GPT, T5 = (catalog.config(name) for name in ("bert_tiny", "gpt2_tiny", "t5
         (BERT, {"rnn_step_sizes": ()}, "rnn_step_sizes is empty"),
         (GPT, {"attention_windows": ()}, "attention_windows is empty"),
         (GPT, {"attention_windows": (0, -1)}, "attention_windows=.* must be one or several"),
-        (GPT, {"attention_windows": 9, "causal": False}, "set causal=True"),
         (GPT, {"attention_windows": 9, "positions": "transformer_xl"}, "set positions='learned'"),
         (GPT, {"attention_windows": 9, "relative_bias": "shared"}, "and relative_bias='none'"),
         (GPT, {"attention_windows": 9, "block": "gmlp"}, "block='gmlp' has no attention"),

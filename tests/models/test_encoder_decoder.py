@@ -24,11 +24,16 @@ SHAPES = {
 }
 SYSTEMS = {
     "transformer_tiny": {},
+    "macaron_tiny": {},
     "t5_tiny": {},
     "t5_1_1_small": {"head_dim": 6},
     "bart_tiny": {"max_length": 8, "logits_bias": True, "initializer_range": 0.3},
 }
 BLOCKS = ("transformer", "macaron", "swish_rnn")
+MODERN = {
+    **{"positions": "rotary", "rotary_base": 100.0, "num_kv_heads": 1, "use_bias": False},
+    **{"norm_type": "rms", "gated": True, "activation": "silu"},
+}
 OWN_SOURCE = {"num_source_layers": 2, "source_vocab_size": 40, "num_decoder_layers": 1}
 
 
@@ -69,7 +74,10 @@ def test_masks_by_the_names_of_other_libraries(options):
         ("transformer_tiny", {"norm": "post"}),
         ("transformer_tiny", {"scheme": "tokens/2, channels, tokens/2"}),
         ("transformer_tiny", {"scheme": "channels, memory/2 by heun, tokens, memory/2 again"}),
-        ("transformer_tiny", {"positions": "rotary", "num_kv_heads": 1}),
+        ("transformer_tiny", {"positions": "rotary", "num_kv_heads": 1, "rotary_dim": 4}),
+        ("transformer_tiny", {"positions": "alibi", "block": "macaron"}),
+        ("macaron_tiny", MODERN),
+        ("macaron_tiny", {**MODERN, "norm": "pre", "block": "swish_rnn", "gated": False}),
         ("t5_tiny", {"scheme": "2 x (tokens/2, channels/2)", "relative_bias": "per_layer"}),
     ],
 )

@@ -32,6 +32,7 @@ MORE = {
         **{"positions": "rotary", "rotary_base": 100.0, "num_kv_heads": 1, "use_bias": False},
         **{"norm_type": "rms", "gated": True, "activation": "silu", "attention_windows": (0, 3)},
     },
+    "alibi": {"positions": "alibi", "attention_windows": (0, 3), "block": "macaron"},
     "xl": {"positions": "transformer_xl"},
     "split": {"scheme": "2 x (tokens/2, channels/2)", "relative_bias": "per_layer"},
     "split_albert": {"scheme": "tokens/2, channels, tokens/2", "sharing": "all"},
