@@ -239,6 +239,8 @@ def override(
         recipe = recipe.changed(model_options=tuple(sorted(chosen.items())))
     for path in paths:
         recipe = recipe.follow(path)
+    if not begun:
+        _check_warm_up(recipe.training)
     return recipe
 
 
@@ -276,15 +278,29 @@ def refuse_given(settings: Iterable[str], options: dict[str, str]) -> None:
 
 
 def _warm_up(training: TrainingConfig, steps: int) -> int:
-    """The warm-up of a run of so many updates: its share, where all would take more than half.
-
-    T5's, from 0.01 to 0.01, is none: it says where the rate begins to fall.
-    """
-    whole, level = training.warmup_steps, training.warmup_start >= training.learning_rate
-    if level and training.schedule not in ENDING_SCHEDULES:
+    """The warm-up of a run of so many updates: its share, where all would take more than half."""
+    whole = training.warmup_steps
+    if _is_level(training):
         return whole
     short = steps < training.max_steps and 2 * whole > steps
     return whole * steps // training.max_steps if short else whole
+
+
+def _is_level(training: TrainingConfig) -> bool:
+    """Whether the rate does not rise, as T5's, whose warm-up says when it begins to fall."""
+    level = training.warmup_start >= training.learning_rate
+    return level and training.schedule not in ENDING_SCHEDULES
+
+
+def _check_warm_up(training: TrainingConfig) -> None:
+    """Refuses a run that would end before its learning rate is reached."""
+    warm_up, steps = training.warmup_steps, training.max_steps
+    if warm_up >= steps and warm_up and not _is_level(training):
+        raise UserError(
+            f"training.warmup_steps={warm_up} outlasts training.max_steps={steps}, so the run "
+            f"would end before training.learning_rate={training.learning_rate:g} is reached: give "
+            f"training.warmup_steps={steps // 10}, or more updates"
+        )
 
 
 def _changed(node, values: dict[str, typing.Any]):

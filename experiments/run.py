@@ -10,6 +10,7 @@ RUN/average/             averaged weights, once `translate average` has made the
 RUN/metrics.jsonl        one line a log point; RUN/tensorboard/ the same as curves
 RUN/scores/              evaluations; comparison/ for `compare`
 RUN/result.json          the end of a fine-tuning: step, reason, scores
+RUN/diverged.json        the reason, of a run that diverged
 """
 
 import abc
@@ -37,6 +38,7 @@ from macaron_tf.training.progress import finite
 from macaron_tf.training.state import load_network
 from macaron_tf.training.updates import FirstStage
 
+DIVERGED = "diverged.json"
 _DATA_DIR = "data_dir"
 _HASH = "vocabulary"  # of the ids that the fingerprint is of
 

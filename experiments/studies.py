@@ -16,12 +16,15 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
 
 from experiments.run import write_json
+from macaron_tf import __version__
+from macaron_tf.cli.command_names import as_typed
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.paths import as_path, write_aside
@@ -30,6 +33,7 @@ from macaron_tf.plug_ins import trusts_code
 from macaron_tf.training.progress import VALIDATION, read_lines
 
 _COLUMNS = 3  # panels of a figure beside each other
+_ROOT = pathlib.Path(__file__).parents[1]  # of a checkout, or a wheel's folder of commands
 
 
 def validations(run: pathlib.Path | str) -> list[dict]:
@@ -106,23 +110,24 @@ def kept(file: pathlib.Path, settings: dict[str, Any], make: Callable[[], dict])
     return row
 
 
-def at_once(jobs: int, tasks: Mapping[str, Callable[[], Any]]) -> list:
+def at_once(jobs: int, tasks: Mapping[str, Callable[[], Any]], shares: int | None = None) -> list:
     """Runs tasks in `jobs` threads, each on its share of the CPUs; their results, in order.
 
     A task's error cancels those that have not begun.
 
     Args:
         tasks: by the words of their lines of progress.
+        shares: parts that the CPUs are shared into; None = `jobs`.
     """
-    shares = queue.SimpleQueue()
+    parts, numbers = shares or jobs, queue.SimpleQueue()
     for number in range(jobs):
-        shares.put(number)
+        numbers.put(number)
 
     def take_share() -> None:
         if sys.platform == "linux":
             cpus = sorted(os.sched_getaffinity(0))
             # For this thread and the processes that it starts.
-            os.sched_setaffinity(0, cpus[shares.get() :: jobs] or cpus)
+            os.sched_setaffinity(0, cpus[numbers.get() :: parts] or cpus)
 
     def timed(task: Callable[[], Any]) -> tuple[Any, float]:
         began = time.monotonic()
@@ -212,26 +217,47 @@ def write(
     Args:
         script: name of the command's module.
         figure: whether there is a NAME.png to show.
-        rest: of the JSON, besides the command and the commit.
+        rest: of the JSON, besides the command and the versions.
     """
-    line = shlex.join(["python", "-m", f"experiments.{script}", *options.arguments])
-    record = {"command": line, "commit": commit(), **rest}
+    line = as_typed(shlex.join(["python", "-m", f"experiments.{script}", *options.arguments]))
+    record = {"command": line, **_versions(), **rest}
     write_json(out / f"{name}.json", record)
-    text = [f"# {title}", "", f"`{line}` at commit {record['commit']}.", "", *lines, ""]
+    made = f"`{line}` by macaron_tf {record['version']}"
+    made += f" at commit {record['commit']}" if record["commit"] else ""
+    made += f"; your own files at commit {theirs}" if (theirs := record["your_commit"]) else ""
+    text = [f"# {title}", "", f"{made}.", "", *lines, ""]
     text += [f"![{title}]({name}.png)", ""] if figure else []
     write_aside(out / f"{name}.md", "\n".join(text).encode())
     print("\n".join(text))
 
 
-def commit() -> str:
-    """The commit that is checked out, in short; with `-dirty` where a file was edited since.
+def _versions() -> dict[str, str]:
+    """Our version, with the commit of a checkout, and the commit of the user's own repository."""
+    ours, here = (_ROOT / ".git").exists(), pathlib.Path()
+    top = _git(here, "rev-parse", "--show-toplevel")[1]
+    theirs = top and not (ours and os.path.samefile(top, _ROOT))
+    found = commit() if ours else "", commit(here) if theirs else ""
+    return dict(zip(("version", "commit", "your_commit"), (__version__, *found), strict=True))
 
-    A run writes into `experiments/results` itself, so edits there do not count.
+
+def commit(folder: pathlib.Path = _ROOT) -> str:
+    """The commit that is checked out in a folder, in short; "" without a repository or git.
+
+    It ends in `-dirty` where a file was edited since. A run writes into `experiments/results`
+    itself, so edits there do not count.
     """
-    revision = ["git", "describe", "--always", "--exclude", "*"]
-    short = subprocess.run(revision, capture_output=True, text=True).stdout.strip()
-    edits = ["git", "diff", "--quiet", "HEAD", "--", ":/", ":(top,exclude)experiments/results"]
-    return short + "-dirty" * (subprocess.run(edits, capture_output=True).returncode == 1)
+    short = _git(folder, "describe", "--always", "--exclude", "*")[1]
+    edits = "diff", "--quiet", "HEAD", "--", ":/", ":(top,exclude)experiments/results"
+    return short and short + "-dirty" * (_git(folder, *edits)[0] == 1)
+
+
+def _git(folder: pathlib.Path, *words: str) -> tuple[int, str]:
+    """The exit status and the output of git in a folder."""
+    try:
+        done = subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True)
+    except OSError as error:  # there is no git
+        return error.errno or -1, ""
+    return done.returncode, done.stdout.strip()
 
 
 def mean_curves(
@@ -241,11 +267,15 @@ def mean_curves(
     y_label: str,
     log_x: bool = False,
     log_y: bool = False,
+    bar: Callable[[Sequence[float]], float] | None = None,
+    levels: Mapping[str, tuple[float, str]] = types.MappingProxyType({}),
 ) -> None:
     """Draws a panel a title, a line a name.
 
     Args:
         panels: title -> name -> x -> the values of several seeds.
+        bar: half the length of a bar, of the values of several seeds; their deviation when None.
+        levels: height and name of a dotted line in a panel, by the panel's title.
     """
     columns = min(len(panels), _COLUMNS)
     rows = -(-len(panels) // columns)
@@ -256,8 +286,14 @@ def mean_curves(
     for axis, (title, lines) in zip(axes, panels.items(), strict=True):
         for name, points in lines.items():
             xs = sorted(points)
-            means, bars = _means([points[x] for x in xs])
-            axis.errorbar(xs, means, bars, capsize=2, label=name, color=f"C{names.index(name)}")
+            means = [statistics.mean(points[x]) for x in xs]
+            bars = [(bar or _deviation)(points[x]) for x in xs]
+            style = dict(capsize=2, label=name, color=f"C{names.index(name)}")
+            # A line of one point is not seen.
+            axis.errorbar(xs, means, bars, marker="o" if len(xs) == 1 else None, **style)
+        if title in levels:
+            height, name = levels[title]
+            axis.axhline(height, linestyle=":", color="gray", label=name)
         axis.set(title=title, xlabel=x_label, xscale="log" if log_x else "linear")
         axis.set_yscale("log" if log_y else "linear")
         axis.grid(alpha=0.3)
@@ -267,10 +303,8 @@ def mean_curves(
     write_figure(figure, path)
 
 
-def _means(points: Collection[list[float]]) -> tuple[list[float], list[float]]:
-    """The mean of each point's values, and their deviation."""
-    deviations = [statistics.stdev(values) if len(values) > 1 else 0.0 for values in points]
-    return list(map(statistics.mean, points)), deviations
+def _deviation(values: Sequence[float]) -> float:
+    return statistics.stdev(values) if len(values) > 1 else 0.0
 
 
 def write_figure(figure: Figure, path: pathlib.Path, dpi: int = 110) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from experiments.recipe import Recipe
-from experiments.run import Run
+from experiments.run import DIVERGED, Run, write_json
 from macaron_tf.cli.command_names import as_typed
 from macaron_tf.data.translation import TranslationData
 from macaron_tf.distribution import Workers, emulates_bfloat16, is_tpu
@@ -113,6 +113,7 @@ def train_run(
     def start() -> None:
         nonlocal ours
         ours = True
+        (run.path / DIVERGED).unlink(missing_ok=True)
         run.write(network, data.fingerprint, **data.counts)
 
     try:
@@ -126,6 +127,8 @@ def train_run(
             on_start=start,
         )
     except Exception as error:
+        if ours and isinstance(error, Diverged):
+            write_json(run.path / DIVERGED, {"reason": str(error)})
         metrics = run.path / "metrics.jsonl"
         began = metrics.exists() and metrics.read_bytes()
         failed = out_of_memory(error) or not (began or isinstance(error, Diverged))

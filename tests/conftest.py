@@ -238,7 +238,7 @@ def number_settings(source: str, steps: int = 300) -> list[str]:
         "model.dropout": 0.0,
         "training.max_steps": steps,
         "training.learning_rate": 0.01,
-        "training.warmup_steps": 30,
+        "training.warmup_steps": min(30, steps // 2),
         "training.validate_every": 150,
         "training.save_every_steps": 25,
         "training.log_every": 25,

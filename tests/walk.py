@@ -139,7 +139,7 @@ def commands(data: str, out: pathlib.Path) -> list[tuple[str, str, int]]:
         ("", f"experiments.compare {out}/schemes "
          "'outside=multi30k_macaron_tiny:model.scheme=tokens/2, channels, tokens/2' "
          "macaron=multi30k_macaron_tiny "
-         f"--equal-parameters --seeds 1 {d} {short} --set average_last=2", 0),
+         f"--equal parameters --seeds 1 {d} {short} --set average_last=2", 0),
         ("", f"experiments.compare {out}/tuned bert=rte:init={r}/bert swish=rte:init={r}/swish "
          f"--seeds 1 {d} {tune}", 0),
         ("", f"experiments.compare {out}/compare {d} gpt_quick bert_tiny", 2),

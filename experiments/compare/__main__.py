@@ -3,9 +3,11 @@
     python -m experiments.compare runs/compare --data-dir DIR
     python -m experiments.compare runs/norms --corpus corpora/mini \\
         post=bert_tiny pre=bert_tiny:model.norm=pre,training.warmup_steps=100
-    python -m experiments.compare runs/blocks --equal-parameters --data-dir DIR \\
+    python -m experiments.compare runs/best --data-dir DIR --equal parameters time \\
+        --rates 1e-3 2e-3 4e-3
+    python -m experiments.compare runs/blocks --data-dir DIR \\
         'outside=multi30k_macaron_tiny:model.scheme=tokens/2, channels, tokens/2' \\
-        macaron=multi30k_macaron_tiny
+        macaron=multi30k_macaron_tiny --equal parameters
     python -m experiments.compare runs/sst2 --data-dir DIR \\
         bert=sst2:init=runs/bert swish=sst2:init=runs/swish,training.learning_rate=1e-3
 
@@ -26,6 +28,7 @@ not trained again: an interrupted command goes on when it is given again.
 """
 
 from experiments import command_line as cli
+from macaron_tf.cli import arguments
 
 main = cli.single_program(
     "experiments.compare",
@@ -52,9 +55,35 @@ main = cli.single_program(
         "--jobs N",
         "trainings at once, each on its share of the CPUs (default: 2; with a GPU 1)",
     ),
-    cli.switch(
-        "--equal-parameters",
-        "choose model.feed_forward_dim so that every arm has the first one's parameters",
+    cli.argument(
+        "--equal",
+        "parameters: choose model.feed_forward_dim so that every arm has the first one's; time: "
+        "give every arm as many updates as take the time of the first one's, by a short timing",
+        choices=("parameters", "time"),
+        nargs="+",
+        action=arguments.Distinct,
+        default=[],
+    ),
+    cli.count(
+        "--rates R",
+        "learning rates, of which every arm takes its best",
+        least=0.0,
+        nargs="+",
+        action=arguments.Distinct,
+    ),
+    cli.count(
+        "--tuning-seeds N",
+        "that pick the rates (default: one that is none of --seeds)",
+        least=0,
+        nargs="+",
+        action=arguments.Distinct,
+    ),
+    cli.count(
+        "--widths D",
+        "model.hidden_dim of every arm, each compared by itself and for the trend; "
+        "model.feed_forward_dim keeps its proportion",
+        nargs="+",
+        action=arguments.Distinct,
     ),
     cli.argument(
         "--differ PATH",

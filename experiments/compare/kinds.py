@@ -15,23 +15,38 @@ import numpy as np
 from experiments import registry, studies
 from experiments.epochs import read_init
 from experiments.finetune.grid import metric_values
-from experiments.finetune.run import TABLE_METRICS, FinetuningRecipe, FinetuningRun, preset
+from experiments.finetune.run import (
+    TABLE_METRICS,
+    FinetuningRecipe,
+    FinetuningRun,
+    by_split,
+    preset,
+)
+from experiments.finetune.train import TRAIN, TaskData
 from experiments.pretrain.corpus import prepare_corpus
 from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
 from experiments.pretrain.train import check_corpus
 from experiments.recipe import Recipe, override, recipe_from_json, refuse_unread, unread
-from experiments.run import Run
+from experiments.run import DIVERGED, Run
 from experiments.translate.run import TranslationRecipe, TranslationRun
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.data.tasks.definitions import OWN_TASKS, TASKS, get_task
 from macaron_tf.errors import UserError
-from macaron_tf.evaluation.translation import TranslationMetric, paired_bootstrap
+from macaron_tf.evaluation.translation import (
+    TranslationMetric,
+    paired_bootstrap,
+    tokenize_lines,
+    tokenized_bleu,
+)
 from macaron_tf.io.paths import read_json, refuse_damage
 from macaron_tf.models import EncoderDecoder
+from macaron_tf.tasks.classification import Classification
+from macaron_tf.training import Diverged
 from macaron_tf.training.checkpoints import CheckpointDirectory
 from macaron_tf.training.progress import read_lines
 
 _ROWS = 16_384  # of a corpus, in which pieces are counted
+_ANSWERS = 20  # tried as the answer to every line
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,11 +59,15 @@ class Arm:
     Attributes:
         name: in tables and folders; the recipe's name where none is given.
         settings: as for `--set`.
+        width: the model's, of `--widths`.
+        rate: the learning rate, of `--rates`.
     """
 
     name: str
     recipe: str
     settings: tuple[str, ...]
+    width: int | None = None
+    rate: float | None = None
 
     @classmethod
     def parse(cls, text: str) -> "Arm":
@@ -60,6 +79,20 @@ class Arm:
             raise UserError(f"{text!r}: name it by letters, digits and _ . + -, as in NAME=RECIPE")
         return cls(name, recipe, tuple(parts))
 
+    @property
+    def label(self) -> str:
+        """The name, width and rate: begins the names of the arm's folders."""
+        width = "" if self.width is None else f"-w{self.width}"
+        return f"{self.name}{width}" + ("" if self.rate is None else f"-lr{self.rate:g}")
+
+    def changed(self, *settings: str, **values: Any) -> "Arm":
+        """The arm with further settings, and with fields replaced."""
+        return dataclasses.replace(self, settings=(*self.settings, *settings), **values)
+
+    def sets(self, path: str) -> bool:
+        """Whether a setting is one of the arm's own."""
+        return any(setting.partition("=")[0] == path for setting in self.settings)
+
 
 class Kind(abc.ABC):
     """A kind of training.
@@ -69,9 +102,13 @@ class Kind(abc.ABC):
         data: settings in which arms that read equal text agree, or beginnings of their paths.
         may_change: beginnings of settings that may differ in a run that is there.
         score: key of the score that decides; `sign` is 1 where more of it is better, else -1.
+        margin: an arm whose score is within it of `guessing` has learnt little else.
+        draws: whether a run's weights are drawn by its seed.
+        timing: settings of a short training that is only timed.
         columns: head, digits and factor of a column of the table, by the score's key; one that no
             arm has, or that repeats the score, is left out.
         curves: title of a panel of the figure, by the metric of a validation.
+        judged_curve: the metric of `curves` that `score` is too.
     """
 
     run_class: ClassVar[type[Run]]
@@ -79,14 +116,23 @@ class Kind(abc.ABC):
     may_change: ClassVar[tuple[str, ...]] = ()
     score: ClassVar[str]
     sign: ClassVar[int]
+    margin: ClassVar[float]
+    draws: ClassVar[bool] = True
+    timing: ClassVar[tuple[str, ...]] = ()
     columns: ClassVar[dict[str, tuple[str, int, float]]]
     curves: ClassVar[dict[str, str]]
+    judged_curve: ClassVar[str]
 
     def __init__(self, options: argparse.Namespace):
         self.options = options
         self.sets = studies.flags("--data-dir", options.data_dir)
         self.sets += ["--download"] if options.download else []
         self.left_out: dict[str, dict[str, str]] = {}  # of --set, by the arm
+
+    @property
+    def label(self) -> str:
+        """The score's name."""
+        return self.columns[self.score][0]
 
     def settings(self, arm: Arm, seed: int | None = None) -> list[str]:
         """The settings of an arm's run."""
@@ -135,9 +181,9 @@ class Kind(abc.ABC):
             tasks = " ".join(self.options.tasks)
             raise UserError(f"--tasks {tasks}: only pre-trainings are fine-tuned on them")
 
+    @abc.abstractmethod
     def network(self, name: str, recipe: Recipe) -> keras.Model:
         """The network of an arm, not built."""
-        raise UserError("--equal-parameters: fine-tuned arms have the weights of their init")
 
     def check(self, arm: Arm, seed: int, run: pathlib.Path) -> None:
         """Refuses the run in a folder if it is of other settings or another text."""
@@ -149,7 +195,37 @@ class Kind(abc.ABC):
 
     @abc.abstractmethod
     def train(self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None) -> dict:
-        """Trains an arm's run unless it is complete; its `row`."""
+        """Trains an arm's run unless it is complete; its `row`.
+
+        Raises:
+            Diverged: the run has.
+        """
+
+    @abc.abstractmethod
+    def fit(
+        self, arm: Arm, settings: Sequence[str], run: pathlib.Path, log: pathlib.Path | None
+    ) -> None:
+        """Runs the command that trains an arm with these settings."""
+
+    def fit_unless_diverged(
+        self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None
+    ) -> None:
+        """Runs `fit`; a run that has diverged would do so again."""
+        failed = None
+        if not (run / DIVERGED).exists():
+            try:
+                self.fit(arm, self.settings(arm, seed), run, log)
+            except UserError as error:
+                failed = error
+        if (run / DIVERGED).exists():
+            reason = read_json(run / DIVERGED, reason=str)["reason"]
+            raise Diverged(f"{run} diverged: {reason}") from failed
+        if failed:
+            raise failed
+
+    def more(self, run: pathlib.Path, log: pathlib.Path | None) -> dict:
+        """Further scores of a run that is judged."""
+        return {}
 
     def row(self, run: pathlib.Path, scores: dict) -> dict:
         """The scores of a run with its cost and its curve."""
@@ -164,8 +240,12 @@ class Kind(abc.ABC):
             "curve": studies.validations(run),
         }
 
-    def baseline(self) -> float | None:
-        """The score of a model that has learnt nothing but frequencies; None = unknown."""
+    def guessing(self, rows: list[dict]) -> tuple[float, str] | None:
+        """The score of the best answer that looks at no text, and words for it; None = unknown.
+
+        Args:
+            rows: of all runs.
+        """
         return None
 
     def tests(self, first: list[dict], others: list[dict]) -> list[dict]:
@@ -185,7 +265,8 @@ class Pretraining(Kind):
     # The settings of the text follow from the corpus.
     may_change = ("corpus.", "vocabulary.")
     data = ("objective", "masking.", "corruption.", "denoising.", "validation_batches", *may_change)
-    score, sign = "loss", -1
+    score, sign, margin = "loss", -1, 0.1
+    timing = ("validation_batches=1",)
     columns: ClassVar = {
         "loss": ("validation loss", 3, 1.0),
         "nll": ("loss of tokens", 3, 1.0),
@@ -197,6 +278,7 @@ class Pretraining(Kind):
         "replaced_precision": ("of those said %", 1, 100.0),
     }
     curves: ClassVar = {"loss": "validation loss, nats a token"}
+    judged_curve = "loss"
 
     def __init__(self, options: argparse.Namespace):
         super().__init__(options)
@@ -229,21 +311,28 @@ class Pretraining(Kind):
         if PretrainingRun.begun(run):
             PretrainingRun.open(run).check_data(self.corpora[arm.name].fingerprint)
 
+    def fit(
+        self, arm: Arm, settings: Sequence[str], run: pathlib.Path, log: pathlib.Path | None
+    ) -> None:
+        words = [arm.recipe, str(run), "--corpus", str(self.corpora[arm.name].folder)]
+        studies.command("pretrain", "train", *words, *studies.flags("--set", *settings), log=log)
+
     def train(self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None) -> dict:
         if not _is_complete(run):
-            words = [arm.recipe, str(run), "--corpus", str(self.corpora[arm.name].folder)]
-            words += studies.flags("--set", *self.settings(arm, seed))
-            studies.command("pretrain", "train", *words, log=log)
+            self.fit_unless_diverged(arm, seed, run, log)
         if not _is_complete(run):
             steps = self.recipe(arm).training.max_steps
             raise UserError(f"{run} stopped before step {steps:,}: see its output")
         for line in (curve := studies.validations(run)):
             if line["loss"] is None:
-                raise UserError(
+                raise Diverged(
                     f"{run} diverged: its validation loss at step {line['step']:,} is no number; "
                     "lower training.learning_rate, or leave the run out"
                 )
-        return self.row(run, curve[-1] | (self._finetuned(run, log) if self.tuned else {}))
+        return self.row(run, curve[-1])
+
+    def more(self, run: pathlib.Path, log: pathlib.Path | None) -> dict[str, float]:
+        return self._finetuned(run, log) if self.tuned else {}
 
     def _finetuned(self, run: pathlib.Path, log: pathlib.Path | None) -> dict[str, float]:
         """The scores of `--tasks`, each fine-tuned from a run at its best learning rate."""
@@ -261,8 +350,7 @@ class Pretraining(Kind):
             for column, (task, metric) in self.tuned.items()
         }
 
-    def baseline(self) -> float | None:
-        """The loss of giving every token its frequency in the training text."""
+    def guessing(self, rows: list[dict]) -> tuple[float, str] | None:
         (corpus, *others), masked = set(self.corpora.values()), self.learns == {"masked_language"}
         if others or corpus.config.paired or not (masked or self.learns == {"causal_language"}):
             return None
@@ -279,7 +367,8 @@ class Pretraining(Kind):
             return found
 
         seen, asked = counts("train") + 1, counts("validation")
-        return float(-(asked @ np.log(seen / seen.sum())) / asked.sum())
+        loss = float(-(asked @ np.log(seen / seen.sum())) / asked.sum())
+        return loss, "each token by its share of the training text"
 
 
 def _is_complete(run: pathlib.Path) -> bool:
@@ -291,7 +380,8 @@ def _is_complete(run: pathlib.Path) -> bool:
 class Translation(Kind):
     run_class = TranslationRun
     data = ("data.", "metric.")
-    score, sign = "tokenized_bleu", 1
+    score, sign, margin = "tokenized_bleu", 1, 1.0
+    timing = ("data.validation_lines=1",)
     columns: ClassVar = {
         "tokenized_bleu": ("tokenized BLEU", 2, 1.0),
         "bleu": ("sacreBLEU", 2, 1.0),
@@ -301,21 +391,26 @@ class Translation(Kind):
         "loss": "validation loss (smoothed, nats a token)",
         "bleu": "greedy BLEU in training",
     }
+    judged_curve = "bleu"
 
     def network(self, name: str, recipe: TranslationRecipe) -> keras.Model:
         return EncoderDecoder(recipe.model_config(recipe.data.vocabulary_size))
 
+    def fit(
+        self, arm: Arm, settings: Sequence[str], run: pathlib.Path, log: pathlib.Path | None
+    ) -> None:
+        words = [arm.recipe, str(run), *self.sets, *studies.flags("--set", *settings)]
+        studies.command("translate", "train", *words, log=log)
+
     def train(self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None) -> dict:
         """By the commands that a person would type."""
-        settings = self.settings(arm, seed)
-        recipe = registry.load(arm.recipe, TranslationRecipe, settings)
+        recipe = registry.load(arm.recipe, TranslationRecipe, self.settings(arm, seed))
         # A folder of its own: RUN/scores may hold a person's evaluations of other text.
         output = run / "comparison"
         found = _own_scores(run, output, recipe)
         if not found:
-            train = [arm.recipe, str(run), *self.sets, *studies.flags("--set", *settings)]
+            self.fit_unless_diverged(arm, seed, run, log)
             scored = [str(run), *self.sets, "--checkpoint", "average", "--output", str(output)]
-            studies.command("translate", "train", *train, log=log)
             studies.command("translate", "average", str(run), log=log)
             studies.command("translate", "evaluate", *scored, log=log)
             found = _own_scores(run, output, recipe)
@@ -326,6 +421,13 @@ class Translation(Kind):
             )
         return self.row(run, found[0])
 
+    def guessing(self, rows: list[dict]) -> tuple[float, str]:
+        metric, references = TranslationMetric(**rows[0]["metric"]), rows[0]["references"]
+        lines, bleu = tokenize_lines(references, metric), tokenized_bleu()
+        known = list(dict.fromkeys(lines))[:: max(len(set(lines)) // _ANSWERS, 1)]
+        scores = (bleu.corpus_score([line] * len(lines), [lines]).score for line in known)
+        return max(scores), f"the best of {len(known)} references as the answer to every line"
+
     def tests(self, first: list[dict], others: list[dict]) -> list[dict]:
         """A paired bootstrap of each seed's translations."""
         found = []
@@ -333,7 +435,8 @@ class Translation(Kind):
             metric = TranslationMetric(**one["metric"])
             texts = one["hypotheses"], other["hypotheses"], one["references"]
             test = dataclasses.asdict(paired_bootstrap(*texts, metric))
-            found.append({"arm": other["arm"], "seed": one["seed"], **test})
+            about = {key: other[key] for key in ("arm", "width", "seed")}
+            found.append({**about, **test})
         return found
 
 
@@ -356,6 +459,7 @@ _FLAGS = {
     "preset": "--preset",
     "source": "--source",
     "training.learning_rate": "--learning-rates",
+    "training.seed": "--seeds",
     "batch_size": "--batch-sizes",
     "epochs": "--epochs",
 }
@@ -364,19 +468,22 @@ _FLAGS = {
 class Finetuning(Kind):
     run_class = FinetuningRun
     data = ("task", "source", "table.")
-    score, sign = "score", 1
+    score, sign, margin, draws = "score", 1, 0.02, False
     columns: ClassVar = {"score": ("score", 1, 100.0)}
     curves: ClassVar = {"score": "development score"}
+    judged_curve = "score"
 
-    def _parts(self, arm: Arm, named: Collection[str]) -> tuple[dict[str, str], list[str]]:
+    def _parts(
+        self, settings: Sequence[str], named: Collection[str]
+    ) -> tuple[dict[str, str], list[str]]:
         """The values of the settings that are `named`, the last of each, and all others."""
-        pairs = [setting.partition("=") for setting in self.settings(arm)]
+        pairs = [setting.partition("=") for setting in settings]
         found = {path: value for path, _, value in pairs if path in named}
         return found, ["".join(pair) for pair in pairs if pair[0] not in named]
 
     def recipe(self, arm: Arm) -> FinetuningRecipe:
         """The recipe before weights give it a model."""
-        places, settings = self._parts(arm, ("init", "preset", "source"))
+        places, settings = self._parts(self.settings(arm), ("init", "preset", "source"))
         if "init" not in places:
             start = f"{arm.name}={arm.recipe}:init=RUN"
             raise UserError(f"{arm.name}: give the weights to start with, as in {start}")
@@ -394,17 +501,45 @@ class Finetuning(Kind):
     def check(self, arm: Arm, seed: int, run: pathlib.Path) -> None:
         """Left to `finetune grid`, which knows the number of updates."""
 
-    def train(self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None) -> dict:
-        flags, settings = self._parts(arm, _FLAGS)
+    def network(self, name: str, recipe: Recipe) -> keras.Model:
+        raise NotImplementedError("fine-tuned arms have the weights of their init")
+
+    def fit(
+        self, arm: Arm, settings: Sequence[str], run: pathlib.Path, log: pathlib.Path | None
+    ) -> None:
+        flags, settings = self._parts(settings, _FLAGS)
         flags["init"] = f"{arm.name}={flags['init']}"
         words = [word for path, value in flags.items() for word in (_FLAGS[path], value)]
-        words += ["--seeds", str(seed), *self.sets, *studies.flags("--set", *settings)]
-        [cell] = studies.grid([arm.recipe], run, *words, log=log)
+        words += [*self.sets, *studies.flags("--set", *settings)]
+        studies.command("finetune", "grid", arm.recipe, str(run), *words, log=log)
+
+    def train(self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None) -> dict:
+        # `grid` trains no run twice.
+        self.fit(arm, self.settings(arm, seed), run, log)
+        [cell] = read_json(run / "grid.json", combinations=list)["combinations"]
         [tuned] = cell["runs"]
         if tuned["score"] is None:
-            raise UserError(f"{tuned['run']} diverged: lower training.learning_rate")
+            raise Diverged(f"{tuned['run']} diverged: lower training.learning_rate")
         scores = {"score": tuned["score"], **tuned["metrics"]}
         return self.row(pathlib.Path(tuned["run"]), scores)
+
+    def guessing(self, rows: list[dict]) -> tuple[float, str] | None:
+        recipe = FinetuningRun.open(rows[0]["run"]).recipe
+        data = TaskData(recipe.described, recipe.source, self.options.tfds, recipe.table)
+        if not isinstance(data.kind, Classification):
+            return None
+        if data.task.regression:
+            return 0.0, "an equal answer to every example"
+
+        def score(answer: int) -> float:
+            found = data.validation.items()
+            constant = {split: np.full(len(sets), answer) for split, sets in found}
+            return by_split({name: data.kind.score(constant[name], sets) for name, sets in found})[
+                "score"
+            ]
+
+        scores = map(score, np.unique(data.splits[TRAIN].labels))
+        return max(scores), "the best class as the answer to every example"
 
 
 def kind_of(arm: Arm) -> type[Kind]:

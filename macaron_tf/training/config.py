@@ -113,7 +113,8 @@ class TrainingConfig(Settings):
         if self.schedule in ENDING_SCHEDULES and self.warmup_steps >= self.max_steps:
             raise self.error(
                 f"warmup_steps={self.warmup_steps} must be below training.max_steps="
-                f"{self.max_steps} in the {self.schedule} schedule"
+                f"{self.max_steps} in the {self.schedule} schedule: shorten it, or train for more "
+                "updates"
             )
         end, falls = self.schedule_end, self.schedule in ENDING_SCHEDULES
         if end and not (falls and end < self.learning_rate):

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import rich.console
 import rich.progress
 import tensorflow as tf
@@ -242,6 +243,7 @@ class TensorBoard(Reporter):
                 self._writers[kind] = tf.summary.create_file_writer(str(self._path / kind))
             with self._writers[kind].as_default(step):
                 for name, value in values.items():
-                    tf.summary.scalar(name, value)
+                    # A perplexity may exceed float32's range, which a Python float must not.
+                    tf.summary.scalar(name, np.float64(value))
                 if samples:
                     tf.summary.text("samples", samples)

@@ -41,7 +41,7 @@ def toy_settings(source: str, steps: int = 40, recipe: str = "") -> list[str]:
         "training.max_steps": steps,
         "model.initializer_range": 0.1,
         "training.learning_rate": 0.005,
-        "training.warmup_steps": 10,
+        "training.warmup_steps": min(10, steps // 2),
         "training.validate_every": 20,
         "training.save_every_steps": 20,
         "training.log_every": 10,

@@ -4,31 +4,34 @@ earnest, on toy languages, where tests are slow.
 
 import itertools
 import json
+import math
 import pathlib
 import re
 import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
+import macaron_tf
 from experiments import registry, studies
 from experiments.compare.__main__ import main as compare
-from experiments.compare.comparison import _arms, _paired
-from experiments.compare.kinds import Arm
+from experiments.compare.comparison import _arms
+from experiments.compare.kinds import Arm, Finetuning, Pretraining
+from experiments.compare.report import Study, trends_of
 from experiments.pretrain.corpus import prepare_corpus
 from macaron_tf.errors import UserError
+from macaron_tf.evaluation.verdict import judge
 from tests.conftest import number_settings
 from tests.experiments.pretraining_toy import flags
 from tests.experiments.study_toy import TUNE, is_figure, rows_of, write_scores
 
 
 def test_a_commit_says_whether_files_were_edited_since(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
     def git(*words):
         line = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *words]
-        subprocess.run(line, check=True, capture_output=True)
+        subprocess.run(line, check=True, capture_output=True, cwd=tmp_path)
 
     result = tmp_path / "experiments" / "results" / "table.md"
     result.parent.mkdir(parents=True)
@@ -36,15 +39,177 @@ def test_a_commit_says_whether_files_were_edited_since(tmp_path, monkeypatch):
     result.write_text("1")
     for words in (["init"], ["add", "."], ["commit", "-m", "a"], ["tag", "-a", "v1", "-m", "1"]):
         git(*words)
-    clean = studies.commit()
+    clean = studies.commit(tmp_path)
     assert re.fullmatch("[0-9a-f]{7,}", clean)
     result.write_text("2")  # a run's own
-    assert studies.commit() == clean
+    assert studies.commit(tmp_path) == clean
     (tmp_path / "a").write_text("2")
-    assert studies.commit() == f"{clean}-dirty"
+    assert studies.commit(tmp_path) == f"{clean}-dirty"
 
 
+pretended = pytest.mark.parametrize("calls", ["pretended"], indirect=True)
 STRANG = "strang=bert_rab_tiny:model.scheme=channels/2, tokens, channels/2,model.norm=pre"
+
+
+@pytest.fixture
+def compared(study, study_corpus, tmp_path, capsys, monkeypatch):
+    """`compared(*words)`: two encoders compared in tmp_path; the JSON, the page, what was said."""
+    monkeypatch.setattr(Pretraining, "guessing", lambda self, rows: (5.0, "nothing is learnt"))
+
+    def call(*words, arms=("bert_rab_tiny", STRANG), status=0):
+        chosen = ("training.learning_rate=", "model.hidden_dim=")
+        small = flags([one for one in study[0] if not one.startswith(chosen)])
+        given = [str(tmp_path), *arms, "--corpus", study_corpus, "--jobs", "1", *small]
+        assert compare([*given, *words]) == status
+        said = capsys.readouterr()
+        if status:
+            return said.err
+        record = json.loads((tmp_path / "compare.json").read_text())
+        return record, (tmp_path / "compare.md").read_text(), said.out
+
+    return call
+
+
+@pretended
+def test_every_arm_takes_its_best_rate_by_other_seeds(calls, compared, tmp_path):
+    record, text, said = compared("--rates", "0.01", "0.02", "0.04", "9")
+    tuning = [call for call in calls if call[3].endswith("-0")]
+    assert len(tuning) == 2 * 4 and len(calls) == 2 * 4 + 2 * 3
+    assert {row["rate"] for row in record["rows"]} == {0.02}
+    assert [one["picked"] for one in record["tuning"]] == [0.02] * 2
+    assert record["tuning_seeds"] == [0] and record["tuning"][0]["scores"]["9.0"] == [None]
+    assert "| strang | 3.100 | 3.000 | 3.100 | diverged | 0.02 |" in text
+    assert "with seed 0, which judges no arm" in text and "edge" not in text
+    assert record["verdicts"][0]["word"] == "better" and "| **better** |" in text
+    assert said.rpartition("next: ")[2].endswith(
+        "--widths 64 128 256  # does it hold at other sizes?\n"
+    )
+    # What is there is not trained again, and a rate that is added is.
+    calls.clear()
+    _, text, said = compared("--rates", "0.02", "0.04", "--seeds", "1", "2", "3", "4")
+    assert {pathlib.Path(call[3]).name for call in calls} == {
+        "bert_rab_tiny-lr0.02-4", "strang-lr0.02-4",
+    }  # fmt: skip
+    assert "**Best at the edge of the rates**: bert_rab_tiny (0.02, the least); strang" in text
+    assert "--rates 0.01 0.02 0.04  # the best rate may lie further" in said
+    calls.clear()
+    compared("--rates", "0.02", "0.04", "--tuning-seeds", "7", "8")
+    assert {call[3].rpartition("-")[2] for call in calls} == {"7", "8"}
+    for words, message in (
+        (["--tuning-seeds", "7"], "--tuning-seeds are of --rates"),
+        (["--rates", "1e-3", "--tuning-seeds", "2"], "--tuning-seeds 2 is one of --seeds"),
+        (["--rates", "9", "99"], "bert_rab_tiny diverged at every one of --rates"),
+        (["--rates", "1e-3", "--set", "training.learning_rate=1"], "give --rates instead"),
+    ):
+        assert message in compared(*words, status=2)
+    own = ["bert_rab_tiny", f"{STRANG},training.learning_rate=1e-3"]
+    assert "strang: --rates chooses training.learning_rate" in compared(
+        "--rates", "1e-3", arms=own, status=2
+    )
+
+
+@pretended
+def test_arms_are_compared_in_equal_time(calls, compared, tmp_path):
+    slow = "slow=bert_rab_tiny:model.norm=pre"
+    arms, steps = ("bert_rab_tiny", slow), ["--set", "training.max_steps=40"]
+    record, text, _ = compared(*steps, "--equal", "time", arms=arms)
+    timed = [call for call in calls if pathlib.Path(call[3]).parent.name == "timing"]
+    assert len(timed) == 2 * 2 and all("training.max_steps=60" in call for call in timed)
+    assert [row["updates"] for row in record["rows"]] == [40] * 3 + [20] * 3
+    assert [(one["ratio"], one["updates"]) for one in record["timing"]] == [(1, 40), (2, 20)]
+    settings = json.loads((tmp_path / "slow-1" / "recipe.json").read_text())["training"]
+    assert (settings["max_steps"], settings["warmup_steps"]) == (20, 1)
+    assert "| slow | 2000.0 | 2.000 | 20 |" in text and "begin with the same batches" in text
+    assert "in the time of 40 updates of bert_rab_tiny" in text
+    assert not (tmp_path / "timing" / "slow-1").exists()
+    # The times are kept.
+    calls.clear()
+    assert compared(*steps, "--equal", "time", arms=arms)[0]["rows"] == record["rows"]
+    assert not calls
+    arms = (arms[0], f"{slow},training.max_steps=5")
+    assert "slow: --equal time chooses training.max_steps" in compared(
+        "--equal", "time", arms=arms, status=2
+    )
+
+
+@pretended
+def test_arms_are_compared_at_several_widths(calls, compared, tmp_path):
+    record, text, _ = compared("--widths", "16", "32", "64", "--equal", "parameters")
+    assert len(calls) == 3 * 2 * 3
+    found = [(one["arm"], one["width"], one["word"]) for one in record["verdicts"]]
+    assert found == [("strang", width, "better") for width in (16, 32, 64)]
+    assert all(one["corrected"] == 3 * one["p"] for one in record["verdicts"][:1])
+    rows = {(row["arm"], row["width"]): row["parameters"] for row in record["rows"]}
+    assert rows["strang", 16] < rows["strang", 32] < rows["strang", 64]
+    for width in (16, 32, 64):
+        assert rows["strang", width] == pytest.approx(rows["bert_rab_tiny", width], rel=0.01)
+        assert f"## model.hidden_dim={width}" in text
+    # The pretended losses know no width.
+    assert record["trends"][0]["difference"] == pytest.approx(0, abs=1e-9)
+    assert "## Trend" in text and is_figure(tmp_path / "widths.png", tmp_path / "compare.png")
+    model = json.loads((tmp_path / "bert_rab_tiny-w16-1" / "recipe.json").read_text())
+    assert dict(model["model_options"])["hidden_dim"] == 16
+    assert "give --widths instead" in compared(
+        "--widths", "16", "--set", "model.hidden_dim=8", status=2
+    )
+
+
+def test_a_trend_is_judged_seed_by_seed():
+    """Slopes of the differences over the logarithm of the width, against NumPy's fit of each."""
+    arms = [Arm(name, "demo", (), width) for width in (8, 16, 32) for name in ("one", "other")]
+    noise = [0.001, -0.002, 0.003]
+
+    def loss(arm: Arm, seed: int) -> float:
+        gain = 0.1 * math.log2(arm.width / 4) - noise[seed] * arm.width
+        return 5 - (gain if arm.name == "other" else 0)
+
+    rows = [
+        {"arm": arm.name, "width": arm.width, "loss": loss(arm, seed)}
+        for arm in arms
+        for seed in range(3)
+    ]
+    study = Study(Pretraining, arms, rows, [], [], [])
+    pairs = {
+        ("other", width): (study.scores("other", width), study.scores("one", width))
+        for width in study.widths
+    }
+    [(name, trend)] = trends_of(study, judge(pairs, higher_is_better=False)).items()
+    # The middle of three equally distant widths has no part in the slope.
+    slopes = [-0.1 + noise[seed] * (32 - 8) / 2 for seed in range(3)]
+    assert name == "other" and trend.differences == pytest.approx(slopes)
+    assert trend.difference == pytest.approx(np.mean(slopes)) and trend.word == "better"
+
+
+@pretended
+def test_a_report_needs_no_git_and_names_the_user_s_commit(calls, compared, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    record, text, said = compared("--seeds", "1", "2")
+    assert record["commit"] == record["your_commit"] == ""
+    assert f" by macaron_tf {macaron_tf.__version__}.\n" in text
+    assert said.count("next: ") == 1 and said.endswith("--seeds 1 2 3  # a verdict needs 3 seeds\n")
+    monkeypatch.undo()
+    (tmp_path / "own").mkdir()
+    monkeypatch.chdir(tmp_path / "own")
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["init"], ["commit", "--allow-empty", "-m", "a"]):
+        subprocess.run([*git, *words], check=True, capture_output=True)
+    monkeypatch.setenv("MACARON_TF_COMMAND", "macaron")
+    record, text, said = compared("--seeds", "1", "2")
+    assert record["your_commit"] == studies.commit(tmp_path / "own") != record["commit"]
+    assert f"; your own files at commit {record['your_commit']}.\n" in text
+    assert text.splitlines()[2].startswith("`macaron compare ") and "next: macaron compare" in said
+
+
+def test_a_validation_alone_and_guessing_are_drawn(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(studies, "write_figure", lambda figure, path: drawn.extend(figure.axes))
+    panels = {"loss": {"one": {4: [1.0, 2.0]}, "many": {2: [2.0], 4: [1.0]}}}
+    studies.mean_curves(panels, tmp_path / "a.png", "x", "y", levels={"loss": (6.2, "guessing")})
+    one, many = (container.lines[0] for container in drawn[0].containers)
+    assert one.get_marker() == "o" and many.get_marker() in ("None", None)
+    assert [text.get_text() for text in drawn[0].get_legend().get_texts()] == [
+        "guessing", "one", "many",
+    ]  # fmt: skip
 
 
 def test_arms_are_compared_seed_by_seed_and_are_not_trained_twice(
@@ -70,8 +235,8 @@ def test_arms_are_compared_seed_by_seed_and_are_not_trained_twice(
         in text
     )
     # Ten letters and a full stop, a sentence of which has 3 to 8 letters.
-    assert 1.5 < record["baseline"] < 2.7
-    assert f"| guessing by frequency |  |  |  | {record['baseline']:.3f} |" in text
+    assert 1.5 < record["guessing"] < 2.7
+    assert f"| guessing |  |  |  | {record['guessing']:.3f} |" in text
     assert is_figure(tmp_path / "compare.png")
     assert len(calls) == 4
     assert compare(arguments) == 0 and len(calls) == 4
@@ -90,7 +255,7 @@ def test_a_comparison_makes_its_corpus_and_says_who_learnt_little(calls, study, 
     text = (tmp_path / "compare.md").read_text()
     assert "**bert_tiny, b learnt little else: raise training.max_steps" in text
     assert "Arms of one seed read the same batches" in text
-    assert "| b |" in text and "| +0.000 | equal in 1 of 1 seeds: not decided |" in text
+    assert "| b |" in text and "| +0.000 |  |  | no verdict: fewer than 3 seeds |" in text
     settings = [*study[0], "corpus.validation_every=9"]
     prepare_corpus(registry.load("bert_tiny", settings=settings), str(tmp_path / "other"), None)
     assert compare([*arguments, "--corpus", str(tmp_path / "other")]) == 2
@@ -149,24 +314,6 @@ def test_a_failed_command_s_last_words_are_in_the_error(tmp_path):
         studies.command("compare", "OUT", "--jobs", "0", log=tmp_path / "logs" / "1.log")
 
 
-def test_a_verdict_needs_every_seed_and_a_small_p():
-    first = [5.0, 5.1, 5.2]
-
-    def verdict(differences, sign=-1):
-        return _paired([a + b for a, b in zip(first, differences, strict=True)], first, sign)
-
-    found = verdict([-0.1, -0.11, -0.12])
-    assert found["verdict"] == f"lower in 3 of 3 seeds, p = {found['p']:.3f}: **better**"
-    assert found["p"] < 0.05 and found["difference"] == pytest.approx(-0.11)
-    assert verdict([0.1, 0.11, 0.12])["verdict"].endswith(": **worse**")
-    assert verdict([0.1, 0.11, 0.12], sign=1)["verdict"].endswith(": **better**")
-    unclear = verdict([-0.1, -0.5, -0.01])
-    assert unclear["verdict"] == f"lower in 3 of 3 seeds, p = {unclear['p']:.3f}: not decided"
-    assert verdict([-0.1, 0.05, -0.1])["verdict"].startswith("lower in 2 of 3 seeds, p = ")
-    assert _paired([4.0], [5.0], -1)["verdict"] == "lower in 1 of 1 seeds: not decided"
-    assert _paired(first, first, -1)["verdict"] == "equal in 3 of 3 seeds: not decided"
-
-
 def test_arms_are_named_recipes_with_settings():
     scheme = "channels/2, tokens, channels/2"
     own, place = _arms([f"a-1=demo:model.scheme={scheme},training.max_steps=5", "demo"])
@@ -184,6 +331,7 @@ def test_arms_are_named_recipes_with_settings():
 @pytest.mark.parametrize("calls", ["pretended"], indirect=True)
 def test_fine_tunings_are_compared_by_the_grid(calls, tmp_path, monkeypatch):
     monkeypatch.setattr("experiments.compare.kinds.read_init", lambda place: None)
+    monkeypatch.setattr(Finetuning, "guessing", lambda self, rows: None)
     arms = ["bert=sst2:init=runs/a", "swish=sst2:init=runs/b,training.learning_rate=1e-3,epochs=2"]
     arguments = [str(tmp_path), *arms, "--seeds", "1", "--set", "max_length=64", "--data-dir", "D"]
     assert compare([*arguments, "--set", "preset=bert"]) == 0
@@ -228,15 +376,12 @@ def test_two_blocks_are_compared(calls, number_text, tmp_path, capsys):
     assert compare(arguments) == 0 and len(calls) == 6
 
 
-pretended = pytest.mark.parametrize("calls", ["pretended"], indirect=True)
-
-
 @pretended
 def test_arms_have_equal_parameters(calls, tmp_path, capsys):
     out = tmp_path / "out"
 
     def compared(*arms: str) -> int:
-        words = [str(out), "--seeds", "1", "--equal-parameters", *arms]
+        words = [str(out), *arms, "--seeds", "1", "--equal", "parameters"]
         small = ["data.vocabulary_size=40", "model.hidden_dim=64", "training.max_steps=500"]
         small += ["model.num_encoder_layers=1", "model.num_decoder_layers=1"]
         return compare([*words, *flags(small)])
@@ -255,7 +400,7 @@ def test_arms_have_equal_parameters(calls, tmp_path, capsys):
     for arm, message in (
         (f"model.scheme={tokens}", "no feed_forward_dim gives other as many parameters as one"),
         (f"model.scheme={same}", "other spells the same training as one"),
-        ("model.feed_forward_dim=9", "--equal-parameters chooses model.feed_forward_dim: leave it"),
+        ("model.feed_forward_dim=9", "--equal parameters chooses model.feed_forward_dim: leave it"),
     ):
         assert compared(one, f"other=multi30k_macaron_tiny:{arm}") == 2 and not calls
         error = capsys.readouterr().err
@@ -316,6 +461,14 @@ def test_bad_arms_are_one_sentence(study_corpus, tmp_path, refused):
         (["elmo_tiny", "b=elmo_tiny"], "elmo_tiny is a recipe of kind"),
         ([*pair, "--set", "model.block=rnn"], "block='rnn' must be one of"),
         ([*pair, "--set", "trainin.seed=1"], "there is no 'trainin' here"),
+        (
+            [*pair, "--set", "training.max_steps=9", "batch_size=8"],
+            "'batch_size=8' is no arm, since no",
+        ),
+        (
+            ["demo", "b=multi30k_macaron_tiny", "--set", "training.warmup_steps=9000"],
+            "training.warmup_steps=9000 outlasts training.max_steps=1600, so the run would end",
+        ),
         ([*pair, "--seeds", "1", "1"], "--seeds 1 1: give each once"),
         (["bert_tiny", "b=bert_tiny:training.seed=2"], "b: leave out training.seed"),
         (["bert_tiny", "b=bert_tiny:init=runs/a"], "b: leave out init=runs/a"),
@@ -330,6 +483,7 @@ def test_bad_arms_are_one_sentence(study_corpus, tmp_path, refused):
             "--differ training.seed is no setting of the text",
         ),
         (["a=sst2", "b=sst2:init=runs/a"], "a: give the weights to start with, as in"),
+        (["a=sst2:init=r", "b=sst2:init=q", "--equal", "time"], "--equal time: fine-tuned arms"),
         (["a=sst2:init=r", "b=rte:init=r"], "b has task='rte', a 'sst2'"),
         (["a=sst2:init=r", "b=sst2:init=q"], "r is no run: it has no model.json"),
     ):

@@ -328,6 +328,20 @@ def test_a_warm_up_follows_a_shorter_run():
     assert warm_up("training.max_steps=60", "training.warmup_steps=50") == 50
 
 
+def test_a_warm_up_that_outlasts_the_run_is_refused():
+    settings = ["training.max_steps=1500", "training.warmup_steps=1500"]
+    words = "outlasts training.max_steps=1500, .* give training.warmup_steps=150, or more updates"
+    with pytest.raises(UserError, match=words):
+        registry.load("multi30k_macaron_tiny", settings=settings)
+    short = registry.load("multi30k_macaron_tiny", settings=settings[:1])
+    assert short.training.warmup_steps == 352
+    # T5's level warm-up says when the rate begins to fall, and a run that goes on keeps its own.
+    assert registry.load("t5_tiny", settings=["training.max_steps=9"]).training.warmup_steps > 9
+    whole = registry.load("multi30k_macaron_tiny")
+    shorter = override(whole, ["training.max_steps=9"], begun=whole.training)
+    assert (shorter.training.max_steps, shorter.training.warmup_steps) == (9, 2_000)
+
+
 @pytest.mark.parametrize("name", [*registry.names(), *PRESETS, "stsb"])
 def test_the_warm_up_of_every_recipe_follows_a_shorter_run(name):
     if name in PRESETS:

@@ -21,7 +21,7 @@ from tests.conftest import number_settings
 from tests.experiments.pretraining_toy import flags
 from tests.experiments.task_toys import toy_flags, validations
 
-SHORT = ["schedule=constant", "warmup_steps=1", "validate_every=1", "save_every_steps=1"]
+SHORT = ["schedule=constant", "warmup_steps=0", "validate_every=1", "save_every_steps=1"]
 SHORT = flags([f"training.{one}" for one in [*SHORT, "log_every=1", "max_minutes=None"]])
 ELMO = ["batch_size=8", "row_length=10", "held_out=6", "vocabulary_size=7"]
 ELMO += ["model.lstm_dim=8", "model.projection_dim=4", "model.filters=((1, 4), (2, 4))"]

@@ -1,7 +1,7 @@
 import io
 import json
 
-from macaron_tf.training.progress import JsonLines, TrainingBar, read_lines
+from macaron_tf.training.progress import JsonLines, TensorBoard, TrainingBar, read_lines
 from macaron_tf.training.updates import Sums, metrics_from_sums
 
 TIMING = {"seconds": 3725.0, "tokens_per_second": 12345.6}
@@ -25,6 +25,13 @@ def test_lines_beyond_the_restored_step_are_dropped(tmp_path):
     assert [json.loads(line)["step"] for line in lines] == [10, 20, 30]
     assert json.loads(lines[-1])["loss"] is None
     assert [line["step"] for line in read_lines(tmp_path / "timing.jsonl")] == [10, 20, 30]
+
+
+def test_tensorboard_takes_a_perplexity_beyond_float32(tmp_path):
+    log = TensorBoard(tmp_path)
+    log.train(10, {"perplexity": 1e300}, TIMING)
+    log.finish()
+    assert len([*(tmp_path / "tensorboard" / "train").iterdir()]) == 1
 
 
 class Terminal(io.StringIO):

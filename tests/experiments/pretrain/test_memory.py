@@ -152,6 +152,7 @@ def test_its_saved_model_writes_the_same_text(whole, tmp_path):
 def test_xlnet_s_content_stream_is_fine_tuned(block, settings, corpus, tmp_path):
     run = tmp_path / "xlnet"
     settings = [*settings, f"model.block={block}", "training.max_steps=2", "model.num_layers=1"]
+    settings += ["training.warmup_steps=1"]
     assert train("xlnet_tiny", run, corpus, settings) == 0
     network = PretrainingRun.open(run).load_network()
     _, _, classifier = not_yet_trained(str(run))

@@ -1,0 +1,193 @@
+"""The choices made for each arm: its width, its parameters, its updates and its learning rate."""
+
+import collections
+import dataclasses
+import functools
+import itertools
+import pathlib
+import shutil
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from experiments import studies
+from experiments.compare.kinds import Arm, Kind
+from macaron_tf.distribution.device_memory import refuse_oversize
+from macaron_tf.errors import UserError
+from macaron_tf.training.progress import read_lines
+
+_EQUAL = 0.01  # of the parameters
+_TIMED, _EVERY, _TURNS = 60, 5, 2  # updates of a timing, those of one interval, timings of an arm
+
+# Trains arms with the tuning seeds: the rows, None for a run that diverged.
+Train = Callable[[Sequence[Arm]], dict[tuple[Arm, int], dict | None]]
+
+
+def check_arms(kind: Kind, arms: Sequence[Arm], chosen: dict[str, str]) -> None:
+    """Refuses settings that the command chooses: `chosen`, their flags by the settings' paths."""
+    unsuitable = [flag for path, flag in chosen.items() if path != "training.learning_rate"]
+    if unsuitable and not kind.draws:
+        raise UserError(
+            f"{unsuitable[0]}: fine-tuned arms have the model of their init and count in epochs: "
+            "leave it out"
+        )
+    for arm, (path, flag) in itertools.product(arms, chosen.items()):
+        if arm.sets(path) and not (path == "training.max_steps" and arm is arms[0]):
+            raise UserError(f"{arm.name}: {flag} chooses {path}: leave it out")
+
+
+def at_width(kind: Kind, arm: Arm, width: int) -> Arm:
+    """The arm with a model of this width; the feed-forward network keeps its proportion."""
+    config = kind.recipe(arm).model_config()
+    inner = max(round(config.feed_forward_dim * width / config.hidden_dim), 1)
+    settings = f"model.hidden_dim={width}", f"model.feed_forward_dim={inner}"
+    return arm.changed(*settings, width=width)
+
+
+def with_parameters(kind: Kind, arm: Arm, first: Arm) -> Arm:
+    """The arm with the `feed_forward_dim` at which its model has the first one's parameters."""
+
+    def at(width: int) -> Arm:
+        return arm.changed(f"model.feed_forward_dim={width}")
+
+    wanted, found = parameters(kind, first), parameters(kind, arm)
+    width = start = kind.recipe(arm).model_config().feed_forward_dim
+    # Parameters are linear in the width, but for rounding.
+    slope = (parameters(kind, at(2 * start)) - found) / start
+    if found != wanted and slope:
+        width = max(round(start + (wanted - found) / slope), 1)
+        found = parameters(kind, at(width))
+    if abs(found - wanted) > _EQUAL * wanted:
+        raise UserError(
+            f"--equal parameters: no feed_forward_dim gives {arm.name} as many parameters as "
+            f"{first.name} has: give {first.name} a larger model.feed_forward_dim"
+        )
+    return at(width)
+
+
+def parameters(kind: Kind, arm: Arm) -> int:
+    """The number of parameters of the arm's model."""
+    recipe = kind.recipe(arm)
+    with refuse_oversize(recipe.model_name):
+        network = kind.network(arm.name, recipe)
+        network.build()
+    return network.count_params()
+
+
+@dataclasses.dataclass(frozen=True)
+class Timed:
+    """The time of an arm's update, and the updates that it is given.
+
+    Attributes:
+        ratio: of the time of the first arm's update.
+        seconds: of an update, in the timing.
+    """
+
+    arm: str
+    width: int | None
+    ratio: float
+    seconds: float
+    updates: int
+
+
+def with_time(
+    kind: Kind, groups: list[list[Arm]], out: pathlib.Path, jobs: int
+) -> tuple[list[list[Arm]], list[Timed]]:
+    """The arms with as many updates as take the time of the first arm's; the timings.
+
+    Each arm is trained twice for a few updates, alone on the CPUs that a training will have, on the
+    batches of one seed. The time of an interval of updates is the smaller of the two; the ratio of
+    two arms is the median over intervals of equal batches. Warm-ups are scaled with the updates.
+    """
+    arms = list(itertools.chain.from_iterable(groups))
+    turns = [
+        {
+            f"timing of {arm.label}, {turn} of {_TURNS}": functools.partial(
+                _intervals, kind, arm, out / "timing" / f"{arm.label}-{turn}"
+            )
+            for arm in arms
+        }
+        for turn in range(1, _TURNS + 1)
+    ]
+    taken = zip(*(studies.at_once(1, tasks, shares=jobs) for tasks in turns), strict=True)
+    seconds = {arm: list(map(min, *both)) for arm, both in zip(arms, taken, strict=True)}
+    timings = []
+
+    def lasting(arm: Arm, first: Arm) -> Arm:
+        pairs = zip(seconds[arm], seconds[first], strict=True)
+        ratio = statistics.median(mine / theirs for mine, theirs in pairs)
+        updates = max(round(kind.recipe(first).training.max_steps / ratio), 1)
+        update = statistics.median(seconds[arm]) / _EVERY
+        timings.append(Timed(arm.name, arm.width, ratio, update, updates))
+        own = kind.recipe(arm).training
+        warm_up = round(own.warmup_steps * updates / own.max_steps)
+        return arm.changed(f"training.max_steps={updates}", f"training.warmup_steps={warm_up}")
+
+    return [[lasting(arm, group[0]) for arm in group] for group in groups], timings
+
+
+def _intervals(kind: Kind, arm: Arm, run: pathlib.Path) -> list[float]:
+    """The seconds of each interval of a short training, which is kept without its run."""
+    settings = kind.settings(arm, 0) + [
+        f"training.max_steps={_TIMED}",
+        f"training.validate_every={_TIMED}",
+        f"training.log_every={_EVERY}",
+        "training.warmup_steps=0",
+        *kind.timing,
+    ]
+
+    log, file = (run.parent / f"{run.name}.{end}" for end in ("log", "json"))
+
+    def make() -> dict[str, Any]:
+        shutil.rmtree(run, ignore_errors=True)  # one that was interrupted
+        kind.fit(arm, settings, run, log)
+        ends = [line["seconds"] for line in read_lines(run / "timing.jsonl")]
+        shutil.rmtree(run)
+        return {"seconds": [end - start for start, end in itertools.pairwise(ends)]}
+
+    run.parent.mkdir(parents=True, exist_ok=True)
+    given = {"recipe": arm.recipe, "settings": settings}
+    return studies.kept(file, given, make)["seconds"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuned:
+    """The scores of an arm at each rate, and the rate that is picked.
+
+    Attributes:
+        scores: of the tuning seeds, by the rate; None where a run diverged.
+    """
+
+    arm: str
+    width: int | None
+    scores: dict[float, list[float | None]]
+    picked: float
+
+    @property
+    def edge(self) -> str:
+        """`"least"` or `"greatest"` where the picked rate is so of those tried; else ""."""
+        ends = {min(self.scores): "least", max(self.scores): "greatest"}
+        return ends.get(self.picked, "") if len(self.scores) > 1 else ""
+
+
+def with_rates(
+    kind: Kind, arms: Sequence[Arm], rates: Sequence[float], train: Train
+) -> tuple[list[Arm], list[Tuned]]:
+    """The arms, each at the rate of its best mean score; the scores that decided."""
+    tried = {
+        arm: [arm.changed(f"training.learning_rate={rate!r}", rate=rate) for rate in sorted(rates)]
+        for arm in arms
+    }
+    rows: dict[Arm, list[dict | None]] = collections.defaultdict(list)
+    for (one, _), row in train([*itertools.chain.from_iterable(tried.values())]).items():
+        rows[one].append(row)
+    made, found = [], []
+    for arm, ones in tried.items():
+        scores = {one: [row and row[kind.score] for row in rows[one]] for one in ones}
+        whole = [one for one in ones if None not in scores[one]]
+        if not whole:
+            raise UserError(f"{arm.name} diverged at every one of --rates: give lower ones")
+        made.append(max(whole, key=lambda one: kind.sign * statistics.mean(scores[one])))
+        by_rate = {one.rate: mine for one, mine in scores.items()}
+        found.append(Tuned(arm.name, arm.width, by_rate, made[-1].rate))
+    return made, found

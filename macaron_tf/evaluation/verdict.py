@@ -1,0 +1,85 @@
+"""Verdicts of a study: whether an arm is better or worse than its baseline, by one rule."""
+
+import dataclasses
+import statistics
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import scipy.stats
+
+SEEDS = 3  # that a verdict needs
+_LEVEL = 0.05
+RULE = (
+    "An arm is compared with the baseline seed by seed. The tables show the mean of the paired "
+    "differences, its 95% interval (Student's t) and the p of a two-sided paired t-test, corrected "
+    "by Holm's method for the number of arms that are tested. The arm is *better* or *worse* if "
+    "the corrected p is below 0.05, and otherwise *not decided*. There is *no verdict* with fewer "
+    "than three seeds, or if any seed of either arm has not left guessing behind."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """The difference between an arm and its baseline, and a word for it.
+
+    Attributes:
+        differences: of each seed, the arm's score minus the baseline's.
+        difference: their mean.
+        interval: 95% confidence interval of the mean; None where nothing was tested.
+        p: of the two-sided paired t-test; None where nothing was tested.
+        corrected: `p` corrected by Holm's method for the tests of the study.
+        word: `"better"`, `"worse"`, `"not decided"` or `"no verdict"`.
+        reason: why there is no verdict.
+    """
+
+    differences: tuple[float, ...]
+    difference: float
+    interval: tuple[float, float] | None = None
+    p: float | None = None
+    corrected: float | None = None
+    word: str = "no verdict"
+    reason: str = ""
+
+
+def judge(
+    arms: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    higher_is_better: bool,
+    guessing: float | None = None,
+    margin: float = 0.0,
+) -> dict[str, Verdict]:
+    """The verdicts on the arms of a study, by `RULE`.
+
+    Args:
+        arms: the scores of each arm, and those of its baseline with the same seeds.
+        guessing: the score of a model that has learnt nothing; None = unknown.
+        margin: an arm within it has not left guessing behind.
+    """
+    sign, found = 1 if higher_is_better else -1, {}
+
+    def guesses(scores: Sequence[float]) -> bool:
+        return guessing is not None and min(sign * (s - guessing) for s in scores) <= margin
+
+    for name, (scores, baseline) in arms.items():
+        differences = tuple(a - b for a, b in zip(scores, baseline, strict=True))
+        mean, reason = statistics.mean(differences), ""
+        if len(differences) < SEEDS:
+            reason = f"fewer than {SEEDS} seeds"
+        elif guesses(scores) or guesses(baseline):
+            who = "it" if guesses(scores) else "the baseline"
+            reason = f"{who} has not left guessing behind"
+        elif np.ptp(differences) <= 1e-9 * max(map(abs, (*scores, *baseline))):
+            reason = "the differences of all seeds are equal"
+        found[name] = Verdict(differences, mean, reason=reason)
+        if not reason:
+            test = scipy.stats.ttest_1samp(differences, 0.0)
+            interval = tuple(map(float, test.confidence_interval(0.95)))
+            found[name] = Verdict(differences, mean, interval, float(test.pvalue))
+    tested = sorted((name for name in found if found[name].p is not None), key=lambda n: found[n].p)
+    least = 0.0  # a corrected p is no smaller than those before it
+    for rank, name in enumerate(tested):
+        verdict = found[name]
+        least = max(least, min((len(tested) - rank) * verdict.p, 1.0))
+        word = "better" if sign * verdict.difference > 0 else "worse"
+        word = word if least < _LEVEL else "not decided"
+        found[name] = dataclasses.replace(verdict, corrected=least, word=word)
+    return found
