@@ -29,7 +29,7 @@ BEFORE = {
 
 
 def blocks(text: str) -> str:
-    """The shell of a page: what is indented by four spaces, outside of fences and lists."""
+    """The shell of a page: what is indented by four spaces, outside of fences."""
     text = re.sub(r"^```.*?^```", "", text, flags=re.S | re.M)
     found = re.findall(r"(?:\A|\n\n)((?:(?: {4}.*)?\n)+)", text)
     return "\n".join(re.sub("^ {4}", "", block, flags=re.M) for block in found)

@@ -211,7 +211,9 @@ def test_only_gpt2_begins_a_text(models, refused):
     (*_, gpt2), (*_, gpt) = models.values()
     assert generate.main(["sample", gpt2, "--max-tokens", "5"]) == 0
     refused(
-        generate.main, ["sample", gpt, "--max-tokens", "5"], "cannot begin a text, only continue one"
+        generate.main,
+        ["sample", gpt, "--max-tokens", "5"],
+        "cannot begin a text, only continue one",
     )
 
 

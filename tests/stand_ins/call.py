@@ -20,7 +20,6 @@ class Call:
         command: the words that `FLAGS` knows, such as "gcloud compute ssh".
         words: the arguments that are not flags.
         flags: the flags' values, True of switches, the last one where a flag is repeated.
-        rest: what follows `--`.
     """
 
     def __init__(self, words: list[str]):
@@ -45,13 +44,12 @@ class Call:
             raise Problem(f"takes {count} arguments, not {len(self.words)}: {self.words}")
 
     def parse(self, words: list[str], flags: list[str]) -> None:
-        self.words, self.flags, self.rest = [], {}, []
+        self.words, self.flags = [], {}
         names = {flag.strip("!=") for flag in flags}
         valued = {flag.strip("!=") for flag in flags if flag[-1] == "="}
         while words:
             word, *words = words
-            if word == "--":
-                self.rest = words
+            if word == "--":  # for ssh, behind gcloud
                 break
             name, given, value = word.partition("=") if word[:2] == "--" else (word, "", "")
             if word[0] != "-" or word == "-":
@@ -86,7 +84,6 @@ class Call:
             return state
 
     def keep(self, kind: str, name: str, value=True) -> None:
-        """Makes a thing that must not exist yet."""
         self.state(lambda state: state.setdefault(kind, {}).update({name: value}))
 
     def have(self, kind: str, name: str, what: str):
@@ -97,6 +94,7 @@ class Call:
         return things[name]
 
     def new(self, kind: str, name: str, what: str, value=True) -> None:
+        """Makes a thing that must not exist yet."""
         if name in self.state().get(kind, {}):
             raise Problem(f"there is a {what} {name} already")
         self.keep(kind, name, value)

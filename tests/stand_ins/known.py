@@ -55,7 +55,7 @@ kubectl wait | 1+ | --for= --timeout=
 kubectl scale | 1+ | --replicas=
 kubectl rollout restart | 1+ |
 kubectl rollout status | 1+ | --timeout=
-curl | 1 | --silent --fail --data= --retry= --retry-connrefused --retry-delay=
+curl | 1 | --silent --fail --data= --retry= --retry-delay= --retry-all-errors
 apt-get update | 0 | -o= -y
 apt-get install | 1+ | -o= -y --no-install-recommends
 tmux new-session | 1 | -d -s=
@@ -93,8 +93,6 @@ IMAGES = {  # with an operating system whose Python is 3.11 or newer; True: NVID
     "ubuntu-os-accelerator-images/ubuntu-accelerator-2404-amd64-with-nvidia-580": True,
 }
 PUBLIC = ("tensorflow/serving:2.20.0",)
-PROGRAMS = (
-    "apt-get curl docker gcloud git kubectl make nvidia-smi python python3 sleep ssh ssh-keygen"
-)
+PROGRAMS = "apt-get curl docker gcloud git kubectl make nvidia-smi python python3 sleep ssh"
 PROGRAMS += " ssh-keygen sudo tensorboard tmux"
 FILES = ("requirements.txt", "experiments/cloud")  # what `git archive` packs of the checkout

@@ -31,9 +31,9 @@ class Programs(Google):
 
     def git(self):
         self.here()
-        checkout = pathlib.Path(os.environ["CHECKOUT"])
         import tarfile
 
+        checkout = pathlib.Path(os.environ["CHECKOUT"])
         with tarfile.open(self.flags["--output"], "w:gz") as archive:
             for name in FILES:
                 archive.add(checkout / name, self.flags["--prefix"] + name)
@@ -98,7 +98,7 @@ class Programs(Google):
 
     def curl(self):
         port = self.words[0].partition("localhost:")[2].partition("/")[0]
-        tries = int(self.flags.get("--retry", 0)) if "--retry-connrefused" in self.flags else 0
+        tries = int(self.flags.get("--retry", 0))
         while port not in self.taken():
             if not tries:
                 raise Problem(f"nothing listens at {self.words[0]}")
@@ -171,7 +171,7 @@ class Programs(Google):
         self.pip()
 
 
-def python(words: list[str], folder: pathlib.Path) -> int:
+def python(words: list[str]) -> int:
     """A Python of an environment: -m MODULE, -c CODE or a file."""
     first, *rest = words
     if first == "-c":
@@ -179,6 +179,7 @@ def python(words: list[str], folder: pathlib.Path) -> int:
     elif first == "-m" and rest[0] in ("venv", "pip", "uv"):
         return Programs(rest).run()
     elif first == "-m":
+        account = Programs(["sleep", "0"])
         module = pathlib.Path(*rest[0].split("."))
         checkout = pathlib.Path(os.environ["CHECKOUT"])
         if not pathlib.Path(module.parts[0]).is_dir():
@@ -187,24 +188,24 @@ def python(words: list[str], folder: pathlib.Path) -> int:
             raise Problem(f"there is no module {rest[0]}")
         if rest[0] in ("export.serve", "export.triton"):
             ports = ["8501", "8500"] if rest[0] == "export.serve" else ["8000"]
-            Programs(["sleep", "0"]).serve(rest[0], ports)
+            account.serve(rest[0], ports)
         if rest[0] == "export.saved_model":
             version = pathlib.Path(rest[2], str(1 + len(list(pathlib.Path(rest[2]).glob("*")))))
             version.mkdir(parents=True)
         for word in rest:  # buckets exist and may be read; runs leave a log
             for part in word.split("="):
                 if part.startswith("gs://"):
-                    Programs(["sleep", "0"]).place(part).mkdir(parents=True, exist_ok=True)
+                    account.place(part).mkdir(parents=True, exist_ok=True)
         if rest[1:2] == ["train"]:
-            (Programs(["sleep", "0"]).place(rest[3]) / "metrics.jsonl").touch()
+            (account.place(rest[3]) / "metrics.jsonl").touch()
     elif not pathlib.Path(first).exists():
         raise Problem(f"there is no file {first}")
     return 0
 
 
-def make(words: list[str], folder: pathlib.Path) -> int:
+def make(words: list[str]) -> int:
     """Makes an environment, where the Makefile's target does."""
-    folders = {"setup": ".venv", "test-beam": ".venv-beam", "tpu-check": ".venv-tpu"}
+    folders = {"setup": ".venv", "test-beam": ".venv-beam", "test-tpu": ".venv-tpu"}
     folders["engines"] = ".venv-engines"
     [target] = words
     if target not in folders:
@@ -234,9 +235,9 @@ def main(words: list[str]) -> int:
         if program in ("python", "python3"):
             raise Problem("outside of an environment")
         if program == "python-of-environment":
-            return python(arguments, folder)
+            return python(arguments)
         if program == "make":
-            return make(arguments, folder)
+            return make(arguments)
         return Programs(words).run()
     except Problem as problem:
         said = f"{os.environ['MACHINE']}: {' '.join(words)}: {problem}\n"
