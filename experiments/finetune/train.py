@@ -114,7 +114,7 @@ def run(options: argparse.Namespace) -> None:
     if task.submissions:
         steps.append("{me} submit {run} OUT{data}")
     if not isinstance(init.vocabulary, MosesPairVocabulary):
-        steps.append(f"python -m export.saved_model {{run}} served/{task.name}")
+        steps.append(f"python -m export.saved_model {{run}} served/{path.name}")
     best = "best on the development set at step {step:,}: "
     best += metrics_line(result_of(path, result).metrics)
     report(result, recipe, options, *steps, best=best)

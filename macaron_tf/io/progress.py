@@ -27,11 +27,18 @@ class _Rate(rich.progress.ProgressColumn):
         return f"{task.speed:,.0f} {self._unit}/s" if task.speed else ""
 
 
+class _Elapsed(rich.progress.ProgressColumn):
+    """The time since the start."""
+
+    def render(self, task: rich.progress.Task) -> str:
+        return f"{clock(task.elapsed or 0)} elapsed"
+
+
 class Progress:
     """Shows work on standard error, used in a `with`: nothing of work that is soon done.
 
-    In a terminal it is a bar with the rate and the time left, or a spinner with the time gone where
-    the total is unknown. Elsewhere it is a line every half minute. Work within the `with` of
+    In a terminal it is a bar with the rate and the time left, or a spinner with the time elapsed
+    where the total is unknown. Elsewhere it is a line every half minute. Work within the `with` of
     another one shows nothing of its own.
 
     Args:
@@ -118,8 +125,7 @@ class Progress:
                 rich.progress.TextColumn("{task.description}"),
                 _Rate(self._unit),
             ]
-        left = rich.progress.TimeRemainingColumn, rich.progress.TimeElapsedColumn
-        columns.append(left[not self._total]())
+        columns.append(rich.progress.TimeRemainingColumn() if self._total else _Elapsed())
         bar = rich.progress.Progress(
             *columns, console=rich.console.Console(file=self._stream), refresh_per_second=2
         )
@@ -133,9 +139,10 @@ class Progress:
         if self._unit:
             of = f" of {self._total:,}" if self._total else ""
             words += [f"{self._done:,}{of} {self._unit}", *filter(None, [self._text])]
-        words.append(f"{clock(gone)} gone")
         if self._total and self._done:
-            words.append(f"{clock(gone * (self._total / self._done - 1))} left")
+            words.append(f"{clock(gone)}, {clock(gone * (self._total / self._done - 1))} left")
+        else:
+            words.append(f"{clock(gone)} elapsed")
         print("  ".join(words), file=self._stream, flush=True)
 
 
@@ -161,3 +168,10 @@ def clock(seconds: float) -> str:
     """Seconds as h:mm:ss."""
     minutes, seconds = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
+
+
+def short(number: float) -> str:
+    """A number in five characters at most, below a million: 24.9, 7,612, 120k."""
+    if number < 1_000:
+        return f"{number:.3g}"
+    return f"{number:,.0f}" if number < 10_000 else f"{number / 1_000:,.0f}k"

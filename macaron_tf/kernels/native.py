@@ -24,6 +24,7 @@ import tensorflow as tf
 
 from macaron_tf.errors import UserError, check_choice
 from macaron_tf.io.files import cache_directory
+from macaron_tf.io.progress import Progress
 from macaron_tf.kernels import recurrence as reference
 from macaron_tf.kernels.recurrence import GATES
 
@@ -98,7 +99,8 @@ def _compile(compiler: list[str], library: pathlib.Path) -> None:
     # -w: TensorFlow's headers warn by the hundred.
     command += ["-DNDEBUG", "-w", "-shared", "-fPIC", str(SOURCES / "ops.cc")]
     command += ["-o", str(aside), *tf.sysconfig.get_link_flags()]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    with Progress("building the native kernels"):
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if done.returncode != 0:
         aside.unlink(missing_ok=True)
         output.write_bytes(f"{shlex.join(command)}\n".encode() + done.stdout)

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import rich.console
 import rich.progress
+import rich.table
 import tensorflow as tf
 
 from macaron_tf.errors import needed, parse_json
 from macaron_tf.io import paths as storage
-from macaron_tf.io.progress import clock, other_bar
+from macaron_tf.io.progress import clock, other_bar, short
 
 TRAIN = "train"
 VALIDATION = "validation"
@@ -144,8 +145,8 @@ def _writing(place: str | os.PathLike) -> contextlib.AbstractContextManager[None
 class TrainingBar(Reporter):
     """Shows steps, loss, perplexity, tokens per second, elapsed and remaining time.
 
-    On a terminal this is a progress bar, elsewhere a line for each training report. The stream is
-    stdout by default.
+    On a terminal this is a progress bar, elsewhere a line of at most 80 characters for each
+    training report. The stream is stdout by default.
     """
 
     def __init__(self, max_steps: int, max_minutes: float | None = None, stream=None):
@@ -158,7 +159,7 @@ class TrainingBar(Reporter):
             rich.progress.SpinnerColumn(),  # a validation takes a while
             rich.progress.TextColumn("step {task.completed:,.0f}/{task.total:,.0f}"),
             rich.progress.BarColumn(bar_width=None),
-            rich.progress.TextColumn("{task.description}"),
+            _Text(rich.table.Column(no_wrap=True)),
             console=self._console,
             refresh_per_second=2,
             disable=not self._console.is_terminal,
@@ -169,8 +170,8 @@ class TrainingBar(Reporter):
         self._began = time.monotonic()
         if step:
             self._print(f"going on after step {step:,}")
-        compiling, self._text = "compiling the first update", ""
-        self._task = self._bar.add_task(compiling, total=self._max_steps, completed=step)
+        self._text = " "  # after the first update, until the first report
+        self._task = self._bar.add_task("", total=self._max_steps, completed=step)
         self._shown = contextlib.ExitStack()
         if not self._bar.disable:
             self._shown.enter_context(self._bar)
@@ -181,9 +182,9 @@ class TrainingBar(Reporter):
 
     def train(self, step: int, metrics: Numbers, timing: Numbers) -> None:
         # Classification and regression have no perplexity.
-        perplexity = f"ppl {metrics['perplexity']:.2f}  " if "perplexity" in metrics else ""
-        speed = f"{timing['tokens_per_second']:,.0f} tokens/s"
-        times = f"elapsed {clock(timing['seconds'])}  left {clock(self._left(step, timing))}"
+        perplexity = f"ppl {short(metrics['perplexity'])}  " if "perplexity" in metrics else ""
+        speed = f"{short(timing['tokens_per_second'])} tok/s"
+        times = f"{clock(timing['seconds'])}, {clock(self._left(step, timing))} left"
         text = f"loss {metrics['loss']:.3f}  {perplexity}{speed}  {times}"
         if metrics.get("skipped"):
             text += f"  {metrics['skipped']:.0f} updates skipped (NaN)"
@@ -206,6 +207,14 @@ class TrainingBar(Reporter):
         seconds_a_step = (time.monotonic() - self._began) / max(step - self._first_step, 1)
         left = (self._max_steps - step) * seconds_a_step
         return max(min(left, self._max_seconds - timing["seconds"]), 0.0)
+
+
+class _Text(rich.progress.ProgressColumn):
+    """The description of a task; until it has one, the time of the first update's compilation."""
+
+    def render(self, task: rich.progress.Task) -> str:
+        elapsed = clock(task.elapsed or 0)
+        return task.description or f"compiling the first update  {elapsed} elapsed"
 
 
 class TensorBoard(Reporter):

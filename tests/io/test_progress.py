@@ -39,17 +39,17 @@ def test_counted_work(stream):
     if stream.isatty():
         assert "10/10 lines" in shown and "tokenizing" in shown
     else:
-        pattern = r"tokenizing  5 of 10 lines  (\d:\d\d:\d\d) gone  \1 left"
+        pattern = r"tokenizing  5 of 10 lines  (\d:\d\d:\d\d), \1 left"
         assert re.fullmatch(pattern, shown.splitlines()[0])
 
 
 def test_uncounted_work_that_says_nothing_itself(stream):
     with Progress("compiling"):
         wait_for(stream, "compiling")
-        wait_for(stream, "0:00:" if stream.isatty() else " gone\n")
+        wait_for(stream, " elapsed")
     shown = stream.getvalue()
     if not stream.isatty():
-        assert re.match(r"compiling  \d:\d\d:\d\d gone\n", shown)
+        assert re.match(r"compiling  \d:\d\d:\d\d elapsed\n", shown)
     time.sleep(0.05)
     assert stream.getvalue() == shown  # nothing after the end
 
@@ -57,10 +57,11 @@ def test_uncounted_work_that_says_nothing_itself(stream):
 def test_an_early_end_lets_others_be_shown(stream):
     with Progress("compiling") as first:
         first.end()
+        shown = stream.getvalue().count("compiling")
         with Progress("validating"):
             wait_for(stream, "validating")
         first.advance()
-    assert "compiling" not in stream.getvalue()
+    assert stream.getvalue().count("compiling") == shown
 
 
 def test_within_other_work_nothing_is_shown(stream):

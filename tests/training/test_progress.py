@@ -51,12 +51,20 @@ def shown(stream: io.StringIO) -> str:
 
 def test_progress_is_a_bar_in_a_terminal_and_plain_lines_elsewhere():
     first, second = shown(io.StringIO()).splitlines()
-    assert first.startswith(
-        "step 1,000/2,000  loss 2.500  ppl 12.18  12,346 tokens/s  elapsed 1:02:05"
-    )
+    assert first.startswith("step 1,000/2,000  loss 2.500  ppl 12.2  12k tok/s  1:02:05, 0:")
     assert "1 updates skipped" in first
     assert second == "step 1,000  validation  bleu 31.25  (best)"
     assert second in shown(Terminal())
+
+
+def test_a_line_of_progress_fits_80_columns():
+    stream = io.StringIO()
+    progress = TrainingBar(100_000, stream=stream)
+    progress.start(0, 0)
+    metrics = {"loss": 9.0, "perplexity": 8103.1}
+    progress.train(100_000, metrics, {"seconds": 99_999.0, "tokens_per_second": 123_456.0})
+    progress.finish()
+    assert len(stream.getvalue().rstrip("\n")) <= 80
 
 
 def test_sums_continue_to_the_bit_from_what_was_saved():

@@ -29,7 +29,7 @@ from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import only_writer, same_contents
-from macaron_tf.io.progress import Progress
+from macaron_tf.io.progress import Progress, short
 from macaron_tf.text.base import PieceVocabulary, check_vocabulary
 
 SCRATCH = "scratch"  # folder of a Beam pipeline within the corpus's folder
@@ -126,10 +126,7 @@ def _write(packer: Packer, out: epath.Path, settings: dict, begun, tfds, process
             writer.write(block)
             state = writer.state
             rate = (state.tokens - begun.tokens) / max(time.monotonic() - start, 1e-9)
-            progress.advance(
-                block.documents,
-                f"{state.rows:,} rows  {state.tokens:,} tokens  {rate:,.0f} tokens/s",
-            )
+            progress.advance(block.documents, f"{short(rate)} tokens/s")
     writer.finish()
 
 

@@ -150,7 +150,8 @@ def test_documents_of_a_corpus(tmp_path, monkeypatch, capsys):
     capsys.readouterr()
     list(corpus_mixture(config))
     assert len(read) == 1  # the pairs come again from memory
-    assert capsys.readouterr().err.splitlines()[-1] == "counting lines  520 documents  0:00:00 gone"
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == "counting lines  520 documents  0:00:00 elapsed"
     few = list(corpus_mixture(config, max_documents=3))
     assert sum(not document.repeated for document in few) == 9
 
