@@ -4,6 +4,7 @@ import concurrent.futures
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 from tensorflow_serving.apis import get_model_metadata_pb2, get_model_status_pb2
@@ -87,6 +88,16 @@ class ServingCore:
         response.model_spec.version.value = servable.version
         response.metadata["signature_def"].Pack(signatures)
         return response
+
+    def examples(self) -> dict[str, dict[str, Any]]:
+        """Inputs that a loaded model answers, by the model's name; see `Servable.example`."""
+        found = {}
+        for name, manager in self.models.items():
+            with contextlib.suppress(ServingError):  # it still loads, or has no such signature
+                servable = manager.acquire()
+                manager.release(servable)
+                found[name] = servable.example
+        return found
 
     def submit(
         self, spec: Spec, read: Callable[[Servable], tuple[Signature, dict[str, np.ndarray]]]

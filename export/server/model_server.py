@@ -16,11 +16,8 @@ from export.server.grpc_service import build_server
 from export.server.http_server import HttpServer
 from export.server.models import ServedModel, served_models
 from export.server.rest import RestApi
-from export.server.servable import DEFAULT_SIGNATURE
 from export.server.versions import VersionManager, check_base_path, find_versions
-from macaron_tf.engines.warm_up import typical
 from macaron_tf.errors import UserError
-from macaron_tf.io.serving import EXAMPLE, as_json
 
 _LOG = logging.getLogger(__name__)
 
@@ -126,12 +123,9 @@ class ModelServer:
         manager = next(iter(self.models.values()))
         servable = manager.acquire()
         manager.release(servable)
-        signature = servable.signature(DEFAULT_SIGNATURE)
-        specs = signature.inputs.items()
-        inputs = {name: as_json(name, typical(name, spec, EXAMPLE)) for name, spec in specs}
-        if signature.batchable:
-            rows = {name: value[0] for name, value in inputs.items()}
-            body = {"instances": [rows if len(rows) > 1 else next(iter(rows.values()))]}
+        inputs = servable.example
+        if servable.signature().batchable:
+            body = {"instances": [inputs if len(inputs) > 1 else next(iter(inputs.values()))]}
         else:
             body = {"inputs": inputs}
         address = f"{self.url}/v1/models/{manager.model.name}:predict"

@@ -9,6 +9,7 @@ import re
 import urllib.parse
 
 from google.protobuf import json_format
+from tensorflow_serving.apis.get_model_status_pb2 import ModelVersionStatus
 
 from export.server import json_tensors, metrics
 from export.server.core import ServingCore, Spec
@@ -38,8 +39,9 @@ class RestApi:
 
     `GET /monitoring/prometheus/metrics` has TensorFlow Serving's names; beyond it there are
     `GET /healthz` (200 when a version is loaded, else 503), `GET /`, a page for browsers, and
-    `GET /models`, the names that the page offers. A wrong
+    `GET /models`, the names and example inputs that the page offers. A wrong
     method on a known path is 405 and an unknown path 404; TensorFlow Serving answers 400 to both.
+    The status of a model that still loads is 503 until a version can answer, 200 there.
     """
 
     def __init__(self, core: ServingCore):
@@ -72,7 +74,11 @@ class RestApi:
                 found = _fields(self._core.metadata(spec))
                 del found["metadata"]["signature_def"]["@type"]
                 return _json_response(found)
-            return _json_response(_fields(self._core.statuses(spec)))
+            found = self._core.statuses(spec)
+            states = {one.state for one in found.model_version_status}
+            if ModelVersionStatus.LOADING in states and ModelVersionStatus.AVAILABLE not in states:
+                return _json_response(_fields(found), 503, ("Retry-After", "1"))
+            return _json_response(_fields(found))
         if head.path == metrics.PATH:
             page = self._core.metrics.text().encode()
             return Response(200, page, content_type=metrics.CONTENT_TYPE)
@@ -80,7 +86,8 @@ class RestApi:
             policy = ("Content-Security-Policy", _POLICY)
             return Response(200, _PAGE, (policy,), content_type="text/html; charset=utf-8")
         if head.path == "/models":
-            return _json_response({"models": list(self._core.models)})
+            found = await asyncio.to_thread(self._core.examples)
+            return _json_response({"models": list(self._core.models), "examples": found})
         ready = self._core.ready
         return Response(200 if ready else 503, json.dumps({"ready": ready}).encode())
 
@@ -127,5 +134,6 @@ def _model_spec(match: re.Match) -> Spec:
     return name, version, urllib.parse.unquote(match["label"] or "", errors="replace")
 
 
-def _json_response(document: dict) -> Response:
-    return Response(200, json.dumps(document, indent=1, ensure_ascii=False).encode("utf-8"))
+def _json_response(document: dict, status: int = 200, *headers: tuple[str, str]) -> Response:
+    body = json.dumps(document, indent=1, ensure_ascii=False).encode("utf-8")
+    return Response(status, body, headers)

@@ -1,8 +1,10 @@
 """One loaded SavedModel: its signatures, and running them."""
 
+import functools
 import logging
 import pathlib
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -11,7 +13,8 @@ from tensorflow_serving.apis import prediction_log_pb2
 
 from export.server.errors import invalid
 from macaron_tf.engines.exported import ExportedModel
-from macaron_tf.engines.warm_up import WARMUP_REQUESTS, typical
+from macaron_tf.engines.warm_up import WARMUP_REQUESTS, typical_inputs
+from macaron_tf.io.serving import as_json
 
 DEFAULT_SIGNATURE = "serving_default"
 _LOG = logging.getLogger(__name__)
@@ -130,8 +133,7 @@ class Servable:
         path = pathlib.Path(self.path, WARMUP_REQUESTS)
         if not path.is_file():
             for signature in self._signatures.values():
-                inputs = signature.inputs.items()
-                yield signature, {name: typical(name, spec, "warm up") for name, spec in inputs}
+                yield signature, typical_inputs(signature.inputs)
             return
         for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
             request = prediction_log_pb2.PredictionLog.FromString(record).predict_log.request
@@ -139,6 +141,17 @@ class Servable:
             inputs = {name: tf.make_ndarray(proto) for name, proto in request.inputs.items()}
             signature.check(inputs, max_rows=1 << 30)
             yield signature, inputs
+
+    @functools.cached_property
+    def example(self) -> dict[str, Any]:
+        """Inputs of one row for `serving_default`, as JSON values by name: recorded or made up."""
+        signature = self.signature()
+        try:
+            inputs = next(given for one, given in self._typical_requests() if one is signature)
+        except Exception:  # nothing recorded of this signature, or a damaged file
+            inputs = typical_inputs(signature.inputs)
+        values = {name: as_json(name, array) for name, array in sorted(inputs.items())}
+        return {k: v[0] for k, v in values.items()} if signature.batchable else values
 
     def close(self) -> None:
         """Frees the model; no run may be under way."""

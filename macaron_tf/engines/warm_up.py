@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from macaron_tf.io.serving import CONTROLS, EXAMPLE, failed_check
+from macaron_tf.io.serving import CONTROLS, EXAMPLE, EXAMPLE_QUESTION, failed_check
 
 # The file in a version's folder from which TensorFlow Serving replays requests.
 WARMUP_REQUESTS = os.path.join("assets.extra", "tf_serving_warmup_requests")
@@ -44,7 +44,7 @@ def write_warm_up(
     logs = []
     for (name, function), text in itertools.product(functions.items(), texts):
         specs = tf.nest.flatten(function.structured_input_signature)
-        inputs = {spec.name: typical(spec.name, spec, text) for spec in specs}
+        inputs = typical_inputs({spec.name: spec for spec in specs}, text)
         try:
             function(*map(tf.constant, inputs.values()))
         except tf.errors.InvalidArgumentError as error:
@@ -62,6 +62,12 @@ def write_warm_up(
         with tf.io.TFRecordWriter(str(path)) as writer:
             for log in logs:
                 writer.write(log.SerializeToString())
+
+
+def typical_inputs(specs: Mapping[str, tf.TensorSpec], text: str = EXAMPLE) -> dict:
+    """A row of typical values, by input name; `text` for every text but a question."""
+    texts = {"question": EXAMPLE_QUESTION}
+    return {name: typical(name, spec, texts.get(name, text)) for name, spec in specs.items()}
 
 
 def typical(name: str, spec: tf.TensorSpec, text: str) -> np.ndarray:

@@ -15,6 +15,7 @@ _ROWS = re.compile(r"assertion failed: \[.*?\] \[rows:\] \[([0-9 ]+)\]", re.S)
 MODEL_FILE = "saved_model.pb"
 EXTRA, RECORD = "assets.extra", "export.json"  # a version's folder beside the model, and its record
 EXAMPLE = "A dog is running."  # a text for models of any kind
+EXAMPLE_QUESTION = "What is running?"
 # Defaults of a text generator's inputs.
 CONTROLS = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": 1, "max_tokens": 128}
 MAX_VERSION = 2**63 - 1  # TensorFlow Serving's versions are int64

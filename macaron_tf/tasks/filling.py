@@ -1,7 +1,7 @@
 """Filling in masks: the likeliest tokens for each [MASK] of a text."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -47,6 +47,9 @@ class Filling(OnePass):
             return None
         longest = model.trained_length or model.config.longest or _LONGEST
         return cls(model.network, model.vocabulary, longest)
+
+    def typical_texts(self) -> Sequence[str]:
+        return (f"A dog is {MASK}.",)
 
     def changed(self, top: int) -> Self:
         if type(top) is not int or top < 1:

@@ -5,6 +5,7 @@ selenium`.
 """
 
 import json
+import shlex
 import shutil
 from urllib.parse import urlsplit
 
@@ -127,6 +128,17 @@ class Page:
 def page(browser, address) -> Page:
     browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     return Page(browser, address)
+
+
+def test_the_version_an_example_and_its_curl_command(page, address):
+    assert page.at("version").text == "translator, version 1"
+    text = page.at("input-text")
+    assert text.get_attribute("value") == "A dog is running."
+    text.send_keys("a dog's")  # in place of the example
+    *command, url = shlex.split(page.at("curl").text)
+    body = {"instances": [{"text": "a dog's"}]}
+    assert command[:2] == ["curl", "-d"] and json.loads(command[2]) == body
+    assert url == f"{address}v1/models/translator:predict"
 
 
 def test_a_translation(page):

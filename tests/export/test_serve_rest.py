@@ -15,9 +15,13 @@ import pytest
 from export.client import GrpcClient
 from export.server import http_server
 from export.server.config import ServerConfig
-from export.server.core import Bodies
+from export.server.core import Bodies, ServingCore
+from export.server.http_server import Head
 from export.server.model_server import ModelServer
+from export.server.rest import RestApi
+from export.server.versions import VersionManager
 from tests.export.serving_toys import call
+from tests.export.test_versions import FakeServable, publish, settle, toy_in
 
 pytestmark = pytest.mark.quick
 
@@ -54,6 +58,24 @@ def test_status(port):
     assert call(port, "GET", "/v1/models/toy/versions/1") == (200, expected)
     assert call(port, "GET", "/v1/models/toy/versions/7")[0] == 404
     assert call(port, "GET", "/healthz") == (200, {"ready": True})
+
+
+def test_the_status_of_a_model_that_loads_is_503(tmp_path):
+    answers = []
+
+    class Slow(FakeServable):
+        def warm_up(self):
+            answers.append(asyncio.run(api.handle(Head("GET", "/v1/models/toy", {}), bytearray())))
+
+    manager = VersionManager(toy_in(tmp_path), 0.01, loader=Slow)
+    api = RestApi(ServingCore(ServerConfig("toy", "toy"), {"toy": manager}, batcher=None))
+    for version in (1, 2):
+        publish(tmp_path, version)
+        assert settle(manager) == version
+    first, second = answers
+    assert first.status == 503 and ("Retry-After", "1") in first.headers
+    assert json.loads(first.body)["model_version_status"][0]["state"] == "LOADING"
+    assert second.status == 200  # version 1 answers while version 2 loads
 
 
 def metrics(port) -> dict[str, float]:
@@ -108,7 +130,8 @@ def test_the_page_is_served_and_names_no_other_host(port):
     assert page.startswith("HTTP/1.1 200 ") and "text/html; charset=utf-8" in page
     assert "Content-Security-Policy: default-src 'self' 'unsafe-inline'" in page
     assert "//" not in re.sub(r"// .*", "", page) and "innerHTML" not in page
-    assert call(port, "GET", "/models") == (200, {"models": ["toy"]})
+    examples = {"toy": {"text": "A dog is running."}}
+    assert call(port, "GET", "/models") == (200, {"models": ["toy"], "examples": examples})
 
 
 def test_predict_in_row_and_column_form(port):

@@ -32,7 +32,7 @@ def test_each_signature_gets_a_made_up_row(model_folder, runs):
     servable = Servable(str(model_folder / "1"), 1)
     servable.warm_up()
     servable.close()
-    assert ("serving_default", {"text": [b"warm up"]}) in runs
+    assert ("serving_default", {"text": [b"A dog is running."]}) in runs
     assert ("scalar", {"x": 0.0}) in runs
     assert len(runs) == 6
 
