@@ -89,8 +89,9 @@ def roberta_8k_large() -> PretrainingRecipe:
 def modern_bert_tiny() -> PretrainingRecipe:
     """ModernBERT, tiny: `bert_tiny` with today's parts, for two cores.
 
-        python -m experiments.compare runs/encoders --data-dir DIR --equal-parameters \\
-            bert=bert_tiny modern=modern_bert_tiny macaron=modern_bert_tiny:model.block=macaron
+        python -m experiments.compare runs/encoders --data-dir DIR \\
+            bert=bert_tiny modern=modern_bert_tiny macaron=modern_bert_tiny:model.block=macaron \\
+            --equal parameters
 
     Warner et al. 2024, section 2.1: rotary positions, gated feed-forwards, no biases, a norm before
     each sub-layer, windows in two layers of three. Words, masks and schedule are `bert_tiny`'s, so
