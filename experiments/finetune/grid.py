@@ -56,7 +56,7 @@ _GROUP = ("model", "task", "learning_rate", "batch_size", "epochs")
 _GLUE = {"cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"}
 _GLUE_MEAN = (
     " In table 2 of Lu et al. 2019 the eight tasks average 81.48 (Macaron) and 78.75 (BERT); the "
-    "79.7 there is a mean of nine, with 65.1 for WNLI."
+    "79.7 there agrees with a mean of nine, WNLI at 65.1."
 )
 _LABEL = re.compile(r"[\w.+-]+")
 
