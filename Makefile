@@ -58,6 +58,7 @@ demo: $(STAMP)
 lint: $(STAMP)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
 # A test is thorough or it is not, so that each is run once: tests/conftest.py marks them.

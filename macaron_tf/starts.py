@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -54,7 +54,7 @@ class Start:
     source: Pretrained | None = None
 
     @property
-    def config(self) -> EncoderConfig | EncoderDecoderConfig | ElmoConfig:
+    def config(self) -> catalog.Config:
         """The model's configuration, with the size of the vocabulary."""
         options = {**dict(self.model_options), "vocab_size": self.vocabulary.size}
         return catalog.config(self.model, **options)
@@ -115,7 +115,7 @@ class Start:
             return []
         if not task and network.config.splittings != self.source.config.splittings:
             raise _other_setting(self.given, "scheme", self.source.config, network.config)
-        parts, own = _named(theirs) | _shared(theirs), _named(network)
+        parts, own = {**_named(theirs), **_shared(theirs)}, _named(network)
         if task:
             parts, own = _shared(theirs, self.source.pooler), _shared(network)
         drawn = [name for name, weights in own.items() if not _fill(weights, parts.get(name, []))]
@@ -185,7 +185,7 @@ def _other_setting(given: str, name: str, theirs, wanted) -> UserError:
 Weights = Sequence[keras.Variable]
 
 
-def _shared(network: Model, pooler: keras.layers.Layer | None = None) -> dict[str, Weights]:
+def _shared(network: Model, pooler: keras.layers.Layer | None = None) -> Mapping[str, Weights]:
     """The weights of the parts in `_SHARED`; `pooler` is one outside the network."""
     if isinstance(network, Encoder):
         parts = {"encoder": network}
@@ -197,7 +197,7 @@ def _shared(network: Model, pooler: keras.layers.Layer | None = None) -> dict[st
     return {name: part.weights for name, part in parts.items() if part is not None}
 
 
-def _named(network: Model) -> dict[str, Weights]:
+def _named(network: Model) -> Mapping[str, Weights]:
     """A network's weights by the name of their top-level layer; outside of layers by their own."""
     parts: dict[str, list[keras.Variable]] = {}
     for weight in network.weights:

@@ -19,7 +19,7 @@ from experiments.finetune.run import preset
 from experiments.recipe import Recipe, override, settings_of
 from experiments.text_to_text.run import TextRecipe
 from macaron_tf.cli import arguments
-from macaron_tf.cli.command_names import COMMANDS
+from macaron_tf.command_names import COMMANDS
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.errors import UserError
 from tests import lab, walk
@@ -27,10 +27,12 @@ from tests import lab, walk
 ROOT = pathlib.Path(__file__).parents[1]
 FILES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FILES += [ROOT / "experiments" / "cloud" / "README.md", ROOT / "export" / "deploy" / "README.md"]
+FILES += [ROOT / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY")]
 PAGES = {file.relative_to(ROOT).as_posix(): file.read_text(encoding="utf-8") for file in FILES}
 
 # Commands that the walk leaves out, and the tests that run them.
 TESTED = {
+    "export.hub": "test_publishing.py",
     "export.hugging_face": "interop/test_hugging_face_out.py",
     "experiments.lab.benchmarks.soak": "lab/test_benchmark_soak.py",
     "experiments.lab.chip_hours": "lab/test_chip_hours.py",

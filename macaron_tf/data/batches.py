@@ -431,7 +431,7 @@ class BucketBatches(Batches):
             spec[name] = tf.TensorSpec(shape, array.dtype, name)
         return spec
 
-    def plan(self, rng: np.random.Generator | None) -> list[Batch]:
+    def plan(self, rng: np.random.Generator | None) -> Sequence[Batch]:
         if rng is None or self._draw is None:
             planned = self.buckets.plan(self.row_lengths, rng)
             if len(self) >= _MANY:

@@ -181,7 +181,8 @@ def _shards(folder: pathlib.Path, count: int) -> list[TokenizedPairs] | None:
     _allow_open_files(count, folder)
     with concurrent.futures.ThreadPoolExecutor() as threads:
         parts = list(threads.map(load_tokens, (_shard(folder, i) for i in range(count))))
-    return None if any(part is None for part in parts) else parts
+    whole = [part for part in parts if part is not None]
+    return whole if len(whole) == count else None
 
 
 def _allow_open_files(count: int, folder: pathlib.Path) -> None:

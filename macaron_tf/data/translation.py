@@ -6,7 +6,7 @@ import hashlib
 import json
 import pathlib
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -405,7 +405,7 @@ def _requested(request: bytes) -> tuple[TranslationData, int]:
 
 
 @functools.lru_cache(maxsize=8)
-def _epoch(request: bytes, epoch: int) -> list[Batch]:
+def _epoch(request: bytes, epoch: int) -> Sequence[Batch]:
     """The batches of an epoch of a request."""
     data, seed = _requested(request)
     return data.plan(np.random.default_rng([seed, epoch]))

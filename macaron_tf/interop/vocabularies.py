@@ -4,7 +4,7 @@ import base64
 import pathlib
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from sentencepiece import sentencepiece_model_pb2
@@ -44,8 +44,9 @@ _KINDS = {
     "spiece.model": "Unigram",
     "sentencepiece.bpe.model": "Unigram",
 }
-_Model = sentencepiece_model_pb2.ModelProto
-_Piece = _Model.SentencePiece
+_Model: TypeAlias = sentencepiece_model_pb2.ModelProto
+_Piece: TypeAlias = sentencepiece_model_pb2.ModelProto.SentencePiece
+_Kind = TypeVar("_Kind", bound=PieceVocabulary)
 _LLAMA_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -198,7 +199,7 @@ def _ordered(
     return kept, np.array([numbers.get(name, -1) for name in (*special, *kept)])
 
 
-def _with_added(vocabulary: PieceVocabulary, found: _Tokenizer, ids: np.ndarray) -> PieceVocabulary:
+def _with_added(vocabulary: _Kind, found: _Tokenizer, ids: np.ndarray) -> _Kind:
     """The vocabulary with its added tokens at our ids; `ids` are theirs for each of ours."""
     ours = {theirs: number for number, theirs in enumerate(ids.tolist())}
     absent = [name for name, number in found.added.items() if number not in ours]

@@ -180,8 +180,8 @@ class CorpusConfig(Settings):
 
     @property
     def weights(self) -> list[float] | None:
-        weights = [source.weight for source in self.sources]
-        return None if None in weights else weights
+        weights = [source.weight for source in self.sources if source.weight is not None]
+        return weights if len(weights) == len(self.sources) else None
 
     @property
     def draws_languages(self) -> bool:

@@ -567,8 +567,8 @@ def stream_dataset(
     """
     if turns > 1:
         step, passed = divmod(start_step, turns)
-        rows = turns * batch_size
-        together = stream_dataset(corpus, split, rows, step, repeat, bidirectional=bidirectional)
+        size = turns * batch_size
+        together = stream_dataset(corpus, split, size, step, repeat, bidirectional=bidirectional)
         batches = together.rebatch(batch_size, drop_remainder=True).skip(passed)
         steps = int(together.cardinality())
         return prefetched(batches, steps if steps < 0 else steps * turns - passed)

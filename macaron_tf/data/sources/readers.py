@@ -362,7 +362,7 @@ def _not_blank(texts: Iterable[str], error: UserError) -> Iterator[str]:
 def _text_field(found: PreparedSplit, language: str | None = None) -> str:
     text = import_tfds().features.Text
     strings = [key for key in found.features if isinstance(found.features[key], text)]
-    if language in strings:
+    if language is not None and language in strings:
         return language
     named = [field for field in _TEXT_FIELDS if field in strings] or strings
     if len(named) != 1 and named[:1] != ["text"]:

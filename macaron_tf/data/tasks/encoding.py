@@ -186,7 +186,7 @@ def encode_parts(
     total: int,
     encode: Callable[[slice], tuple],
     vocabulary_size: int,
-) -> tuple[TokenRows, list[tuple]]:
+) -> tuple[TokenRows, list[list]]:
     """Tokenizes a split part by part, under a bar where standard error is a terminal.
 
     Args:

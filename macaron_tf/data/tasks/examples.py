@@ -67,11 +67,11 @@ class Examples:
         return len(self.texts[0])
 
     @property
-    def first(self) -> list[str]:
+    def first(self) -> Sequence[str]:
         return self.texts[0]
 
     @property
-    def second(self) -> list[str] | None:
+    def second(self) -> Sequence[str] | None:
         """The second text of each; None for a task on one text."""
         return self.texts[1] if len(self.texts) > 1 else None
 
@@ -138,7 +138,7 @@ def _joined(columns: Sequence[Sequence[str]]) -> Sequence[str]:
 
 
 # The texts of each field, and the labels, indices and groups of `Examples`.
-_Columns = tuple[dict[str, list[str]], np.ndarray | None, np.ndarray, np.ndarray | None]
+_Columns = tuple[Mapping[str, Sequence[str]], np.ndarray | None, np.ndarray, np.ndarray | None]
 
 
 def _of_tfds(task, name, split, tfds, language) -> _Columns:
@@ -216,9 +216,9 @@ def _choices_of_tfds(task: Task, names: str, split: str, tfds: Tfds | None) -> _
                         "the set again"
                     )
                 # A choice without a text is one of them still.
-                texts = [text.strip() or "-" for text in decoded(choices)]
-                missing = len(task.second) - len(texts)
-                rows.append((*decoded([first, *asked]), *texts, *[""] * missing))
+                offered = [text.strip() or "-" for text in decoded(choices)]
+                missing = len(task.second) - len(offered)
+                rows.append((*decoded([first, *asked]), *offered, *[""] * missing))
                 label = label.decode() if isinstance(label, bytes) else str(label)
                 labels.append(-1 if label == "-1" else _parse_label(task, label, where))
     secret = set(labels) == {-1}
@@ -273,8 +273,8 @@ def _of_table(task: Task, table: Table) -> _Columns:
         pairs = list(zip(paragraphs, questions, strict=True))
         groups = np.stack([_numbers(paragraphs), _numbers(pairs)], axis=1)
     scores = np.float64 if task.own else np.float32
-    labels = np.array(labels, scores if task.regression else np.int32) if labels else None
-    return texts, labels, np.arange(count, dtype=np.int64), groups
+    answers = np.array(labels, scores if task.regression else np.int32) if labels else None
+    return texts, answers, np.arange(count, dtype=np.int64), groups
 
 
 def _check_choices(task: Task, choices: Sequence[str], answer: int | None, where: str) -> None:
