@@ -18,6 +18,7 @@ import os
 import pathlib
 import posixpath
 import re
+import textwrap
 
 from mkdocs.structure.files import File, Files
 
@@ -39,6 +40,7 @@ ROOMS += ("models.catalog", "objectives.base", "tasks")
 OVERVIEW = "docs/systems.md"
 CLAIMS = "docs/claims.md"
 GUIDE_BOOST = 20  # in the search, beside names of the API and words of result pages
+BLOCK = re.compile(r"(?<=\n\n)(?:    .*\n\n?)+")  # of code, by its indentation
 LINK = re.compile(r"\]\(([^)#\s]+\.py)\)")
 
 
@@ -101,8 +103,19 @@ def on_page_markdown(markdown: str, page, config, files) -> str:
         page.meta |= {"search": {"exclude": True}, "hide": ["toc"]}
         return f"# {name}\n\n````python\n{markdown}\n````\n"
     if name.startswith("docs/systems/"):
-        return markdown + "\n" + system(page.meta)
-    return markdown
+        markdown += "\n" + system(page.meta)
+    return BLOCK.sub(both_forms, markdown)
+
+
+def both_forms(block: re.Match) -> str:
+    """A block of commands in tabs: as a checkout runs them, and as an installed package does."""
+    from macaron_tf.command_names import spelled
+
+    code = block[0].rstrip("\n") + "\n"
+    if (installed := spelled(code)) == code:
+        return block[0]
+    tabs = {"In a checkout": code, "Installed": installed}
+    return "".join(f'=== "{t}"\n\n{textwrap.indent(c, "    ")}\n' for t, c in tabs.items())
 
 
 # A page for each system.
@@ -345,10 +358,11 @@ def cell(text: str) -> str:
 
 def commands_page() -> str:
     """The help of every command."""
-    from macaron_tf.cli.command_names import COMMANDS
+    from macaron_tf.command_names import COMMANDS
 
     parts = [
-        "# Every command\n\nMade from `--help`. An installed package has `macaron NAME` for each.\n"
+        "# Every command\n\nMade from `--help`. An installed package has `macaron TITLE`, such as "
+        "`macaron export`, in place of `python -m MODULE`.\n"
     ]
     for name, (module, text) in COMMANDS.items():
         with contextlib.suppress(ModuleNotFoundError):

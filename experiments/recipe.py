@@ -33,6 +33,11 @@ MAY_CHANGE = tuple(
 )
 
 
+# Settings that a model card shows whatever their values; others at their defaults it leaves out.
+SHOWN = ("objective", "batch_size", "max_tokens", "vocabulary.kind", "vocabulary.size")
+SHOWN += ("training.optimizer", "training.learning_rate", "training.schedule")
+SHOWN += ("training.max_steps", "training.warmup_steps", "training.seed")
+
 _MANY = 2**30  # ids of a network that is not built: more than any adaptive softmax cuts off
 
 
@@ -94,12 +99,11 @@ class Recipe(Settings):
 
     def usage(self) -> dict[str, typing.Any]:
         """Fields of `macaron_tf.pretrained.Pretrained` about the network's use."""
-        changing = [name for name in self.may_change if name != "training.max_steps"]
-        unlisted = tuple(sorted({*self.unread(), *changing}))
+        unlisted = {*self.unread(), *self.may_change, *at_defaults(self)} - {*SHOWN}
         return {
             "model": self.model,
             "optimizer": self.training.optimizer,
-            "unlisted": unlisted,
+            "unlisted": tuple(sorted(unlisted)),
         }
 
     def expect_model(self, config, kind: type, words: str) -> None:
@@ -259,6 +263,16 @@ def unread(recipe: Recipe, settings: Iterable[str]) -> dict[str, str]:
         for name, text in said.items()
         if is_among(setting.partition("=")[0], (name,))
     }
+
+
+def at_defaults(settings: Settings, path: str = "") -> Iterator[str]:
+    """The paths of settings that have their default values."""
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if isinstance(value, Settings):
+            yield from at_defaults(value, f"{path}{field.name}.")
+        elif value == field.default:
+            yield f"{path}{field.name}"
 
 
 def refuse_unread(recipe: Recipe, settings: Iterable[str], *others: Recipe) -> None:

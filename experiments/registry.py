@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from experiments.recipe import Recipe, override, refuse_unread, settings_of
 from experiments.run import Run
-from macaron_tf.cli.command_names import as_typed
+from macaron_tf.command_names import as_typed
 from macaron_tf.errors import UserError, nearest
 from macaron_tf.plug_ins import allow, allow_within, called, find, is_place, trusting
 

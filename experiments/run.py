@@ -30,6 +30,7 @@ from macaron_tf.data.sources.names import Source
 from macaron_tf.distribution.device_memory import refuse_oversize
 from macaron_tf.errors import UserError, needs_vocabulary, parse_json
 from macaron_tf.io import paths as storage
+from macaron_tf.io.code_files import offer_code
 from macaron_tf.io.signatures import allow_signed_code, sign_code
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.training.checkpoints import CheckpointDirectory, find_checkpoint, is_saved
@@ -79,6 +80,7 @@ class Run(abc.ABC):
     def _recipe(cls, path: epath.Path) -> Recipe:
         text = _recipe_text(path, f"`{cls.recipe_class.command} train`")
         allow_signed_code(path)
+        offer_code(path)
         return recipe_from_json(cls.recipe_class, text, str(path / "recipe.json"))
 
     @classmethod

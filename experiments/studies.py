@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 
 from experiments.run import write_json
 from macaron_tf import __version__
-from macaron_tf.cli.command_names import as_typed
+from macaron_tf.command_names import as_typed
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.paths import as_path, write_aside

@@ -13,6 +13,10 @@ import argparse
 from export.saved_model import loaded
 from macaron_tf.cli.arguments import argument, checkpoint, place, single_program
 
+LICENSE = argument(
+    "--license ID", "license of the weights as the hub spells it, such as apache-2.0 or mit"
+)
+
 
 def run(options: argparse.Namespace) -> None:
     """Writes the folder; see the module's text."""
@@ -27,9 +31,7 @@ main = single_program(
     place("run", "folder of a trained run"),
     place("out", "folder to write"),
     checkpoint("average, best, last or a step's number"),
-    argument(
-        "--license ID", "license of the weights as the hub spells it, such as apache-2.0 or mit"
-    ),
+    LICENSE,
 )
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import dataclasses
 import json
 
 from macaron_tf.cli.arguments import argument, checkpoint, count, place, single_program, switch
-from macaron_tf.cli.command_names import as_typed
+from macaron_tf.command_names import as_typed
 from macaron_tf.errors import UserError
 from macaron_tf.io.serving import MAX_VERSION
 
@@ -30,9 +30,9 @@ BFLOAT16 = switch(
 )
 LITE = argument(
     "--lite",
-    "also write the network for LiteRT, with which `export.serve` and `export.client --local` "
-    "answer small requests: int8 takes half the time of the SavedModel, and its probabilities are "
-    "about 1e-3 away",
+    "also write the network for LiteRT, with which `python -m export.serve` and `python -m "
+    "export.client --local` answer small requests: int8 takes half the time of the SavedModel, "
+    "and its probabilities are about 1e-3 away",
     choices=("fp32", "int8"),
 )
 ONNX = switch("--onnx", "also write the network for ONNX Runtime, ids in and numbers out")

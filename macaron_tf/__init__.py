@@ -20,7 +20,7 @@ if sys.version_info < (3, 11):  # noqa: UP036  a checkout, run outside its envir
     print("error: macaron_tf needs Python 3.11 or later: activate its environment", file=sys.stderr)
     sys.exit(2)
 
-from macaron_tf.cli.command_names import SCRIPT
+from macaron_tf.command_names import SCRIPT
 
 if TYPE_CHECKING:
     from macaron_tf import layers, models, tasks

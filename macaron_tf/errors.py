@@ -11,9 +11,17 @@ import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from macaron_tf.command_names import as_typed
+
 
 class UserError(Exception):
-    """A mistake that the user can correct: one sentence names it and the correction."""
+    """A mistake that the user can correct: one sentence names it and the correction.
+
+    Commands within the sentence are in the form that the user types; see `as_typed`.
+    """
+
+    def __init__(self, sentence: object = ""):
+        super().__init__(as_typed(str(sentence)))
 
 
 class TextError(UserError):

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 import os
 import pathlib
 import re
@@ -14,13 +13,15 @@ import numpy as np
 from etils import epath
 
 from macaron_tf.distribution.device_memory import refuse_oversize
-from macaron_tf.errors import UserError, needed, parse_json
+from macaron_tf.errors import UserError, parse_json
 from macaron_tf.interop.arrays import read_json
 from macaron_tf.interop.encoder_decoders import FAMILIES, read_encoder_decoder
 from macaron_tf.interop.encoders import read_encoder, read_sentence_transformer
 from macaron_tf.interop.keras_models import read_keras_hub, read_model_garden_bert
 from macaron_tf.interop.language_models import LANGUAGE_FAMILIES, read_language_model, read_xlnet
 from macaron_tf.io import paths
+from macaron_tf.io.code_files import offer_code
+from macaron_tf.io.hub import HUB, downloaded
 from macaron_tf.io.progress import Progress
 from macaron_tf.io.signatures import allow_signed_code
 from macaron_tf.models.base import Model
@@ -37,20 +38,9 @@ from macaron_tf.training.checkpoints import (
 )
 from macaron_tf.training.state import load_network, load_weights
 
-KERAS_HUB, MODEL_GARDEN, HUB = "keras-hub", "model-garden", "hub"
+KERAS_HUB, MODEL_GARDEN = "keras-hub", "model-garden"
 LIBRARIES = (HUGGING_FACE, KERAS_HUB, MODEL_GARDEN)
 _MEND = "restore it, or train or save the model again"
-# Files on a hub that are not downloaded, since nothing here reads them.
-_UNREAD = (
-    "*.onnx",
-    "*.msgpack",
-    "*.ot",
-    "*.tflite",
-    "*.gguf",
-    "tf_model.h5",
-    "onnx/*",
-    "openvino/*",
-)
 
 
 def load(
@@ -79,8 +69,8 @@ def load(
         pooling: whether to read how a sentence-transformers model pools, and refuse an unknown way;
             False reads its encoder alone.
         vocabulary: a vocabulary or its folder, for a network that was saved without one.
-        trust_code: import the modules that the folder names, such as someone's own block, and open
-            `.keras` files without Keras's safe mode. Their code runs in this process.
+        trust_code: import the modules that the folder names or brings, such as someone's own block,
+            and open `.keras` files without Keras's safe mode. Their code runs in this process.
 
     Raises:
         UserError: nothing is there, it cannot be read, or it names code, see `trust_code`.
@@ -161,7 +151,7 @@ def locate(place: str) -> Location:
             raise UserError(f"{place}: copy the folder from its bucket to the disk first")
         return Location(place, paths.as_path(directory).expanduser().absolute(), kind)
     if kind == HUB:
-        folder = paths.as_path(_downloaded(place))
+        folder = paths.as_path(downloaded(place))
         return Location(place, folder, _library_of(folder))
     folder = paths.as_path(place)
     if not folder.exists() and "@" in place:
@@ -181,27 +171,6 @@ def _library_of(folder: epath.Path) -> str:
     config = folder / "config.json"
     preset = config.exists() and "registered_name" in read_json(config)
     return KERAS_HUB if preset else HUGGING_FACE
-
-
-@functools.cache
-def _downloaded(place: str) -> pathlib.Path:
-    """The local folder of `hub:OWNER/NAME[@REVISION]`."""
-    with needed(place):
-        import huggingface_hub
-    name, _, revision = place.removeprefix(f"{HUB}:").partition("@")
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
-        raise UserError(f"{place}: write it as {HUB}:OWNER/NAME or {HUB}:OWNER/NAME@REVISION")
-    try:
-        folder = huggingface_hub.snapshot_download(
-            name, revision=revision or None, ignore_patterns=_UNREAD
-        )
-    except Exception as error:  # of the hub's client, its HTTP client, sockets and the disk
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].partition(". ")[0]
-        raise UserError(
-            f"{place} cannot be downloaded ({reason}): check the name and the network, or copy the "
-            f"folder here and give {HUGGING_FACE}:DIR or DIR"
-        ) from error
-    return pathlib.Path(folder)
 
 
 @contextlib.contextmanager
@@ -232,6 +201,7 @@ def _described(path: epath.Path, place: str) -> dict[str, Any]:
             "model-garden:DIR, hub:OWNER/NAME or a .keras file"
         ) from error
     allow_signed_code(path)
+    offer_code(path)
     return record
 
 

@@ -5,7 +5,9 @@ import dataclasses
 import functools
 import json
 import os
+import pathlib
 import re
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
@@ -24,6 +26,8 @@ from macaron_tf.engines.lite_writer import KINDS, converted
 from macaron_tf.engines.saved_model import WRITERS, write_version
 from macaron_tf.errors import UserError, check_choice
 from macaron_tf.io import paths
+from macaron_tf.io.code_files import take_code
+from macaron_tf.io.hub import HUB, check_login, push
 from macaron_tf.io.signatures import sign_code
 from macaron_tf.layers.heads import Pooler
 from macaron_tf.layers.language_heads import ReplacedTokenHead
@@ -32,7 +36,7 @@ from macaron_tf.models.base import Model
 from macaron_tf.models.config import EncoderConfig, EncoderDecoderConfig, differing_fields
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.language_model import LanguageModel
-from macaron_tf.models.model_card import CardFacts, model_card
+from macaron_tf.models.model_card import USE_OF_EXPORT, CardFacts, model_card, use_of_folder
 from macaron_tf.models.tasks import EncoderClassifier
 from macaron_tf.settings import Settings
 from macaron_tf.tasks import Decoding, TaskKind, task_of
@@ -286,7 +290,7 @@ class Pretrained:
         narrow = graph.in_bfloat16(self.checkpoint or self.name)
         with narrow if bfloat16 else contextlib.nullcontext():
             return write_version(
-                graph, record, path, version, lite, formats, certificate, self._card()
+                graph, record, path, version, lite, formats, certificate, self._card(USE_OF_EXPORT)
             )
 
     @property
@@ -339,7 +343,7 @@ class Pretrained:
         batch_size: int = 32,
         max_length: int = 128,
         seed: int = 1,
-    ) -> Self:
+    ) -> "Pretrained":
         """Trains a classifier of texts from this encoder, and returns it.
 
         BERT's Adam, whose rate falls to 0 along a straight line. For validation, pairs of texts,
@@ -386,7 +390,8 @@ class Pretrained:
                                      model.safetensors and pooler.safetensors
             DIR/vocabulary/          its vocabulary, if it has one
             DIR/recipe.json          recipe of the run that trained it
-            DIR/code.json            signature of your own code that it names: see `io.signatures`
+            DIR/code/                files of your own code that it needs: see `io.code_files`
+            DIR/code.json            signatures of the names of that code: see `io.signatures`
             DIR/manifest.json        format and checksums
             DIR/README.md            a model card, which may be edited
 
@@ -402,12 +407,16 @@ class Pretrained:
             UserError: the folder holds other files, or cannot be written; Hugging Face has no
                 counterpart of the network or of its vocabulary.
         """
-        if license is not None:
-            return dataclasses.replace(self, license=license).save_pretrained(directory, format)
-        check_choice("format", format, FORMATS)
         path = paths.as_path(directory).expanduser()
         path = path if paths.is_remote(path) else path.absolute()
         _refuse_other_files(path)
+        self._save(path, format, license, path.name)
+
+    def _save(self, path: epath.Path, format: str, license: str | None, place: str) -> None:
+        """Writes the folder of `save_pretrained`, whose card loads it from a place."""
+        if license is not None:
+            return dataclasses.replace(self, license=license)._save(path, format, None, place)
+        check_choice("format", format, FORMATS)
         manifest = {
             "step": self.results.get("step", 0),
             "metrics": self.results.get("metrics", {}),
@@ -421,11 +430,38 @@ class Pretrained:
             write = writer(self)
             manifest["library"] = format
         else:
-            write = functools.partial(self._write_files, kind=format)
+            write = functools.partial(self._write_files, kind=format, place=place)
         checkpoints.save_whole(path, write, manifest)
         return None
 
-    def _write_files(self, directory: epath.Path, kind: str) -> None:
+    def push_to_hub(
+        self,
+        repository: str,
+        format: str = "safetensors",
+        license: str | None = None,
+        private: bool | None = None,
+    ) -> str:
+        """Saves the model on Hugging Face's hub, as one commit, and returns its address there.
+
+        Log in by `hf auth login` before, or set HF_TOKEN. `macaron_tf.load("hub:OWNER/NAME")` opens
+        the model again, and with `format="hugging-face"` so does transformers.
+
+        Args:
+            repository: `OWNER/NAME`; made when absent, else its weights, vocabulary, code and card
+                are replaced.
+            format, license: see `save_pretrained`.
+            private: whether a new repository is; None = as its owner's settings say.
+
+        Raises:
+            UserError: you are not logged in, may not write there, or the hub cannot be reached.
+        """
+        name = check_login(repository)
+        with tempfile.TemporaryDirectory(prefix="macaron_tf-") as folder:
+            place = pathlib.Path(folder, name.rpartition("/")[2])
+            self._save(paths.as_path(place), format, license, f"{HUB}:{name}")
+            return push(place, repository, private)
+
+    def _write_files(self, directory: epath.Path, kind: str, place: str) -> None:
         heads = {name: getattr(self, name) for name in HEADS if getattr(self, name)}
         layers = {"model": self.network, **heads}
         require_room(directory, [w for layer in layers.values() for w in layer.weights])
@@ -443,22 +479,32 @@ class Pretrained:
             "results": self.results,
         }
         files = {checkpoints.MODEL: record, **({RECIPE: self.recipe} if self.recipe else {})}
+        files, code = take_code(directory, files)
         sign_code(directory, *files.values())
         for name, value in files.items():
             (directory / name).write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
-        (directory / checkpoints.CARD).write_text(self._card())
+        texts = self._task.examples() if self._task else ()
+        card = self._card(use_of_folder(place, texts, code))
+        (directory / checkpoints.CARD).write_text(card)
 
-    def _card(self) -> str:
+    @property
+    def _task(self) -> TaskKind | None:
+        """The task; None of a model that answers no text."""
+        with contextlib.suppress(UserError):
+            return self.task
+        return None
+
+    def _card(self, use: str) -> str:
         pieces = self.vocabulary.pieces if self.vocabulary else None
-        return model_card(self.card_facts, self.network, pieces)
+        return model_card(self.card_facts, self.network, pieces, use)
 
     @property
     def card_facts(self) -> CardFacts:
         """The facts that every form of the model card tells."""
         languages = self.languages or (self.vocabulary.languages if self.vocabulary else ())
-        recipe, results = self.recipe, self.results
-        name = self.name or "model"
-        return CardFacts(name, languages, recipe, results, self.license, self.unlisted)
+        known = self.recipe, self.results, self.license, self.unlisted
+        pipeline = self._task.pipeline if self._task else ""
+        return CardFacts(self.name or "model", languages, *known, pipeline)
 
 
 # Fields about how the network is used, which model.json keeps unchanged.

@@ -10,9 +10,10 @@ import tomllib
 
 import pytest
 
-from macaron_tf.cli.command_names import COMMANDS, FORM, as_typed
+from macaron_tf import command_names
 from macaron_tf.cli.program import exit_on_user_error
-from macaron_tf.errors import CORE, EXTRAS, check_train_packages
+from macaron_tf.command_names import COMMANDS, FORM, as_typed
+from macaron_tf.errors import CORE, EXTRAS, check_train_packages, needs_vocabulary
 from tests import lab
 from tests.harness import refuses
 
@@ -29,7 +30,7 @@ for name in ("translate.train", "translate.evaluate", "pretrain.train", "pretrai
              "finetune.train", "finetune.evaluate", "embed.train", "generate.writing", "elmo.run",
              "text_to_text.train", "recipes.bert"):
     importlib.import_module("experiments." + name)
-for name in ("client", "hugging_face", "keras_model", "saved_model"):
+for name in ("client", "hub", "hugging_face", "keras_model", "saved_model"):
     importlib.import_module("export." + name)
 """
 
@@ -79,7 +80,14 @@ def test_an_unknown_command_is_one_sentence(name, near):
     assert found.returncode == 2 and message in found.stderr
 
 
-def test_messages_name_commands_as_typed(monkeypatch, capsys):
+@pytest.mark.parametrize("name", ["saved_model", "export.saved_model"])
+def test_a_module_s_name_is_answered_by_the_command(name):
+    found = launched(name)
+    assert found.returncode == 2
+    assert f"no command is called {name!r}: it is python -m macaron_tf export\n" in found.stderr
+
+
+def test_messages_name_commands_as_typed(monkeypatch):
     text = (
         "give what `python -m experiments.finetune train` wrote to python\n -m export.saved_model"
     )
@@ -88,6 +96,14 @@ def test_messages_name_commands_as_typed(monkeypatch, capsys):
     assert as_typed(text) == "give what `macaron finetune train` wrote to macaron export"
     names = "python -m experiments.lab.benchmarks.decoding, python -m experiments.nothing"
     assert as_typed(names) == names
+
+
+def test_errors_name_commands_as_the_installation_has_them(monkeypatch):
+    assert "`python -m export.keras_model x.keras " in str(needs_vocabulary("x.keras"))
+    monkeypatch.setattr(command_names, "FOLDER", command_names._INSTALLED)  # as in a wheel
+    assert "`macaron keras_model x.keras " in str(needs_vocabulary("x.keras"))
+    monkeypatch.setenv(FORM, "python -m macaron_tf")
+    assert "`python -m macaron_tf keras_model x.keras " in str(needs_vocabulary("x.keras"))
 
 
 def test_every_optional_package_is_in_an_extra_and_named_by_it(capsys):

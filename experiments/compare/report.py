@@ -15,7 +15,7 @@ from experiments import studies
 from experiments.compare.choices import Timed, Tuned
 from experiments.compare.kinds import Arm, Kind
 from experiments.recipe import Recipe
-from macaron_tf.cli.command_names import as_typed
+from macaron_tf.command_names import as_typed
 from macaron_tf.evaluation.verdict import RULE, SEEDS, Verdict, judge
 
 # Settings by which arms read other batches of the same text, or more of them.

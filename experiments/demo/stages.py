@@ -11,7 +11,7 @@ from experiments import registry
 from experiments.translate.evaluate import average_run
 from experiments.translate.run import TranslationRun
 from experiments.translate.train import train_recipe
-from macaron_tf.cli.command_names import as_typed
+from macaron_tf.command_names import as_typed
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.errors import UserError, needed
 from macaron_tf.evaluation.translation import evaluate_translations

@@ -13,8 +13,8 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 
-from macaron_tf.cli.command_names import as_typed
 from macaron_tf.cli.program import exit_on_user_error
+from macaron_tf.command_names import as_typed
 from macaron_tf.errors import UserError, check_path
 from macaron_tf.plug_ins import trusting
 

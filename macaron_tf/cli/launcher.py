@@ -1,9 +1,9 @@
 """`python -m macaron_tf COMMAND` and its short form `macaron COMMAND`: the way to all commands.
 
 A checkout has the commands' packages, `experiments` and `export`, beside this one; an installed
-wheel has them in `macaron_tf/commands`, so that it brings one top-level name. The launcher puts the
-folder that holds them on the path: modules keep their names, and so do runs that record them and
-processes that a command starts.
+wheel has them in `macaron_tf/commands`, so that it brings one top-level name. The launcher puts
+that folder on the path: modules keep their names, and so do runs that record them and processes
+that a command starts.
 """
 
 import argparse
@@ -13,11 +13,10 @@ import runpy
 import sys
 
 from macaron_tf import __version__
-from macaron_tf.cli.command_names import ALIASES, COMMANDS, FORM, SCRIPT
 from macaron_tf.cli.program import begin_command, exit_on_user_error
+from macaron_tf.command_names import ALIASES, COMMANDS, FOLDER, FORM, SCRIPT, name_of
 from macaron_tf.errors import nearest
 
-_HERE = pathlib.Path(__file__).parents[1]  # the package
 _TEXT = """\
 Macaron Net, SwishRNN and the models around them: from text to a served model.
 
@@ -50,12 +49,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("command", help=argparse.SUPPRESS)
     parser.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    folder = str(_HERE / "commands" if (_HERE / "commands").is_dir() else _HERE.parent)
+    folder = str(FOLDER)
     # First, so that a folder of the user's called `experiments` does not stand before ours.
     sys.path.insert(0, folder)
     if alias := ALIASES.get((options.command, *options.words[:1])):
         options.command, options.words = alias, options.words[1:]
     if options.command not in COMMANDS:
+        if name := name_of(options.command):
+            parser.error(f"no command is called {options.command!r}: it is {me} {name}")
         near = nearest(options.command, COMMANDS)
         parser.error(f"no command is called {options.command!r}: {me} --help lists them{near}")
     module, _ = COMMANDS[options.command]

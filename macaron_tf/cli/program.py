@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from macaron_tf.cli.command_names import as_typed
+from macaron_tf.command_names import as_typed
 from macaron_tf.errors import (
     CORE,
     UserError,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from multiprocessing import Pipe, connection
 from typing import Any, TypeVar
 
-from macaron_tf.cli.command_names import SCRIPT
+from macaron_tf.command_names import SCRIPT
 from macaron_tf.errors import UserError
 from macaron_tf.io.progress import other_bar
 

@@ -135,7 +135,9 @@ def find_version(folder: str | os.PathLike, version: int | None = None) -> pathl
     found = {version_of(file.parent.name): file.parent for file in folder.glob(f"*/{MODEL_FILE}")}
     found.pop(None, None)
     if not found:
-        raise UserError(f"{folder} holds no exported model: write one by export.saved_model")
+        raise UserError(
+            f"{folder} has no exported model: write one by `python -m export.saved_model`"
+        )
     if version is not None and version not in found:
         versions = ", ".join(map(str, sorted(found)))
         raise UserError(f"{folder} has no version {version}: it has {versions}")

@@ -74,7 +74,8 @@ def judge(
             test = scipy.stats.ttest_1samp(differences, 0.0)
             interval = tuple(map(float, test.confidence_interval(0.95)))
             found[name] = Verdict(differences, mean, interval, float(test.pvalue))
-    tested = sorted((name for name in found if found[name].p is not None), key=lambda n: found[n].p)
+    tested = [name for name in found if found[name].p is not None]
+    tested.sort(key=lambda name: found[name].p or 0.0)
     least = 0.0  # a corrected p is no smaller than those before it
     for rank, name in enumerate(tested):
         verdict = found[name]

@@ -30,13 +30,24 @@ def sign_code(folder: epath.Path, *records: object) -> None:
     Args:
         records: the contents of these files.
     """
-    texts = filter(lambda one: isinstance(one, str), tf.nest.flatten(records))
-    places = {text.removeprefix("python:").partition("(")[0] for text in texts}
-    places = set(filter(plug_ins.is_place, places))
-    names = sorted(filter(plug_ins.is_allowed, places))
+    names = allowed_places(*records)
     signed = {name: mark for name in names if (mark := _signature(name, make_key=True))}
     if signed:
         storage.write_aside(folder / SIGNATURES, json.dumps(signed, indent=1).encode())
+
+
+def allowed_places(*records: object, sources: bool = True) -> list[str]:
+    """The places, `package.module:Name`, that JSON's values name and that may be imported.
+
+    Args:
+        sources: whether `python:package.module:Name`, a source of text, counts.
+    """
+    texts = {text for text in tf.nest.flatten(records) if isinstance(text, str)}
+    texts = {text for text in texts if sources or not text.startswith("python:")}
+    places = {text.removeprefix("python:").partition("(")[0] for text in texts}
+    return sorted(
+        place for place in places if plug_ins.is_place(place) and plug_ins.is_allowed(place)
+    )
 
 
 def allow_signed_code(folder: epath.Path) -> None:

@@ -1,6 +1,7 @@
 """The model card of a saved network: Markdown with the header that model hubs read."""
 
 import dataclasses
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -26,25 +27,26 @@ _HUB_DATASETS = {
         ("glue", "cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"),
         "nyu-mll/glue",
     ),
-    "super_glue": "aps/super_glue",
+    **dict.fromkeys(("super_glue", "boolq", "multirc"), "aps/super_glue"),
+    "conll2003": "eriktks/conll2003",
+    "multi30k": "bentrevett/multi30k",
+    "snli": "stanfordnlp/snli",
+    "xnli": "facebook/xnli",
     "squad": "rajpurkar/squad",
     "squad2": "rajpurkar/squad_v2",
     "imdb_reviews": "stanfordnlp/imdb",
     "wikipedia": "wikimedia/wikipedia",
     "pg19": "deepmind/pg19",
 }
-_USE = """## Use
+USE_OF_EXPORT = """## Use
 
-```python
-import macaron_tf
-
-model = macaron_tf.load("DIR")  # this folder
-model.network, model.vocabulary
-model.task  # such as <Spans: question, context -> answers>: model.predict(question, context)
-```
-
-`python -m macaron_tf export DIR OUT` exports it where it answers text; the training commands start
-from its weights by `--init DIR`.
+This folder is a version of a SavedModel. `macaron serve MODEL`, where MODEL is the folder above it,
+answers over REST and gRPC (in a checkout: `python -m export.serve MODEL`), and so does TensorFlow
+Serving. A program that loads it needs tensorflow and tensorflow_text.
+"""
+_COMMANDS = """\
+`macaron export DIR OUT` writes it as a SavedModel (in a checkout: `python -m export.saved_model`);
+the training commands start from its weights by `--init DIR`.
 """
 
 
@@ -58,6 +60,7 @@ class CardFacts:
     results: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     license: str = ""
     unlisted: tuple[str, ...] = ()
+    pipeline: str = ""  # the task as the hub calls it
 
     def header(self, **fields: Any) -> str:
         """The YAML that hubs read, with the given fields first; empty ones are left out."""
@@ -96,22 +99,46 @@ class CardFacts:
         yield _table("Results", ("text", "metric", "value"), rows)
 
 
-def model_card(facts: CardFacts, network: keras.Model, pieces: int | None) -> str:
+def model_card(facts: CardFacts, network: keras.Model, pieces: int | None, use: str) -> str:
     """The text of a README.md.
 
     Args:
         pieces: of the vocabulary; None = there is none.
+        use: the section about its use: `use_of_folder` or `USE_OF_EXPORT`.
     """
     kind, weights = type(network).__name__, network.count_params()
     reads = "without a vocabulary" if pieces is None else f"with a vocabulary of {pieces:,} pieces"
     parts = [
-        facts.header(library_name="keras", tags=["macaron_tf", kind]),
+        facts.header(library_name="keras", pipeline_tag=facts.pipeline, tags=["macaron_tf", kind]),
         f"# {facts.name}\n\nNetwork: `{kind}`, {weights:,} weights, {reads}.\n",
-        _USE,
+        use,
     ]
     if isinstance(network, Model):
-        parts.append(_table("Model", ("setting", "value"), _chosen(network.config)))
+        rows = [row for row in _chosen(network.config) if row[0] not in network.unread()]
+        parts.append(_table("Model", ("setting", "value"), rows))
     return "\n".join(filter(None, [*parts, *facts.trained()]))
+
+
+def use_of_folder(place: str, texts: Iterable[str], code: Iterable[str] = ()) -> str:
+    """The section about the use of a folder of `save_pretrained`.
+
+    Args:
+        place: that `macaron_tf.load` takes.
+        texts: an example, a text for each input of the model's task; none for other models.
+        code: Python files in the folder, which the network needs.
+    """
+    trusted = ", trust_code=True" if code else ""
+    asked = ", ".join(json.dumps(text, ensure_ascii=False) for text in texts)
+    lines = [
+        "```python",
+        "import macaron_tf\n",
+        f'model = macaron_tf.load("{place}"{trusted})',
+        f"model.predict({asked})" if asked else "model.network, model.vocabulary",
+        "```\n",
+    ]
+    files = ", ".join(f"`{file}`" for file in code)
+    needs = f"The network needs {files}, which `trust_code=True` lets run: read it before.\n"
+    return "\n".join(["## Use\n", *lines, *([needs] if files else []), _COMMANDS])
 
 
 # Lines that ask a model of transformers, by the hub's name of its task.
@@ -209,6 +236,8 @@ def _text(value) -> str:
     """A value in a line: numbers to five digits, lists as YAML and JSON write them."""
     if isinstance(value, float):
         return f"{value:.5g}"
+    if isinstance(value, Mapping):
+        return " ".join(_text(one) for one in value.values() if one is not None)
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_text, value))}]"
     return " ".join(str(value).split())

@@ -14,6 +14,8 @@ from macaron_tf.errors import UserError
 from macaron_tf.io.paths import refuse_damage
 from macaron_tf.io.serving import EXAMPLE, as_rows
 
+# Examples for inputs that go with another text.
+_SECOND = {"second": "A pet moves.", "question": "What is running?"}
 _Graph = tuple[Callable[..., dict[str, tf.Tensor]], Mapping[str, tf.DType]]
 
 
@@ -29,12 +31,14 @@ class TaskKind(abc.ABC):
 
     Attributes:
         name: the kind in a few words, for messages.
+        pipeline: name of the kind on Hugging Face's hub.
         inputs: dtypes of the inputs of `serve` by name; each input has shape `(B,)`.
         controls: default values of the inputs that are not strings.
         takes: names of the options that `with_options` accepts.
     """
 
     name: ClassVar[str]
+    pipeline: ClassVar[str]
     inputs: Mapping[str, tf.DType] = {"text": tf.string}
     controls: ClassVar[Mapping[str, int | float]] = {}
     takes: ClassVar[tuple[str, ...]] = ()
@@ -122,6 +126,11 @@ class TaskKind(abc.ABC):
     def typical_texts(self) -> Sequence[str]:
         """Returns texts for warm-up requests, one for each function that has to be compiled."""
         return (EXAMPLE,)
+
+    def examples(self) -> list[str]:
+        """An example of a question: a text for each of `texts`."""
+        text = self.typical_texts()[0]
+        return [_SECOND.get(name, text) for name in self.texts]
 
 
 class Decoding(TaskKind):

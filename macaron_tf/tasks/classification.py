@@ -36,6 +36,7 @@ class Classification(LabelledTask):
     """
 
     name = "classifier"
+    pipeline = "text-classification"
     kind = "classification"
     networks: ClassVar[tuple[type, ...]] = (EncoderClassifier, CausalClassifier)
     takes = ("language",)
@@ -143,6 +144,7 @@ class Choice(Classification):
     """
 
     name = "chooser"
+    pipeline = "multiple-choice"
     kind = "choice"
     networks = ()
     takes = ()

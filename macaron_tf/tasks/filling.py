@@ -32,6 +32,7 @@ class Filling(OnePass):
     """
 
     name = "filler of gaps"
+    pipeline = "fill-mask"
     takes = ("top",)
 
     def __init__(
@@ -63,6 +64,9 @@ class Filling(OnePass):
         words = self.vocabulary.decode_lines([[number] for number in range(pieces)])
         starts = self.vocabulary.word_starts()
         return [w if begins else f"##{w}" for w, begins in zip(words, starts, strict=False)]
+
+    def typical_texts(self) -> tuple[str]:
+        return (f"A dog is {MASK}.",)
 
     def prepare(self, text: tf.Tensor) -> tuple[dict, tf.Tensor]:
         vocabulary = self.vocabulary

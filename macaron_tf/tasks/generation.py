@@ -18,7 +18,8 @@ from macaron_tf.decoding import (
     TextScorer,
 )
 from macaron_tf.decoding.sampling import State, first_state
-from macaron_tf.io.serving import CONTROLS
+from macaron_tf.decoding.text_generator import HOLE
+from macaron_tf.io.serving import CONTROLS, EXAMPLE
 from macaron_tf.objectives import learnt
 from macaron_tf.special_ids import EOS, PAD
 from macaron_tf.tasks.base import Decoding, require
@@ -53,6 +54,7 @@ class Continuation(Decoding):
     """
 
     name = "text generator"
+    pipeline = "text-generation"
     inputs: ClassVar = {
         "text": tf.string,
         "temperature": tf.float32,
@@ -67,6 +69,11 @@ class Continuation(Decoding):
         super().__init__(generator.model, generator.vocabulary)
         self.generator, self.window = generator, window
         self.longest = generator.longest
+        if isinstance(generator, SequenceGenerator):
+            self.pipeline = "text2text-generation"
+
+    def typical_texts(self) -> tuple[str]:
+        return (f"A dog is {HOLE}." if isinstance(self.generator, SequenceGenerator) else "A dog",)
 
     @classmethod
     def of(cls, model: Any) -> Self | None:
@@ -114,7 +121,8 @@ class Continuation(Decoding):
             "it is empty, and the model cannot begin a text"
         )
         # Checked here, because the network's own message about long rows is less clear.
-        return require(generator.fits(lengths), message, rows).to_tensor(PAD), lengths
+        fits = tf.fill(tf.shape(lengths), True) & generator.fits(lengths)  # True of any length
+        return require(fits, message, rows).to_tensor(PAD), lengths
 
     def serve(
         self,
@@ -146,7 +154,7 @@ class Continuation(Decoding):
         known = {field.name for field in dataclasses.fields(GenerationConfig)} - {"num_samples"}
         known.add("seed")
         if unknown := settings.keys() - known:
-            return self.with_options(**{name: settings[name] for name in sorted(unknown)})
+            self.with_options(**{name: settings[name] for name in sorted(unknown)})  # raises
         given = {**self.controls, **settings}
         seed = given.pop("seed")
         return self.generator.stream(text, GenerationConfig(**given), seed)
@@ -178,7 +186,13 @@ class TextToText(Continuation):
     """
 
     name = "text-to-text model"
+    pipeline = "text2text-generation"
     controls: ClassVar = {**Continuation.controls, "temperature": 0.0}
+
+    def typical_texts(self) -> tuple[str]:
+        task = self.generator.task
+        second = task not in PREFIXES and "+" not in task and get_task(task).second
+        return ("A dog is running.\tA pet moves." if second else EXAMPLE,)
 
     @classmethod
     def of(cls, model: Any) -> Self | None:

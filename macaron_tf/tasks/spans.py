@@ -50,6 +50,7 @@ class Spans(LabelledTask):
     """
 
     name = "reader"
+    pipeline = "question-answering"
     kind = "spans"
     inputs: ClassVar = {"question": tf.string, "context": tf.string}
     reader = staticmethod(read_questions)

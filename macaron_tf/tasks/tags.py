@@ -34,6 +34,7 @@ class Tags(LabelledTask):
     """
 
     name = "tagger"
+    pipeline = "token-classification"
     kind = "tags"
 
     reader = staticmethod(read_tagged)

@@ -47,6 +47,7 @@ class Translation(Decoding):
     """
 
     name = "translator"
+    pipeline = "translation"
     takes: ClassVar = (*(field.name for field in dataclasses.fields(BeamSearchConfig)), "compiled")
 
     def __init__(

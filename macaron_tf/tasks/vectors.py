@@ -44,6 +44,7 @@ class Vectors(OnePass):
     """
 
     name = "sentence encoder"
+    pipeline = "sentence-similarity"
 
     def __init__(
         self,
@@ -165,6 +166,7 @@ class WordVectors(OnePass):
     """
 
     name = "word encoder"
+    pipeline = "feature-extraction"
 
     @classmethod
     def of(cls, model: Any) -> Self | None:

@@ -16,7 +16,7 @@ from tests.fuzz.profiles import examples, hypothesis, strategies, survive, value
 
 from export.server.config import ServerConfig
 from macaron_tf.cli import arguments
-from macaron_tf.cli.command_names import COMMANDS
+from macaron_tf.command_names import COMMANDS
 from macaron_tf.errors import check_path
 from macaron_tf.settings import describe
 from tests import lab
@@ -100,6 +100,7 @@ WORDS = [
     "topology", "tpu", "url", "word", "words",
 ]  # fmt: skip
 ALSO = {"experiments.lab.tpu_check": ["recipe"]}
+ALSO["export.hub"] = ["repository"]
 ALSO["export.serve"] = [setting.name for setting in describe(ServerConfig)]
 BENCHMARKS = [
     f"experiments.lab.benchmarks.{name}"

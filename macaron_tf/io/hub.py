@@ -1,0 +1,107 @@
+"""Hugging Face's hub, `hub:OWNER/NAME[@REVISION]`, by its package huggingface_hub."""
+
+import functools
+import pathlib
+import re
+from typing import Any
+
+from macaron_tf.errors import UserError, needed
+
+HUB = "hub"
+# Files that are not downloaded, since nothing here reads them.
+_UNREAD = (
+    "*.onnx",
+    "*.msgpack",
+    "*.ot",
+    "*.tflite",
+    "*.gguf",
+    "tf_model.h5",
+    "onnx/*",
+    "openvino/*",
+)
+# Files of an earlier push that must not stay beside a new one of another form.
+_REPLACED = re.compile(r".*\.weights\.h5|.*\.safetensors|(vocabulary|code)/.*|(code|recipe)\.json")
+
+
+def parse_repo(place: str) -> tuple[str, str | None]:
+    """OWNER/NAME and the revision, or None, of `[hub:]OWNER/NAME[@REVISION]`."""
+    name, _, revision = place.removeprefix(f"{HUB}:").partition("@")
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        raise UserError(f"{place}: write it as {HUB}:OWNER/NAME or {HUB}:OWNER/NAME@REVISION")
+    return name, revision or None
+
+
+@functools.cache
+def downloaded(place: str) -> pathlib.Path:
+    """The local folder of `hub:OWNER/NAME[@REVISION]`."""
+    hub = _client(place)
+    name, revision = parse_repo(place)
+    try:
+        folder = hub.snapshot_download(name, revision=revision, ignore_patterns=_UNREAD)
+    except Exception as error:  # of the hub's client, its HTTP client, sockets and the disk
+        raise UserError(
+            f"{place} cannot be downloaded ({_reason(error)}): check the name and the network, or "
+            "copy the folder here and give hugging-face:DIR or DIR"
+        ) from error
+    return pathlib.Path(folder)
+
+
+def check_login(place: str) -> str:
+    """OWNER/NAME of a place to push to; refused where no token of the user's is found."""
+    hub = _client(f"pushing to {place}")
+    name, revision = parse_repo(place)
+    if revision:
+        raise UserError(f"{place}: a push makes a new revision: leave @{revision} out")
+    if not hub.get_token():
+        raise UserError(
+            f"{place}: you are not logged in to the hub: run `hf auth login`, or set HF_TOKEN to a "
+            "token that may write"
+        )
+    return name
+
+
+def push(folder: pathlib.Path, place: str, private: bool | None = None) -> str:
+    """Makes a folder's files one commit of a repository, which is made when absent.
+
+    Args:
+        private: whether a new repository is; None = as its owner's settings say.
+
+    Returns:
+        The repository's address.
+    """
+    name, hub = check_login(place), _client(place)
+    api, files = hub.HfApi(), [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    new = {path.relative_to(folder).as_posix(): path for path in files}
+    try:
+        address = api.create_repo(name, private=private, exist_ok=True)
+        old = [one for one in api.list_repo_files(name) if one not in new and _REPLACED.match(one)]
+        operations = [hub.CommitOperationDelete(one) for one in old]
+        operations += [hub.CommitOperationAdd(one, str(path)) for one, path in new.items()]
+        api.create_commit(name, operations, commit_message="Upload a model of macaron_tf")
+    except Exception as error:  # see `downloaded`
+        raise UserError(_refusal(place, name, error)) from error
+    return str(address)
+
+
+def _refusal(place: str, name: str, error: Exception) -> str:
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status == 401:
+        return f"{place}: the hub does not accept your token: run `hf auth login` again"
+    if status in (403, 404):
+        owner = name.partition("/")[0]
+        return (
+            f"{place}: your token may not write there (HTTP {status}): give a name of your own in "
+            f"place of {owner}, or a token that may write in {owner}'s repositories"
+        )
+    return f"{place} cannot be pushed to ({_reason(error)}): check the network and push again"
+
+
+def _client(purpose: str) -> Any:
+    with needed(purpose):
+        import huggingface_hub
+    return huggingface_hub
+
+
+def _reason(error: Exception) -> str:
+    """The first sentence of an error."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].partition(". ")[0]

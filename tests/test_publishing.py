@@ -1,0 +1,294 @@
+"""A model for others: its card, the user's code that it needs, and Hugging Face's hub."""
+
+import base64
+import contextlib
+import hashlib
+import http.server
+import json
+import pathlib
+import re
+import sys
+import threading
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+import macaron_tf
+from export.hub import main as hub_command
+from macaron_tf import plug_ins
+from macaron_tf.errors import UserError
+from macaron_tf.pretrained import Pretrained
+from tests.harness import numpy_of, refuses
+from tests.interop.toys import write_bert
+
+ROWS = {"token_ids": np.array([[2, 5, 6, 7, 3], [2, 5, 3, 0, 0]])}
+MINE = """
+import pathlib
+from macaron_tf.layers import TransformerBlock
+from mine_parts.gate import Gate
+
+pathlib.Path("ran").touch()
+
+
+class Block(TransformerBlock):
+    def channel_mixer(self, feed_forward_dim):
+        return Gate(name="gate")
+"""
+GATE = """
+import keras
+from macaron_tf.layers.mixer import Mixer
+from . import unused
+
+
+class Gate(Mixer):
+    keeps_state = False
+
+    def build(self, input_shape):
+        self.inner = keras.layers.Dense(input_shape[-1], activation="sigmoid")
+        self.inner.build(input_shape)
+
+    def mix(self, x, context, state=None):
+        return self.inner(x) * x, state
+"""
+
+
+@contextlib.contextmanager
+def forgotten(folder: pathlib.Path):
+    """Another process's view: a working folder, no module of the user's, no trust."""
+    plug_ins._Trust.places.clear()
+    plug_ins._Trust.texts.clear()
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("mine", "mine_parts")]:
+        del sys.modules[name]
+    folder.mkdir(exist_ok=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", [p for p in sys.path if not p or "/tmp" not in p])
+        patch.chdir(folder)
+        yield
+
+
+@pytest.fixture
+def written(tmp_path):
+    """A model with a block of the user's, in tmp_path/author, saved in tmp_path/saved."""
+    with forgotten(tmp_path / "author"):
+        pathlib.Path("mine_parts").mkdir()
+        files = {"mine.py": MINE, "mine_parts/__init__.py": "", "mine_parts/gate.py": GATE}
+        files |= {"mine_parts/unused.py": "", "other.py": "secret = 1"}
+        for name, text in files.items():
+            pathlib.Path(name).write_text(text)
+        yield tmp_path / "saved"
+    with forgotten(tmp_path / "author"):
+        pass
+
+
+def save(block: str, place: pathlib.Path) -> Pretrained:
+    network = macaron_tf.build("bert_tiny", vocab_size=16, num_layers=1, block=block)
+    network.build()
+    made = Pretrained(network, name="mine")
+    made.save_pretrained(place)
+    return made
+
+
+@pytest.mark.parametrize("block", ["mine:Block", "./mine.py:Block"])
+def test_a_block_of_the_user_s_goes_along_and_runs_only_when_trusted(
+    block, written, tmp_path, capsys
+):
+    made = save(block, written)
+    wanted = {"mine.py", "mine_parts/__init__.py", "mine_parts/gate.py", "mine_parts/unused.py"}
+    code = written / "code"
+    assert {p.relative_to(code).as_posix() for p in code.rglob("*.py")} == wanted
+    assert "note: code/mine.py is saved with the model: a copy of " in capsys.readouterr().err
+    card = (written / "README.md").read_text()
+    assert "`code/mine.py`" in card and 'load("saved", trust_code=True)' in card
+    pathlib.Path("ran").unlink()
+    with forgotten(tmp_path / "stranger"):
+        with pytest.raises(UserError, match=r"'mine:Block' comes out of a file.*trust_code=True"):
+            macaron_tf.load(written)
+        assert not pathlib.Path("ran").exists() and "mine" not in sys.modules
+        found = macaron_tf.load(written, trust_code=True)
+        assert pathlib.Path("ran").exists()
+        np.testing.assert_array_equal(numpy_of(found.network(ROWS)), numpy_of(made.network(ROWS)))
+        found.save_pretrained("again")  # and from there once more
+        assert pathlib.Path("again/code/mine_parts/gate.py").read_text() == GATE
+    with forgotten(tmp_path / "other"):
+        pathlib.Path("mine.py").write_text("")
+        refuses("brings a module mine, and .*other/mine.py is another", load_trusted, written)
+
+
+def load_trusted(place):
+    return macaron_tf.load(place, trust_code=True)
+
+
+def test_a_changed_file_of_a_folder_is_found(written):
+    save("mine:Block", written)
+    (written / "code/mine.py").write_text(MINE + "\n")
+    with forgotten(written.parent / "stranger"):
+        refuses("mine.py is not as it was written", load_trusted, written)
+
+
+def test_the_file_of_an_installed_package_stays_where_it_is(tmp_path):
+    from macaron_tf.io.code_files import _files_of
+
+    assert not _files_of("keras.layers:Dense") and not _files_of("json:dumps")
+    assert not _files_of("macaron_tf.layers.blocks:MacaronBlock")
+
+
+# The hub, by a stand-in on this machine.
+
+
+class StandIn(http.server.BaseHTTPRequestHandler):
+    """The hub's endpoints that a push and a download of small files ask."""
+
+    repositories: ClassVar[dict[str, dict[str, bytes]]] = {}
+    commits: ClassVar[list[list[str]]] = []
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def answer(self, value, status: int = 200, **headers) -> None:
+        body = value if isinstance(value, bytes) else json.dumps(value).encode()
+        self.send_response(status)
+        for name, text in {"Content-Length": len(body), **headers}.items():
+            self.send_header(name.replace("_", "-"), str(text))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        address = f"http://{self.headers['Host']}"
+        if self.headers.get("Authorization") != "Bearer hf_right":
+            return self.answer({"error": "Invalid user token."}, 401)
+        if self.path == "/api/repos/create":
+            made = json.loads(body)
+            name = f"{made['organization']}/{made['name']}"
+            if made["organization"] != "me":
+                return self.answer({"error": "You don't have the rights"}, 403)
+            known = name in self.repositories
+            self.repositories.setdefault(name, {".gitattributes": b""})
+            return self.answer({"url": f"{address}/{name}"}, 409 if known else 200)
+        if self.path == "/api/validate-yaml":
+            return self.answer({"errors": [], "warnings": []})
+        _, _, _, owner, name, action, _ = self.path.split("/")
+        if action == "preupload":
+            asked = json.loads(body)["files"]
+            modes = {"uploadMode": "regular", "shouldIgnore": False}
+            return self.answer({"files": [{"path": one["path"], **modes} for one in asked]})
+        files = self.repositories[f"{owner}/{name}"]
+        lines = [json.loads(line) for line in body.splitlines()]
+        self.commits.append([line["key"] for line in lines])
+        for line in lines:
+            if line["key"] == "file":
+                files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
+            elif line["key"] == "deletedFile":
+                del files[line["value"]["path"]]
+        commit = {"commitUrl": f"{address}/{owner}/{name}/commit/{SHA}", "commitOid": SHA}
+        return self.answer({"success": True, **commit})
+
+    def do_GET(self):
+        path, _, _ = self.path.partition("?")
+        if found := re.fullmatch(rf"/(.+/.+)/resolve/{SHA}/(.+)", path):
+            body = self.repositories[found[1]][found[2]]
+            etag = f'"{hashlib.sha1(body).hexdigest()}"'
+            return self.answer(body, ETag=etag, X_Repo_Commit=SHA)
+        found = re.fullmatch(r"/api/models/(\w+/\w+)(/\w+/\w+)?", path)
+        if not found or found[1] not in self.repositories:
+            return self.answer({"error": "Repository not found"}, 404)
+        files = self.repositories[found[1]]
+        if (found[2] or "").startswith("/tree"):
+            kinds = {"type": "file", "oid": "0" * 40}
+            return self.answer([{"path": n, "size": len(b), **kinds} for n, b in files.items()])
+        siblings = [{"rfilename": name} for name in files]
+        return self.answer({"id": found[1], "sha": SHA, "siblings": siblings, "private": False})
+
+    do_HEAD = do_GET
+
+
+SHA = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """The stand-in, in the place of the hub, for a user who is logged in."""
+    constants = pytest.importorskip("huggingface_hub.constants")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), StandIn) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        monkeypatch.setattr(constants, "ENDPOINT", address)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+        monkeypatch.setenv("HF_TOKEN", "hf_right")
+        template = address + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        StandIn.repositories.clear()
+        StandIn.commits.clear()
+        yield address
+        server.shutdown()
+
+
+@pytest.fixture
+def bert(tmp_path) -> str:
+    """The place of a small BERT."""
+    return f"hugging-face:{write_bert(tmp_path / 'bert')}"
+
+
+def test_a_model_is_pushed_and_opened_from_the_hub(hub, bert, monkeypatch):
+    model = macaron_tf.load(bert)
+    assert model.push_to_hub("me/small", license="mit") == f"{hub}/me/small"
+    files = StandIn.repositories["me/small"]
+    assert {"model.json", "model.safetensors", "manifest.json", "vocabulary/vocabulary.txt"} < {
+        *files
+    }
+    card = files["README.md"].decode()
+    assert "license: mit" in card and 'macaron_tf.load("hub:me/small")' in card
+    found = macaron_tf.load("hub:me/small")
+    np.testing.assert_array_equal(
+        numpy_of(found.network.encoder(ROWS)), numpy_of(model.network.encoder(ROWS))
+    )
+    names = {}
+    exec(re.search(r"```python\n(.*?)```", card, re.S)[1], names)
+    assert names["model"].name == "small"
+
+
+def test_the_command_replaces_what_an_earlier_push_left(hub, bert, capsys):
+    assert hub_command([bert, "me/small", "--format", "weights.h5"]) == 0
+    said = f"pushed to {hub}/me/small; in Python: macaron_tf.load('hub:me/small')\n"
+    assert capsys.readouterr().out == said
+    assert hub_command([bert, "hub:me/small", "--format", "hugging-face"]) == 0
+    names = {*StandIn.repositories["me/small"]}
+    assert {"config.json", "tokenizer.json", "model.safetensors", ".gitattributes"} <= names
+    assert not [one for one in names if one.endswith(".h5") or one.startswith("vocabulary/")]
+    assert len(StandIn.commits) == 2  # each is whole
+
+
+@pytest.mark.parametrize(
+    ("words", "token", "sentence"),
+    [
+        (
+            ["me/small"],
+            "",
+            "you are not logged in to the hub: run `hf auth login`, or set HF_TOKEN",
+        ),
+        (["me/small"], "hf_wrong", "the hub does not accept your token: run `hf auth login` again"),
+        (["them/small"], "hf_right", "your token may not write there (HTTP 403): give a name of"),
+        (["small"], "hf_right", "small: write it as hub:OWNER/NAME or hub:OWNER/NAME@REVISION"),
+        (["me/small@v1"], "hf_right", "a push makes a new revision: leave @v1 out"),
+        (["me/small", "--license", "MIT!"], "hf_right", "license='MIT!': give an identifier"),
+    ],
+)
+def test_a_push_that_cannot_be_is_one_sentence(
+    words, token, sentence, hub, bert, refused, monkeypatch
+):
+    monkeypatch.setenv("HF_TOKEN", token)
+    refused(hub_command, [bert, *words], sentence)
+    assert not StandIn.commits
+
+
+def test_a_hub_out_of_reach_or_without_its_package_is_one_sentence(hub, bert, refused, monkeypatch):
+    constants = sys.modules["huggingface_hub.constants"]
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    refused(hub_command, [bert, "me/small"], "me/small cannot be pushed to (")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    sentence = "pushing to me/small needs huggingface_hub: pip install 'macaron_tf[interop]'"
+    refused(hub_command, [bert, "me/small"], sentence)
