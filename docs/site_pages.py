@@ -27,6 +27,8 @@ os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = (
     "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
     "SECURITY.md",
     "docs/*",
     "docs/systems/*.md",

@@ -12,7 +12,9 @@ import shlex
 import sys
 
 import pytest
+import yaml
 
+import macaron_tf
 from experiments import registry
 from experiments.embed.run import paper_recipe
 from experiments.finetune.run import preset
@@ -135,6 +137,15 @@ def test_the_architecture_names_files_that_exist():
         r"(?:macaron_tf|experiments|export|tests)/[\w/]+\.py", PAGES["docs/architecture.md"]
     ):
         assert (ROOT / path).is_file(), path
+
+
+def test_the_files_for_contributors_are_in_step():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == macaron_tf.__version__
+    for file in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"):
+        yaml.safe_load(file.read_text(encoding="utf-8"))
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    assert [repository["repo"] for repository in hooks["repos"]] == ["local"]
 
 
 def test_the_readme_is_a_page():
