@@ -65,9 +65,6 @@ class Filling(OnePass):
         starts = self.vocabulary.word_starts()
         return [w if begins else f"##{w}" for w, begins in zip(words, starts, strict=False)]
 
-    def typical_texts(self) -> tuple[str]:
-        return (f"A dog is {MASK}.",)
-
     def prepare(self, text: tf.Tensor) -> tuple[dict, tf.Tensor]:
         vocabulary = self.vocabulary
         parts = tf.strings.split(text, MASK)  # (B, None)
