@@ -275,7 +275,7 @@ def test_sources_of_ones_own(outside, capsys):
         read_pairs("python:stranger.parts:pairs", "test", "en", "de")
     allow("python:stranger.parts:pairs", "stranger.parts:documents")
     assert read_pairs("python:stranger.parts:pairs", "test", "en", "de")[0] == ("test one", "eins")
-    with pytest.raises(UserError, match="pair 1: .* must be two lines of text"):
+    with pytest.raises(UserError, match="pair 1 is .*: the function must return two lines of text"):
         read_pairs("python:stranger.parts:documents", "test", "en", "de")
     changes = [*settings(), "corpus.sources=python:stranger.parts:broken"]
     assert main(["train", "bert_tiny", "run", *flags(changes)]) == 2

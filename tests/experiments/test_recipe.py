@@ -470,7 +470,7 @@ def test_other_weights_than_the_best_are_told_and_recorded(tmp_path, capsys, bes
 HELP = {
     "data_service": "--data-service HOST:5050",
     "translate.__main__": "tsv:FILE                      two tab-separated columns",
-    "pretrain.__main__": "text-lines:GLOB[,GLOB...]       files with a document a line",
+    "pretrain.__main__": "text-lines:GLOB[,GLOB...]       files with one document per line",
     "elmo.__main__": "embed runs/elmo --input",
     "tcn.__main__": "copy_memory",
     "finetune.__main__": "conll:FILE",

@@ -1,11 +1,11 @@
-"""TFDS builders of sets that TFDS lacks: IWSLT14, Multi30k, the entities of CoNLL-2003, SWAG.
+"""TFDS builders of sets that TFDS lacks: Multi30k, IWSLT14, CoNLL-2003's entities, and SWAG.
 
-Importing this module registers them, so that `tfds.load` and `--download` find them. A name that
-TFDS has itself one day stays TFDS's.
+Importing this module registers them, so that `tfds.load` and `--download` find them. If TFDS itself
+gets a set of the same name, TFDS's builder is used.
 
-The places of publication give no checksums. After a download that you trust, TFDS writes them
-beside this file: `touch checksums.tsv`, then
-`tfds.download.DownloadConfig(register_checksums=True)` for `download_and_prepare`.
+The publishers give no checksums. To record those of a download that you trust, create an empty
+`checksums.tsv` beside this file and call `download_and_prepare` with
+`tfds.download.DownloadConfig(register_checksums=True)`.
 """
 
 import csv
@@ -28,23 +28,25 @@ _FOREIGN = tfds.list_builders(with_community_datasets=False)
 
 
 class PublishedSet(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-    """Base of the builders here, which read files of one web folder, by default translations.
+    """Base class of the builders here, which read files from one web folder.
+
+    Examples are pairs of translations by default; subclasses for other examples override `_info`.
 
     Attributes:
-        PLACE: the folder's address.
-        SIZE: of the downloads, in words.
-        FILES: names of its files; `{}` stands for a language of the configuration.
+        PLACE: address of the web folder.
+        SIZE: size of the downloads, such as "19 MB", for messages.
+        FILES: names of the files; `{}` is replaced by each language of the configuration.
     """
 
     VERSION = tfds.core.Version("1.0.0")
-    MANUAL_DOWNLOAD_INSTRUCTIONS = "Files in a folder of the set's name there are not downloaded."
+    MANUAL_DOWNLOAD_INSTRUCTIONS = "Put the files into a subfolder with the name of the set."
     PLACE: str
     SIZE: str
     FILES: tuple[str, ...]
 
     @classmethod
     def file_names(cls, config: str = "") -> list[str]:
-        """The published files of a configuration; `{}` stays where none is named."""
+        """Names of the published files of a configuration; `{}` remains if `config` is ""."""
         languages = config.split("-") if config else ["{}"]
         return list(dict.fromkeys(f.format(code) for f in cls.FILES for code in languages))
 
@@ -58,7 +60,7 @@ class PublishedSet(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         )
 
     def _fetched(self, dl_manager: tfds.download.DownloadManager) -> dict[str, epath.Path]:
-        """The published files by name: from the manual folder where all are there."""
+        """Returns the published files by name: from the manual folder if complete, or downloads."""
         config = self.builder_config.name if self.builder_config else ""
         names = self.file_names(config)
         if by_hand := _by_hand(dl_manager, self.name, names):
@@ -74,7 +76,10 @@ class PublishedSet(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
 
 class Multi30k(PublishedSet, skip_registration="multi30k" in _FOREIGN):
-    """Captions of Flickr30k and their human translations (Elliott et al. 2016), as plain text."""
+    """Multi30k (Elliott et al. 2016): captions of Flickr30k and their human translations.
+
+    The texts are plain, not tokenized.
+    """
 
     PLACE = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw"
     SIZE = "1.4 MB"
@@ -93,11 +98,13 @@ class Multi30k(PublishedSet, skip_registration="multi30k" in _FOREIGN):
 
 
 class Iwslt14(PublishedSet, skip_registration="iwslt14" in _FOREIGN):
-    """TED talks of IWSLT 2014 (Cettolo et al. 2014), prepared as papers on this set do.
+    """TED talks of IWSLT 2014 (Cettolo et al. 2014), German and English, prepared as in papers.
 
-    As in fairseq's prepare-iwslt14.sh: Moses's tokenizer with its escapes; pairs of 1 to 175 words
-    a side, the longer at most 1.5 times the other; lower case; every 23rd pair is validation; the
-    test set is dev2010, dev2012 and tst2010 to tst2012. That gives 160,239, 7,283 and 6,750 pairs.
+    The preparation equals fairseq's prepare-iwslt14.sh. Texts are tokenized by Moses's tokenizer
+    with its escapes and lower-cased. Training pairs have 1 to 175 words on each side, the longer
+    side at most 1.5 times those of the shorter one. Every 23rd pair is for validation, and the test
+    set is dev2010, dev2012 and tst2010 to tst2012. There are 160,239 training, 7,283 validation and
+    6,750 test pairs.
     """
 
     PLACE = "http://dl.fbaipublicfiles.com/fairseq/data/iwslt14"
@@ -129,12 +136,12 @@ class Iwslt14(PublishedSet, skip_registration="iwslt14" in _FOREIGN):
 
 
 class Conll2003Ner(PublishedSet, skip_registration="conll2003_ner" in _FOREIGN):
-    """Entities of CoNLL-2003's English news (Tjong Kim Sang and De Meulder 2003)."""
+    """CoNLL-2003 (Tjong Kim Sang and De Meulder 2003): named entities in English news."""
 
     PLACE = "https://data.deepai.org"
     SIZE = "1 MB"
     FILES = ("conll2003.zip",)
-    # Each split's file in the archive, and in the shared task's own folder.
+    # Splits with their files in the archive and in the folder of the shared task.
     SPLITS = (
         ("train", "train.txt", "eng.train"),
         ("dev", "valid.txt", "eng.testa"),
@@ -159,7 +166,7 @@ class Conll2003Ner(PublishedSet, skip_registration="conll2003_ner" in _FOREIGN):
 
 
 class Swag(PublishedSet, skip_registration="swag" in _FOREIGN):
-    """The next event, one of four endings of a sentence (Zellers et al. 2018)."""
+    """SWAG (Zellers et al. 2018): which of four endings continues a sentence."""
 
     PLACE = "https://raw.githubusercontent.com/rowanz/swagaf/master/data"
     SIZE = "34 MB"
@@ -188,7 +195,7 @@ OWN = {b.name: b for b in (Multi30k, Iwslt14, Conll2003Ner, Swag) if b.name not 
 def _by_hand(
     dl_manager: tfds.download.DownloadManager, name: str, files: Iterable[str]
 ) -> dict[str, epath.Path] | None:
-    """Files of the manual folder, None where one is absent."""
+    """Finds files in the manual folder of a set; None if one is missing."""
     try:
         folder = dl_manager.manual_dir / name
     except AssertionError:  # no such folder
@@ -198,7 +205,7 @@ def _by_hand(
 
 
 def _aligned(sides: dict[str, list[str]]) -> Pairs:
-    """Pairs of the lines of two files by their names."""
+    """Pairs the lines of two files, given by their names; raises if their numbers differ."""
     lengths = {name: len(lines) for name, lines in sides.items()}
     if len(set(lengths.values())) != 1 or not all(lengths.values()):
         raise UserError(" but ".join(f"{name} has {n:,} lines" for name, n in lengths.items()))
@@ -211,13 +218,13 @@ def _member(archive: tarfile.TarFile, name: str) -> list[str]:
 
 
 def _spoken(lines: list[str]) -> list[str]:
-    """The lines of a training file, titles and descriptions included."""
+    """Extracts the texts of a training file: talks, titles and descriptions."""
     spoken = (line for line in lines if not re.search("<(url|talkid|keywords)>", line))
     return [re.sub("</?(title|description)>", "", line) for line in spoken]
 
 
 def _segments(lines: list[str]) -> list[str]:
-    """The sentences of a test file, with plain apostrophes."""
+    """Extracts the sentences of a test file; typographic apostrophes become plain ones."""
     segments = (line for line in lines if "<seg id" in line)
     return [
         re.sub(r'<seg id="\d*">\s*|\s*</seg>\s*', "", s).replace("\u2019", "'") for s in segments
@@ -225,7 +232,7 @@ def _segments(lines: list[str]) -> list[str]:
 
 
 def _tokenized(pairs: Pairs, languages: Iterable[str]) -> Iterator[tuple[str, str]]:
-    import sacremoses  # half a second, for this set alone
+    import sacremoses  # here, because it takes half a second and only this set needs it
 
     moses = [sacremoses.MosesTokenizer(code) for code in languages]
     for pair in track(((1, pair) for pair in pairs), len(pairs), "tokenizing", "pairs"):
@@ -240,8 +247,8 @@ def _fits(source: str, target: str) -> bool:
 
 
 def _sentences(lines: Iterable[str]) -> Iterator[dict[str, list[str]]]:
-    """Sentences of CoNLL's columns: a word stands in the first, its tag in the last."""
-    # A no-break space stands within a word: only these two separate columns.
+    """Yields sentences from CoNLL's columns: words are in the first one, tags in the last."""
+    # Only blanks and tabs separate columns, because a word may contain a no-break space.
     rows = ([column for column in re.split("[\t \r\n]", line) if column] for line in lines)
     for filled, group in itertools.groupby(rows, bool):
         words = [(row[0], row[-1]) for row in group if filled and row[0] != "-DOCSTART-"]

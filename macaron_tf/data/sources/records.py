@@ -1,11 +1,11 @@
-"""Records of named fields in files: JSON lines, Parquet, and sets that Hugging Face saved.
+"""Reads records with named fields from JSON lines, Parquet, and Hugging Face's saved datasets.
 
-    jsonl:FILE       an object a line, plain or packed
+    jsonl:FILE       one JSON object per line, plain or compressed
     parquet:FILE     rows of columns
     datasets:DIR     a folder that `Dataset.save_to_disk` or `DatasetDict.save_to_disk` wrote
 
-They are read record by record: a file may be larger than the memory. Parquet and Arrow are read by
-pyarrow, of the extra `tables`.
+Few records are in memory at a time, so that a file may be larger than the memory. Parquet and Arrow
+files need pyarrow, from the extra `tables`.
 """
 
 import contextlib
@@ -20,17 +20,19 @@ from macaron_tf.errors import UserError, nearest, needed
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import lines_of
 
-_BATCH = 64  # records that are in memory at once; a book is a megabyte
-_STATE = "state.json"  # in the folder of a split, with the names of its files
+_BATCH = 64  # records in memory at once; a book has 1 MB
+_STATE = "state.json"  # in the folder of a saved split, with the names of its files
 
 
 class Records:
-    """The records of some files, one file after the other.
+    """The records of one or several files, read in the order of the files.
 
     Attributes:
-        source: `jsonl:`, `parquet:` or `datasets:`.
+        source: a `jsonl:`, `parquet:` or `datasets:` source.
+        paths: its files.
         fields: names of the fields of the first record.
-        class_names: of each field whose classes the files name, class 0 first.
+        class_names: names of the classes, class 0 first, of each field for which the files have
+            them.
     """
 
     def __init__(self, source: Source, paths: Sequence[epath.Path]):
@@ -49,16 +51,17 @@ class Records:
     def rows(
         self, fields: Sequence[str], may_be_null: Sequence[str] = ()
     ) -> Iterator[tuple[str, list[Any]]]:
-        """The place of each record, for errors, and the values of some of its fields.
+        """Yields the place of each record, for error messages, and the values of some fields.
 
         A field `translation.en` is the entry `en` of the object in the field `translation`.
 
         Args:
-            may_be_null: fields that may be null or absent, and are "" then.
+            fields: names of the fields to read.
+            may_be_null: fields that may be null or absent; their value is then "".
 
         Raises:
-            UserError: a field that is missing or null, a line that is no JSON object, a damaged or
-                an empty file; names the place.
+            UserError: a field is missing or null, a line is not a JSON object, or a file is damaged
+                or empty. The message names the place.
         """
         for path in self.paths:
             where = None
@@ -68,11 +71,17 @@ class Records:
                 raise _empty(path)
 
     def texts(self, fields: Sequence[str]) -> Iterator[list[str]]:
-        """The values of some fields, which must be texts; see `rows`."""
+        """Yields the values of some fields of each record; see `rows`.
+
+        Raises:
+            UserError: a value is not a text.
+        """
         for where, values in self.rows(fields):
             for field, value in zip(fields, values, strict=True):
                 if not isinstance(value, str):
-                    raise UserError(f"{where}: {field!r} is {value!r:.40}, which is no text")
+                    raise UserError(
+                        f"{where}: {field!r} is {value!r:.40}, not a text: give a field of texts"
+                    )
             yield values
 
     def _records(self, path, fields: Sequence[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -93,7 +102,7 @@ class Records:
                     records = batch.to_pylist()
                 except UnicodeDecodeError as error:
                     raise UserError(
-                        f"{path}: a text behind record {number} is not UTF-8; write it again"
+                        f"{path}: a text after record {number} is not UTF-8: write the file again"
                     ) from error
                 for record in records:
                     yield f"{path}, record {number}", record
@@ -101,7 +110,7 @@ class Records:
 
 
 def _empty(path) -> UserError:
-    return UserError(f"{path} holds no record: remove it or give another file")
+    return UserError(f"{path} has no record: remove it or give another file")
 
 
 def _value(
@@ -116,19 +125,20 @@ def _value(
         if value is None:
             if field in may_be_null:
                 return ""
-            raise UserError(f"{where}: {field!r} is null; fill it in or take the record out")
+            raise UserError(f"{where}: {field!r} is null: fill it in or remove the record")
     return value
 
 
 def _no_field(where: str, known, field: str) -> UserError:
     names = ", ".join(repr(str(name)[:40]) for name in list(known)[:20])
     return UserError(
-        f"{where}: no field {field!r}; there are {names or 'none'}{nearest(field, map(str, known))}"
+        f"{where}: no field {field!r}; the fields are {names or 'none'}"
+        f"{nearest(field, map(str, known))}"
     )
 
 
 def _objects(path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The number of each line and its object; blank lines are passed over."""
+    """Yields the number and the JSON object of each line that is not blank."""
     for number, line in enumerate(lines_of(path), start=1):
         if not line.strip():
             continue
@@ -136,20 +146,20 @@ def _objects(path) -> Iterator[tuple[int, dict[str, Any]]]:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise UserError(
-                f"{path}, line {number}: no JSON ({error}); write one object a line, "
+                f"{path}, line {number} is not JSON ({error}): write one object per line, such as "
                 '{"text": "..."}'
             ) from error
         if not isinstance(record, dict):
             raise UserError(
-                f"{path}, line {number}: {line.strip()[:40]} is no JSON object; write one a line, "
-                '{"text": "..."}'
+                f"{path}, line {number} is {line.strip()[:40]}, not a JSON object: write one "
+                'object per line, such as {"text": "..."}'
             )
         yield number, record
 
 
 @contextlib.contextmanager
 def _opened(kind: str, path):
-    """The schema of a file of pyarrow's, and a function of columns to batches of them."""
+    """Opens a Parquet or Arrow file; yields its schema and a function that reads columns."""
     with needed(f"{kind}:"):
         import pyarrow as pa
         import pyarrow.parquet
@@ -161,18 +171,18 @@ def _opened(kind: str, path):
                     table.schema_arrow,
                     lambda columns: table.iter_batches(_BATCH, columns=columns),
                 )
-            else:  # `save_to_disk` writes a stream, whose batches are not counted
+            else:  # `save_to_disk` writes the stream format, not the Arrow file format
                 stream = pa.ipc.open_stream(file)
                 yield stream.schema, lambda columns: _narrow(stream, columns)
     except pa.ArrowInvalid as error:
         words = " ".join(str(error).split())[:120]
-        raise UserError(f"{path} is no whole {kind} file ({words}): write it again") from error
+        raise UserError(f"{path} is not a whole {kind} file ({words}): write it again") from error
     except storage.FILE_ERRORS as error:
-        raise UserError(f"cannot read {path}: {storage.reason(error)}; check the path") from error
+        raise UserError(f"cannot read {path} ({storage.reason(error)}): check the path") from error
 
 
 def _narrow(stream, columns: Sequence[str]) -> Iterator:
-    """Batches of `_BATCH` records of some columns: those of a stream have a thousand or more."""
+    """Yields some columns in batches of `_BATCH` records; a stream's batches have 1,000 or more."""
     for batch in stream:
         chosen = batch.select(columns)
         for start in range(0, len(chosen), _BATCH):
@@ -180,10 +190,10 @@ def _narrow(stream, columns: Sequence[str]) -> Iterator:
 
 
 def _classes_of(schema) -> dict[str, tuple[str, ...]]:
-    """The names of the classes that Hugging Face's `ClassLabel` fields have in a file."""
+    """Reads the class names of the fields that are a `ClassLabel` of Hugging Face."""
     text = (schema.metadata or {}).get(b"huggingface", b"{}")
     features = json.loads(text).get("info", {}).get("features", {})
-    # A tag for each word is a list of such a feature.
+    # The feature of a field with a tag for each word is a list of `ClassLabel`.
     items = {name: feature.get("feature", feature) for name, feature in features.items()}
     return {
         name: tuple(item["names"])
@@ -193,29 +203,33 @@ def _classes_of(schema) -> dict[str, tuple[str, ...]]:
 
 
 def saved_splits(source: Source) -> tuple[str, ...]:
-    """The splits of a `datasets:` folder; () where it is one set."""
+    """Lists the splits of a `datasets:` folder; () if it has a single set without splits."""
     if source.saved_splits is None:
         return ()
     return tuple(storage.read_json(source.saved_splits, splits=list)["splits"])
 
 
 def record_table(source: Source, split: str) -> Records:
-    """A split of a table in `RECORD_TABLES`: one file, or one saved set."""
+    """Opens a split of a table whose source has one of the forms `RECORD_TABLES`."""
     if source.fields:
         raise UserError(
-            f"{source}: the fields of a table are named by --set table.text and others: give "
-            f"{source.without_fields}"
+            f"{source} names fields, which a table takes from --set table.text=FIELD and others: "
+            f"give {source.without_fields}"
         )
     paths = saved_files(source, split) if source.kind == "datasets" else [source.path(split)]
     return Records(source, paths)
 
 
 def saved_files(source: Source, split: str) -> list[epath.Path]:
-    """The files of a split of a `datasets:` folder."""
+    """Lists the files of a split of a `datasets:` folder.
+
+    Raises:
+        UserError: there is no such split, or `save_to_disk` did not write the folder.
+    """
     folder = source.path(split)
     if splits := saved_splits(source):
         if split not in splits:
-            raise UserError(f"{folder} has no split {split!r}; there are {', '.join(splits)}")
+            raise UserError(f"{folder} has no split {split!r}: it has {', '.join(splits)}")
         folder = folder / split
     if not (folder / _STATE).exists():
         raise UserError(

@@ -1,4 +1,4 @@
-"""Prepared sets of TensorFlow Datasets (TFDS), found and opened without the network."""
+"""Opens prepared sets of TensorFlow Datasets (TFDS), and downloads sets if the user says so."""
 
 import contextlib
 import dataclasses
@@ -19,17 +19,18 @@ from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import Progress
 from macaron_tf.plug_ins import check_allowed
 
-_RETRIES = 5  # of a download, with 6 s of waiting between them
-_CHUNK = 1024  # records a batch: 60,614 sentences take 5 s so, 16 s one by one
+_RETRIES = 5  # retries of a download; their pauses add up to 6 s
+_CHUNK = 1024  # records per batch: 60,614 sentences take 5 s to read, one by one 16 s
 
 
 @dataclasses.dataclass(frozen=True)
 class Tfds:
-    """TFDS's folder, and whether a set that it lacks is downloaded.
+    """The folder of TensorFlow Datasets, and whether missing sets may be downloaded.
 
     Attributes:
-        data_dir: TFDS's own default when None.
-        download: never done otherwise.
+        data_dir: folder of prepared sets; None: the environment variable TFDS_DATA_DIR, or else
+            TFDS's default, `~/tensorflow_datasets`.
+        download: whether sets that the folder lacks are downloaded and prepared.
     """
 
     data_dir: str | os.PathLike | None = None
@@ -37,16 +38,20 @@ class Tfds:
 
     @property
     def root(self) -> epath.Path:
-        """The folder of all sets."""
+        """The folder of prepared sets as a path."""
         named = self.data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
         return storage.as_path(named).expanduser()
 
 
 class PreparedSplit(NamedTuple):
-    """A split of a prepared set.
+    """A split of a prepared TFDS set.
 
     Attributes:
-        features: TFDS's description of a record's fields, by name.
+        name: name of the set, as the user wrote it.
+        split: name of the split, or a slice such as "train[:10%]".
+        builder: TFDS's builder of the set.
+        folder: the prepared set.
+        features: TFDS's description of each field of a record, by name.
     """
 
     name: str
@@ -57,7 +62,10 @@ class PreparedSplit(NamedTuple):
 
     @property
     def columns(self) -> dict[str, tuple[str, ...]]:
-        """The fields that `rows` can write as texts, and the names of each one's classes."""
+        """Class names of each field that `rows` can convert to text; () for other fields.
+
+        These are the scalar fields and the sequences of scalars.
+        """
         sequence, found = import_tfds().features.Sequence, {}
         for field, feature in self.features.items():
             feature = feature.feature if isinstance(feature, sequence) else feature
@@ -66,8 +74,11 @@ class PreparedSplit(NamedTuple):
         return found
 
     def rows(self, fields: Sequence[str]) -> Iterator[list[str]]:
-        """Fields of each record as texts: a class by its name, "" where it is secret (-1), and the
-        items of a sequence with spaces between."""
+        """Yields fields of each record as texts.
+
+        A class is given by its name, or "" if the label is secret (-1). The items of a sequence are
+        joined by spaces.
+        """
         names = self.columns
 
         def text(field: str, value: Any) -> str:
@@ -85,7 +96,7 @@ class PreparedSplit(NamedTuple):
                 yield [text(field, item) for field, item in zip(fields, values, strict=True)]
 
     def chunks(self, fields: Sequence[str]) -> Iterator[dict[str, tf.Tensor | tf.RaggedTensor]]:
-        """Batches of some fields, in the order of the records on disk."""
+        """Yields batches of some fields, in the order of the records on disk."""
         with self.reading():
             records = self.records().map(lambda record: {name: record[name] for name in fields})
             total = self.builder.info.splits[self.split].num_examples
@@ -95,13 +106,13 @@ class PreparedSplit(NamedTuple):
                     progress.advance(min(_CHUNK, total))
 
     def records(self) -> tf.data.Dataset:
-        """The records in their order on disk: one file after another, nothing kept in memory."""
+        """Returns the records in their order on disk, one file after another, without a cache."""
         config = import_tfds().ReadConfig(interleave_cycle_length=1, try_autocache=False)
         return self.builder.as_dataset(split=self.split, read_config=config)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """Turns an error of TFDS or TensorFlow into a `UserError` that names the split."""
+        """Context that turns errors of TFDS and TensorFlow into a `UserError` with the split."""
         try:
             yield
         except Exception as error:  # a bad slice, a damaged or missing record file
@@ -111,9 +122,9 @@ class PreparedSplit(NamedTuple):
             ) from error
 
     def empty(self, item: str) -> UserError:
-        """The error for a split without any `item`."""
+        """Returns the error for a split that has no `item`, such as "record"."""
         return UserError(
-            f"tfds:{self.name}: the split {self.split!r} holds no {item}; take a larger one"
+            f"tfds:{self.name}: the split {self.split!r} has no {item}: give a larger one"
         )
 
 
@@ -127,13 +138,15 @@ def open_set(
     """Opens a split of a prepared set.
 
     Args:
-        split: a split, or a slice of one such as "train[:10%]".
-        tfds: TFDS's own folder, without downloads, when None.
+        name: NAME[/CONFIG][:VERSION].
+        split: a split, or a slice such as "train[:10%]".
+        tfds: the folder, and whether to download; None: TFDS's default folder, no downloads.
         languages: see `prepared_folder`.
-        fields: that its records must have.
+        fields: fields that the records must have.
 
     Raises:
-        UserError: no such set, configuration, split or field; a damaged set; no network.
+        UserError: the set, configuration, split or a field does not exist, the set is damaged, or
+            the download failed.
     """
     library = import_tfds()
     downloads = tfds and tfds.download
@@ -160,25 +173,25 @@ def open_set(
         raise UserError(f"tfds:{name} has no split {split!r}: it has {listed(splits)}")
     if missing := [field for field in fields if field not in features]:
         raise UserError(
-            f"tfds:{name} has no field {missing[0]!r}: its records hold {listed(features)}"
+            f"tfds:{name} has no field {missing[0]!r}: its fields are {listed(features)}"
         )
     return PreparedSplit(name, split, builder, folder, features)
 
 
 def _refuse_code(folder: epath.Path) -> None:
-    """Refuses a set whose description names classes of code that nobody has trusted.
+    """Raises if the set's description names Python classes that the user has not allowed.
 
-    TFDS imports the module of every class that it does not know.
+    The reason is that TFDS imports the module of every class that it does not know.
     """
     for name in ("features.json", "dataset_info.json"):
-        # A RecursionError is refused: TFDS may read brackets that are nested deeper.
+        # A RecursionError is an error, because TFDS might parse deeper nesting than `json` does.
         damage = storage.refuse_damage(folder / name, "prepare the set again")
         with damage, contextlib.suppress(*storage.FILE_ERRORS, ValueError):
             json.loads((folder / name).read_bytes(), object_hook=_checked)
 
 
 def _checked(description: dict[str, Any]) -> dict[str, Any]:
-    for key in ("pythonClassName", "python_class_name", "type"):  # of older versions too
+    for key in ("pythonClassName", "python_class_name", "type"):  # TFDS's spellings, old and new
         place = str(description.get(key))
         if "." in place and not place.startswith("tensorflow_datasets."):
             check_allowed(place)
@@ -186,7 +199,7 @@ def _checked(description: dict[str, Any]) -> dict[str, Any]:
 
 
 def _configured(name: str, languages: tuple[str, str]) -> str:
-    """The name with its builder's configuration of two languages, where it has one."""
+    """Adds the builder's configuration for two languages to a set's name, if there is one."""
     known = import_tfds().builder_cls(name).builder_configs if _has_builder(name) else {}
     named = ("-".join(languages), "-".join(languages[::-1]))
     base, _, version = parse_tfds(name)
@@ -195,21 +208,21 @@ def _configured(name: str, languages: tuple[str, str]) -> str:
 
 
 def _download(name: str, tfds: Tfds) -> None:
-    """Downloads and prepares a set; where one of ours fails, nothing stays."""
+    """Downloads and prepares a set; deletes the downloaded files if a builder of ours fails."""
     library, (base, config, _) = import_tfds(), parse_tfds(name)
     own = _own_builders().get(base)
-    mend = "the free space and the name, or copy the prepared folder there from another machine"
+    mend = "the free space and the name, or copy the prepared set there from another machine"
     if own:
         mend = f"or {_by_hand(own, config, tfds.root)}"
     try:
         with _few_retries():
             library.builder(name, data_dir=str(tfds.root)).download_and_prepare()
     except BaseException as error:
-        if own:  # a damaged file would be taken again
+        if own:  # TFDS would use a damaged file again
             (tfds.root / "downloads" / base).rmtree(missing_ok=True)
         if not isinstance(error, Exception):
             raise
-        # Unknown name, no network, no disk, a damaged file: TFDS has no common class.
+        # TFDS's errors (unknown name, network, disk, damaged file) have no common base class.
         raise UserError(
             f"tfds:{name} could not be prepared in {tfds.root} ({_cause(error)}): check the "
             f"network, {mend}"
@@ -218,8 +231,8 @@ def _download(name: str, tfds: Tfds) -> None:
 
 @contextlib.contextmanager
 def _few_retries() -> Iterator[None]:
-    """TFDS gives a place up after seconds, not the 210 that its ten retries take."""
-    from tensorflow_datasets.core.download import downloader  # it has no setting for them
+    """Context in which TFDS gives up a download after seconds; its 10 retries take 210 s."""
+    from tensorflow_datasets.core.download import downloader  # there is no public setting
 
     before, downloader.MAX_RETRIES = downloader.MAX_RETRIES, _RETRIES
     try:
@@ -242,12 +255,18 @@ def _cause(error: Exception) -> str:
 def prepared_folder(
     name: str, tfds: Tfds | None = None, languages: tuple[str, str] | None = None
 ) -> epath.Path:
-    """Finds DATA_DIR/NAME[/CONFIG]/VERSION on the disk.
+    """Finds DATA_DIR/NAME[/CONFIG]/VERSION, by default the latest version.
 
-    `tfds.builder` asks the network for a set that is not prepared, and tries for minutes.
+    `tfds.builder` is not used here, because it tries for minutes to find a missing set by network.
 
     Args:
-        languages: two whose names, joined, may stand for a configuration that is not named.
+        name: NAME[/CONFIG][:VERSION].
+        tfds: the folder; None: TFDS's default.
+        languages: codes of two languages. If the name has no configuration, the one called by
+            these codes, such as "de-en", is used.
+
+    Raises:
+        UserError: the set, configuration or version is not there, or several configurations fit.
     """
     root, (base, config, version) = (tfds or Tfds()).root, parse_tfds(name)
     configs = ("", *_subfolders(root / base))
@@ -269,7 +288,7 @@ def prepared_folder(
         others = set(_subfolders(root)) - {base, "downloads"}
         there = (f"{base}/{found}" for found in prepared) if prepared else others
         raise UserError(
-            f"no TFDS set {path!r} in {root}, which holds {listed(there)}: correct the name, give "
+            f"no TFDS set {path!r} in {root}, which has {listed(there)}: correct the name, give "
             f"another data_dir, or {_remedy(path, root)}"
         )
     versions = prepared[fitting[0]]
@@ -291,17 +310,18 @@ def _subfolders(folder: epath.Path) -> list[str]:
 
 
 def _remedy(name: str, root: epath.Path) -> str:
-    """The remedy for a set that is not prepared, in words."""
+    """Says in an error message how to prepare a missing set."""
     base, config, _ = parse_tfds(name)
     if own := _own_builders().get(base):
         return (
-            f"give --download, Tfds(download=True) in Python: {own.SIZE} of {own.PLACE}, kept in "
-            f"{root}; without a network {_by_hand(own, config, root)}, and give --download"
+            f"give --download (in Python Tfds(download=True)), which downloads {own.SIZE} from "
+            f"{own.PLACE} to {root}; without a network, {_by_hand(own, config, root)} and give "
+            "--download"
         )
     if not _has_builder(name):
         return (
-            f"prepare it in that folder (--data-dir) by other means, for TFDS has no builder "
-            f"{base!r} that could download it"
+            f"prepare it yourself in that folder (--data-dir), because TFDS has no builder "
+            f"{base!r} to download it"
         )
     return (
         'give --download, or prepare it with: python -c "import tensorflow_datasets as tfds; '
@@ -311,42 +331,45 @@ def _remedy(name: str, root: epath.Path) -> str:
 
 def _by_hand(own: Any, config: str, root: epath.Path) -> str:
     names = ", ".join(own.file_names(config))
-    return f"put {names} of {own.PLACE} into {root / 'downloads' / 'manual' / own.name}"
+    return f"put {names} from {own.PLACE} into {root / 'downloads' / 'manual' / own.name}"
 
 
 def _has_builder(name: str) -> bool:
-    """Whether the installed TFDS can make the set; the community's list would need the network."""
+    """Whether the installed TFDS or this library has a builder of the set.
+
+    Community datasets do not count, because their list needs the network.
+    """
     known = import_tfds().list_builders(with_community_datasets=False)
     return parse_tfds(name)[0] in (*known, *_own_builders())
 
 
 def _own_builders() -> dict[str, Any]:
-    """Builders of sets that TFDS lacks, registered with it, by name."""
+    """Returns the builders that this library adds to TFDS, by name."""
     import_tfds()
-    from macaron_tf.data.sources import builders  # imports TFDS, and so seconds of other builders
+    from macaron_tf.data.sources import builders  # takes seconds: TFDS imports all its builders
 
     return builders.OWN
 
 
 def import_tfds():
-    """The package, or a UserError that says how to install it."""
+    """Imports `tensorflow_datasets`; raises a UserError with the way to install it if missing."""
     with needed("a tfds: source"):
         import tensorflow_datasets
     return tensorflow_datasets
 
 
 def listed(names: Iterable[str]) -> str:
-    """Sorted names for a message; "nothing" where there is none."""
+    """Joins names in alphabetical order for a message; "nothing" if there are none."""
     return ", ".join(sorted(names)) or "nothing"
 
 
 class Columns(NamedTuple):
-    """A split, column by column.
+    """The columns of a split of N records.
 
     Attributes:
-        values: N entries of each field, texts as bytes, arrays where the field is a sequence; a
-            nested field is named "idx/question".
-        class_names: names of the classes of each field that is a class label, class 0 first.
+        values: N entries of each field: texts as bytes, sequences as arrays. The name of a nested
+            field has a slash, as in "idx/question".
+        class_names: names of the classes, class 0 first, of each field that is a class label.
     """
 
     values: dict[str, np.ndarray]
@@ -354,10 +377,13 @@ class Columns(NamedTuple):
 
 
 def read_columns(name: str, split: str, fields: Sequence[str], tfds: Tfds | None = None) -> Columns:
-    """Reads some fields of a split, in the order of the records on disk; see `open_set`.
+    """Reads some fields of all records of a split, in their order on disk; see `open_set`.
 
     Args:
-        fields: scalars, sequences of any length, or dicts of them.
+        fields: names of fields, each a scalar, a sequence of any length, or a dict of these.
+
+    Raises:
+        UserError: see `open_set`; also if the split has no records.
     """
     found = open_set(name, split, tfds, fields=fields)
     chunks = [keras.tree.flatten_with_path(chunk) for chunk in found.chunks(fields)]

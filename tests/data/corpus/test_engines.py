@@ -108,7 +108,7 @@ def test_the_sentence_of_a_worker(make, tmp_path):
     write = pipeline("runner=FnApiRunner")
     (tmp_path / "blank.txt").write_text(" \n")
     sources = (f"text:{tmp_path}/blank.txt",)
-    refuses("blank.txt holds no text: remove", make, sources=sources, write=write)
+    refuses("blank.txt has no text: remove", make, sources=sources, write=write)
     refuses("--beam runner=NoRunner: Unexpected pipeline", make, write=pipeline("runner=NoRunner"))
 
 

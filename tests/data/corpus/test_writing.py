@@ -169,7 +169,7 @@ def test_sources_that_cannot_be_read(make, tmp_path):
     (tmp_path / "blank.tsv").write_text("1\t \n")
     for number, (source, language, message) in enumerate(
         (
-            ("tsv:x.tsv", None, "tsv:x.tsv holds translation pairs: name its two languages"),
+            ("tsv:x.tsv", None, "tsv:x.tsv has translation pairs: name its two languages"),
             (f"text:{tmp_path}/blank.txt", None, "hold no text for the vocabulary"),
             (f"tsv:{tmp_path}/blank.tsv", ("a", "b"), "holds no pair with text on both sides"),
             ("homeassistant:de", "fr", "de is not in 'fr': give it the language 'de'"),

@@ -158,7 +158,7 @@ def test_iwslt14_is_tokenized_and_cut_as_the_prepared_set(tfds):
 @pytest.mark.parametrize("name", ["multi30k/de-en", "iwslt14", "conll2003_ner"])
 def test_damaged_or_missing_files_leave_nothing(published, tmp_path, name):
     tfds = Tfds(tmp_path / "sets", download=True)
-    message = f"tfds:{name} could not be prepared in .*: check the network, or put .* of .* into "
+    message = f"tfds:{name} could not be prepared in .*: check the network, or put .* from .* into "
     for damage in (lambda file: file.write_bytes(file.read_bytes()[:60]), lambda f: f.unlink()):
         for file in published.iterdir():
             damage(file)
@@ -179,9 +179,9 @@ def test_sides_of_unequal_length(published, tmp_path):
 
 @pytest.mark.parametrize("name", builders.OWN)
 def test_without_the_flag_the_error_says_how(name, tmp_path):
-    said = refuses("give --download, Tfds", open_set, name, "train", Tfds(tmp_path))
+    said = refuses("give --download .in Python Tfds", open_set, name, "train", Tfds(tmp_path))
     builder = builders.OWN[name]
-    assert f"{builder.SIZE} of {builder.PLACE}, kept in {tmp_path}" in said
+    assert f"{builder.SIZE} from {builder.PLACE} to {tmp_path}" in said
     for file in builder.file_names():
         assert file in said
     assert f"into {tmp_path}/downloads/manual/{name}" in said

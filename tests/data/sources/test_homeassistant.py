@@ -52,7 +52,7 @@ def test_parsing(wheel):
     assert corpora.wheel_languages(wheel) == ["de", "pt-BR"]
     assert sum(map(len, corpora.wheel_pairs(wheel, "pt-BR").values())) == 1
     for name in ("xx", "en"):
-        with pytest.raises(UserError, match=f"no language '{name}' beside English: it has de, pt"):
+        with pytest.raises(UserError, match=f"no language '{name}' besides English: it has de, pt"):
             corpora.wheel_pairs(wheel, name)
 
 
@@ -69,7 +69,7 @@ def test_documents_of_one_language(wheel, fetched):
         assert corpora.read_homeassistant_documents(language, "train") == splits["train"]
     assert texts["de"] == ["{name} jetzt einrichten\nEin\nEin"] * 2  # in the order of the file
     assert texts["en"] == ["Set up {name} now\nAlone\nOn\nRSSI\nOn"] * 2
-    refuses("no language 'xx' beside English: it has de, pt", corpora.wheel_documents, wheel, "xx")
+    refuses("no language 'xx' besides English: it has de, pt", corpora.wheel_documents, wheel, "xx")
     refuses("no split 'dev': it has train", corpora.read_homeassistant_documents, "de", "dev")
 
 
@@ -148,7 +148,7 @@ def fake_pip(monkeypatch, script):
             r"No matching distribution.*put homeassistant-.*\.whl",
         ),
         (f"import sys; open(sys.argv[1] + '/{corpora._WHEEL}', 'w')", "has SHA-256"),
-        ("import time; time.sleep(0.3); raise SystemExit(1)", "could not fetch .*no output"),
+        ("import time; time.sleep(0.3); raise SystemExit(1)", "could not download .*no output"),
     ],
     ids=["no network", "another file", "slow"],
 )
@@ -157,7 +157,7 @@ def test_a_download_that_fails_leaves_nothing(cache, monkeypatch, capfd, script,
     fake_pip(monkeypatch, script)
     refuses(message, corpora.fetch_homeassistant)
     assert list(cache.iterdir()) == []
-    assert "sleep" not in script or "fetching the corpus homeassistant" in capfd.readouterr().err
+    assert "sleep" not in script or "downloading the corpus homeassistant" in capfd.readouterr().err
 
 
 def test_fetched_once_and_again_when_damaged(cache, wheel, monkeypatch):

@@ -241,7 +241,7 @@ def test_real_sets(tfds):
     [
         ("novels", "unknown source 'novels' of documents: give tfds"),
         ("homeassistant:", "unknown source 'homeassistant:' of documents"),
-        ("tsv:pairs.tsv", "holds translation pairs: name its two languages, as in .'tsv:pairs"),
+        ("tsv:pairs.tsv", "has translation pairs: name its two languages, as in .'tsv:pairs"),
         ("tfds:nothing_of_the_kind", "no TFDS set 'nothing_of_the_kind'"),
         ("tfds:pg19", "no split 'night': it has train"),
     ],
@@ -254,7 +254,7 @@ def test_no_such_source_or_split(tfds, source, message):
 @pytest.mark.parametrize("kind", ["text", "text-paragraphs", "text-lines"])
 def test_an_empty_file(tmp_path, kind, content):
     (tmp_path / "a.txt").write_bytes(content)
-    refuses(r"a\.txt holds no text", lambda: list(documents(f"{kind}:{tmp_path}/a.txt")))
+    refuses(r"a\.txt has no text", lambda: list(documents(f"{kind}:{tmp_path}/a.txt")))
 
 
 def test_a_part_of_a_file_is_held_out(tmp_path, capsys):
@@ -331,7 +331,7 @@ def test_rows_as_pandas_and_excel_write_them(tmp_path):
 def test_files_that_cannot_be_read(tmp_path):
     refuses(r"no file matches .*/\*\.txt", documents, f"text:{tmp_path}/*.txt")
     (tmp_path / "folder").mkdir()
-    refuses("names folders only", documents, f"text:{tmp_path}/f*")
+    refuses("matches only folders", documents, f"text:{tmp_path}/f*")
     (tmp_path / "latin.txt").write_bytes("ok\ngr\xfcn".encode("latin-1"))
     with pytest.raises(UserError, match=r"latin\.txt, line 2: not UTF-8 \(byte 0xfc\)"):
         list(documents(f"text:{tmp_path}/latin.txt"))

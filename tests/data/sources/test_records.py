@@ -78,7 +78,7 @@ def test_documents_in_every_form(folder):
     assert [path.name for path in source_files("datasets:set:text", "train")] == sorted(
         path.name for path in (folder / "set").glob("*.arrow")
     )
-    refuses("no split 'test'; there are train, validation", documents, "datasets:dict", "test")
+    refuses("no split 'test': it has train, validation", documents, "datasets:dict", "test")
     refuses("has no split 'validation'", documents, "datasets:set", "validation")
 
 
@@ -98,7 +98,7 @@ def test_pairs_of_languages(folder):
     before = source_fingerprint("jsonl:flat.jsonl", "train", "en", "de")
     write_jsonl(folder / "flat.jsonl", PAIRS)
     assert source_fingerprint("jsonl:flat.jsonl", "train", "en", "de") != before
-    said = "no fields 'en' and 'fr' and no 'translation' among label, n, text: name two"
+    said = "no fields 'en' and 'fr' and no 'translation', only label, n, text: name two"
     write_jsonl(folder / "a.jsonl", ROWS)
     refuses(said, read_pairs, "jsonl:a.jsonl", "train", "en", "fr")
 
@@ -153,21 +153,19 @@ def test_refusals(folder):
     }
     for name, content in files.items():
         (folder / name).write_bytes(content)
-    refuses("bad.jsonl, line 2: no JSON .* one object a line", read, "jsonl:bad.jsonl")
-    refuses("list.jsonl, line 1: .1. is no JSON object", read, "jsonl:list.jsonl")
-    refuses("empty.jsonl holds no record", read, "jsonl:empty.jsonl")
+    refuses("bad.jsonl, line 2 is not JSON .* one object per line", read, "jsonl:bad.jsonl")
+    refuses("list.jsonl, line 1 is .1., not a JSON object", read, "jsonl:list.jsonl")
+    refuses("empty.jsonl has no record", read, "jsonl:empty.jsonl")
     refuses("null.jsonl, line 3: 'text' is null", read, "jsonl:null.jsonl")
-    refuses("number.jsonl, line 1: 'text' is 3, which is no text", read, "jsonl:number.jsonl")
-    said = "missing.jsonl, line 2: no field 'text'; there are 'txt'; perhaps you meant 'txt'"
+    refuses("number.jsonl, line 1: 'text' is 3, not a text", read, "jsonl:number.jsonl")
+    said = "missing.jsonl, line 2: no field 'text'; the fields are 'txt'; perhaps you meant 'txt'"
     refuses(said, read, "jsonl:missing.jsonl")
     refuses("latin.jsonl, line 1: not UTF-8", read, "jsonl:latin.jsonl")
-    refuses("no field 'text' among a, b: name the one.*two.jsonl:a", read, "jsonl:two.jsonl")
+    refuses("no field 'text', only a, b: name the one.*two.jsonl:a", read, "jsonl:two.jsonl")
     refuses("cut.jsonl.gz is not a whole gzip file", read, "jsonl:cut.jsonl.gz")
     refuses("no file matches 'nowhere.jsonl'", read, "jsonl:nowhere.jsonl")
     refuses("nowhere has no state.json: give a folder that", read, "datasets:nowhere")
     own = get_task("classify", own=True)
-    refuses(
-        "fields of a table are named by --set table.text", TableSettings().filled, own, "jsonl:x:y"
-    )
+    refuses("which a table takes from --set table.text", TableSettings().filled, own, "jsonl:x:y")
     pytest.importorskip("pyarrow")
-    refuses("junk.parquet is no whole parquet file", read, "parquet:junk.parquet")
+    refuses("junk.parquet is not a whole parquet file", read, "parquet:junk.parquet")

@@ -126,7 +126,7 @@ def test_tfds_errors(tfds, tmp_path):
     cola = TASKS["cola"]
     refuses("corresponds to no data.*: check the split", read_examples, cola, "train[:0]", tfds)
     refuses("no TFDS set 'glue/cola' in .*tfds.load", read_examples, cola, "train", Tfds(tmp_path))
-    with pytest.raises(UserError, match="no field 'sentence1': its records hold idx, label, sente"):
+    with pytest.raises(UserError, match="no field 'sentence1': its fields are idx, label, sente"):
         read_examples(TASKS["rte"], "train", tfds, source="tfds:glue/cola")
     with pytest.raises(UserError, match="classes entailment, not_entailment, the task 'mrpc' not_"):
         read_examples(TASKS["mrpc"], "train", tfds, source="tfds:glue/rte")
