@@ -16,7 +16,7 @@ from experiments.compare.choices import Timed, Tuned
 from experiments.compare.kinds import Arm, Kind
 from experiments.recipe import Recipe
 from macaron_tf.command_names import as_typed
-from macaron_tf.evaluation.verdict import RULE, SEEDS, Verdict, judge
+from macaron_tf.evaluation.verdict import RULE, SEEDS, Verdict, is_guessing, judge
 
 # Settings by which arms read other batches of the same text, or more of them.
 _BUDGET = ("batch_size", "epochs", "training.max_steps", "training.accumulation_steps")
@@ -109,7 +109,7 @@ def write(study: Study, options: argparse.Namespace) -> None:
         "tuning_seeds": study.tuning_seeds if study.tuned else [],
     }
     studies.write(out, "compare", "compare", options, _title(study), lines, **record)
-    print(f"next: {_next(study, verdicts, options)}")
+    print(f"next: {_next(study, verdicts, bool(_near(study, guessing)), options)}")
 
 
 def _listed(verdicts: dict[tuple, Verdict], *names: str) -> list[dict]:
@@ -210,7 +210,8 @@ def trends_of(study: Study, verdicts: dict[tuple, Verdict]) -> dict[str, Verdict
         mine = [verdicts[name, width] for width in study.widths]
         found = np.polyfit(doublings, [one.differences for one in mine], 1)[0]  # (seeds,)
         slopes[name] = found.tolist(), [0.0] * len(found)
-        if reasons := [one.reason for one in mine if one.reason]:
+        pairs = zip(study.widths, mine, strict=True)
+        if reasons := [f"{one.reason} at width {width}" for width, one in pairs if one.reason]:
             none[name] = reasons[0]
     judged = {name: pair for name, pair in slopes.items() if name not in none}
     found = judge(judged, study.kind.sign > 0)
@@ -326,12 +327,12 @@ def _about_batches(study: Study) -> str:
 
 def _near(study: Study, guessing: tuple[float, str] | None) -> list[str]:
     """The arms that have not left guessing behind."""
-    kind, found = study.kind, []
-    if guessing:
-        for row in study.rows:
-            if kind.sign * (row[kind.score] - guessing[0]) <= kind.margin:
-                found.append(row["arm"])
-    return list(dict.fromkeys(found))
+    value, kind = guessing and guessing[0], study.kind
+    return [
+        _named(arm.name, arm.width)
+        for arm in study.arms
+        if is_guessing(study.scores(arm.name, arm.width), kind.sign > 0, value, kind.margin)
+    ]
 
 
 def _about_guessing(study: Study, guessing: tuple[float, str]) -> str:
@@ -379,8 +380,14 @@ def _draw_widths(study: Study, verdicts: dict[tuple, Verdict], path: pathlib.Pat
     studies.mean_curves({title: lines}, path, *axes, **shown)
 
 
-def _next(study: Study, verdicts: dict[tuple, Verdict], options: argparse.Namespace) -> str:
-    """The command that tells most after this one, and why."""
+def _next(
+    study: Study, verdicts: dict[tuple, Verdict], near: bool, options: argparse.Namespace
+) -> str:
+    """The command that tells most after this one, and why.
+
+    Args:
+        near: whether an arm has not left guessing behind.
+    """
     kind, seeds = study.kind, options.seeds
     free = (n for n in itertools.count(1) if n not in (*seeds, *study.tuning_seeds))
 
@@ -388,13 +395,12 @@ def _next(study: Study, verdicts: dict[tuple, Verdict], options: argparse.Namesp
         return [*map(str, seeds), *map(str, itertools.islice(free, count))]
 
     words, edges = {one.word for one in verdicts.values()}, {one.edge for one in study.tuned}
-    if len(seeds) < SEEDS:
-        return _again(
-            options, f"a verdict needs {SEEDS} seeds", "--seeds", *more_seeds(SEEDS - len(seeds))
-        )
-    if kind.draws and any("guessing" in one.reason for one in verdicts.values()):
+    if near and kind.draws:
         steps = f"training.max_steps={2 * max(row['updates'] for row in study.rows)}"
         return _again(options, "past guessing", "--set", steps, out=f"{options.out}-longer")
+    if len(seeds) < SEEDS:
+        more = more_seeds(SEEDS - len(seeds))
+        return _again(options, f"a verdict needs {SEEDS} seeds", "--seeds", *more)
     if edges & {"least", "greatest"}:
         rates = list(study.tuned[0].scores)
         low, high = rates[0] ** 2 / rates[1], rates[-1] ** 2 / rates[-2]

@@ -41,6 +41,14 @@ class Verdict:
     reason: str = ""
 
 
+def is_guessing(
+    scores: Sequence[float], higher_is_better: bool, guessing: float | None, margin: float
+) -> bool:
+    """Whether any seed's score is within a margin of guessing's, or worse; see `judge`."""
+    sign = 1 if higher_is_better else -1
+    return guessing is not None and min(sign * (one - guessing) for one in scores) <= margin
+
+
 def judge(
     arms: Mapping[str, tuple[Sequence[float], Sequence[float]]],
     higher_is_better: bool,
@@ -55,17 +63,14 @@ def judge(
         margin: an arm within it has not left guessing behind.
     """
     sign, found = 1 if higher_is_better else -1, {}
-
-    def guesses(scores: Sequence[float]) -> bool:
-        return guessing is not None and min(sign * (s - guessing) for s in scores) <= margin
-
+    known = higher_is_better, guessing, margin
     for name, (scores, baseline) in arms.items():
         differences = tuple(a - b for a, b in zip(scores, baseline, strict=True))
         mean, reason = statistics.mean(differences), ""
         if len(differences) < SEEDS:
             reason = f"fewer than {SEEDS} seeds"
-        elif guesses(scores) or guesses(baseline):
-            who = "it" if guesses(scores) else "the baseline"
+        elif is_guessing(scores, *known) or is_guessing(baseline, *known):
+            who = "it" if is_guessing(scores, *known) else "the baseline"
             reason = f"{who} has not left guessing behind"
         elif np.ptp(differences) <= 1e-9 * max(map(abs, (*scores, *baseline))):
             reason = "the differences of all seeds are equal"

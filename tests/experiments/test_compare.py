@@ -342,6 +342,28 @@ def test_fine_tunings_are_compared_by_the_grid(calls, tmp_path, monkeypatch):
         assert given in words
     assert "--preset bert" in words and "--data-dir D" in words and "--set max_length=64" in words
     assert "| bert | " in (tmp_path / "compare.md").read_text()
+    calls.clear()
+    arms = [arm.partition(",")[0] for arm in arms]
+    assert compare([str(tmp_path), *arms, "--seeds", "1", "--rates", "1e-3", "3e-3"]) == 0
+    runs = {(pathlib.Path(call[3]).name, *call[6:10]) for call in calls}
+    assert len(runs) == 2 * 2 + 2
+    assert ("swish-lr0.003-0", "--learning-rates", "0.003", "--seeds", "0") in runs
+    assert ("swish-lr0.001-1", "--learning-rates", "0.001", "--seeds", "1") in runs
+
+
+@pretended
+def test_translators_take_their_best_rates(calls, blocks, tmp_path):
+    macaron, transformer = "multi30k_macaron_tiny", "multi30k_transformer_tiny"
+    assert blocks(macaron, transformer, "--rates", "0.005", "0.01") == 0
+    trained = [pathlib.Path(call[2]).name for call in calls if call[1] == "average"]
+    assert sorted(trained) == [
+        f"{arm}-lr{rate}"
+        for arm in (macaron, transformer)
+        for rate in ("0.005-0", "0.005-1", "0.01-0")
+    ]
+    record = json.loads((tmp_path / "compare.json").read_text())
+    # One line is the reference of every source.
+    assert record["guessing"] == pytest.approx(100) and record["bootstrap"][0]["width"] is None
 
 
 @pytest.mark.slow
