@@ -252,6 +252,9 @@ def test_a_comparison_makes_its_corpus_and_says_who_learnt_little(calls, study, 
     arguments += flags(study[0])
     assert compare(arguments) == 0
     assert {call[5] for call in calls} == {str(tmp_path / "corpus")}
+    said = capsys.readouterr().out
+    assert f"next: python -m experiments.compare {tmp_path}-longer bert_tiny" in said
+    assert said.endswith(" --set training.max_steps=8  # past guessing\n")
     text = (tmp_path / "compare.md").read_text()
     assert "**bert_tiny, b learnt little else: raise training.max_steps" in text
     assert "Arms of one seed read the same batches" in text
