@@ -24,7 +24,7 @@ import keras
 import numpy as np
 
 from macaron_tf.errors import UserError, needed
-from macaron_tf.io.paths import read_json
+from macaron_tf.io.paths import read_json, refuse_damage
 from macaron_tf.models import EncoderConfig, EncoderDecoder, EncoderDecoderConfig
 from macaron_tf.models.config import StackConfig
 
@@ -305,7 +305,8 @@ def shortest_turn(values: Sequence[int]) -> tuple[int, ...]:
     """The fewest values that give all of them, in turn."""
     sizes = range(1, len(values) + 1)
     turns = (tuple(values[:size]) for size in sizes)
-    return next(t for t in turns if all(v == t[n % len(t)] for n, v in enumerate(values)))
+    fitting = (t for t in turns if all(v == t[n % len(t)] for n, v in enumerate(values)))
+    return next(fitting, (0,))
 
 
 def rotary_settings(
@@ -317,14 +318,12 @@ def rotary_settings(
         rope: their `rope_parameters` or `rope_scaling`.
         field: of the base where `rope` has none; `usual` stands for a missing field.
     """
-    found = ForeignConfig({field: config.get(field, usual), **rope}, config.where)
+    kind = rope.get("type", "default")  # of early versions
+    found = {field: config.get(field, usual), "rope_type": kind, **rope}
+    found = ForeignConfig(found, config.where)
     found.require({"partial_rotary_factor": 1.0})
     base = found.number("rope_theta" if "rope_theta" in rope else field, kind=float)
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind not in ROPES:
-        raise UserError(
-            f"{config.where} has rope_type={kind!r}: only {', '.join(ROPES)} can be read."
-        )
+    kind = found.choice("rope_type", {name: name for name in ROPES})
     scaling = tuple(found.number(name, kind=float) for name in ROPES[kind])
     return {"rotary_base": base, "rotary_scaling": scaling}
 
@@ -489,7 +488,9 @@ class Family:
     def read_settings(self, config: ForeignConfig) -> dict[str, Any]:
         """Our settings; a UserError where theirs have no place in our model."""
         config.require(self.required)
-        return {**self.fixed, **config.settings(self.settings), **self.derived(config)}
+        with refuse_damage(config.where, "restore it"):
+            derived = self.derived(config)
+        return {**self.fixed, **config.settings(self.settings), **derived}
 
     def arrays(self, directory: pathlib.Path) -> TorchArrays:
         """The weights of a directory."""

@@ -339,7 +339,8 @@ def _modern_settings(config: ForeignConfig) -> dict[str, Any]:
         for names in (("num_hidden_layers", 22), ("global_attn_every_n_layers", 3))
     )
     window = config.number("local_attention", 128)
-    kinds = config.get("layer_types") or [_LOCAL if n % every else _GLOBAL for n in range(count)]
+    usual = [_LOCAL if n % max(every, 1) else _GLOBAL for n in range(count)]
+    kinds = config.get("layer_types") or usual
     if len(kinds) != count or not {*kinds} <= {_LOCAL, _GLOBAL}:
         raise UserError(
             f"{config.where} has layer_types={kinds!r:.60}: it must say {_LOCAL} or {_GLOBAL} for "

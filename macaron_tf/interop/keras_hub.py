@@ -467,6 +467,11 @@ def task_of(
         backbone.language_model.set_weights(network.get_weights())
         settings["add_start_token"] = found.starts
     elif isinstance(network, encodes) and isinstance(network.config, EncoderConfig):
+        if network.config.norm_type == "unbiased":
+            raise UserError(
+                "KerasHub has no heads without biases, as norm_type='unbiased' has (ModernBERT's): "
+                "take EncoderBackbone(config) and a head of your own"
+            )
         backbone = EncoderBackbone(network.config)
         backbone.encoder.set_weights(network.encoder.get_weights())
         pooler = found.pooler or network.pooler

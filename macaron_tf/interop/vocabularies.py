@@ -172,7 +172,7 @@ class _Tokenizer:
     def byte_pairs(self) -> tuple[dict[str, int], list[str], dict[str, Any]]:
         """`merged_pieces` of bytes, and options of their vocabulary."""
         given = self.whole.get("pre_tokenizer") or {}
-        *cuts, last = given.get("pretokenizers", [given])
+        *cuts, last = given.get("pretokenizers") or [given]
         plain = last.get("type") == "ByteLevel"
         found = (plain, last.get("use_regex", True), self.model.get("ignore_merges", False), cuts)
         patterns = {"gpt2": (True, True, False, []), "llama3": (True, False, True, [LLAMA_CUT])}

@@ -13,6 +13,9 @@ import pytest
 import tensorflow as tf
 
 from macaron_tf.interop import read_encoder, read_sentence_transformer
+from macaron_tf.interop.arrays import ForeignConfig
+from macaron_tf.interop.encoder_families import FAMILIES
+from macaron_tf.models import EncoderConfig, catalog
 from macaron_tf.text import PieceVocabulary
 from tests.harness import numpy_of, refuses, softmax
 from tests.interop import toys
@@ -334,3 +337,33 @@ def test_missing_files_of_modules_are_named(tmp_path):
     ):
         (tmp_path / file).unlink()
         refuses(reason, read_sentence_transformer, tmp_path)
+
+
+RELEASED = {  # of ModernBERT base, before transformers 5
+    **{"hidden_size": 768, "intermediate_size": 1152, "num_hidden_layers": 22},
+    **{"num_attention_heads": 12, "max_position_embeddings": 8192, "norm_eps": 1e-05},
+    **{"global_attn_every_n_layers": 3, "local_attention": 128, "global_rope_theta": 160000.0},
+    **{"local_rope_theta": 10000.0, "hidden_activation": "gelu", "mlp_dropout": 0.0},
+}
+
+
+def test_the_released_modern_bert_is_the_catalogs():
+    settings = FAMILIES["modernbert"].read_settings(ForeignConfig(RELEASED, "config.json"))
+    known = catalog.config("modern_bert_base")
+    assert EncoderConfig(vocab_size=known.vocab_size, **settings) == known
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"layer_types": ["chunked_attention"] * 22}, "layer_types=.*sliding_attention or full"),
+        ({"layer_types": ["full_attention"]}, "for each of 22 layers"),
+        ({"layer_types": [[1]] * 22}, "config.json is damaged"),
+        ({"rope_parameters": 3}, "config.json is damaged"),
+        ({"rope_parameters": {"full_attention": {"rope_type": ["llama3"]}}}, "rope_type="),
+        ({"rope_parameters": {"full_attention": {"rope_type": "linear"}}}, "has no factor"),
+    ],
+)
+def test_damaged_layers_and_rotations_are_named(fields, reason):
+    config = ForeignConfig({**RELEASED, **fields}, "config.json")
+    refuses(reason, FAMILIES["modernbert"].read_settings, config)

@@ -371,6 +371,8 @@ def test_other_vocabularies_and_networks_are_refused():
     head = {"transform": False}
     xlm = built(PretrainingEncoder, config(), head_options=head)
     refuses("without a matrix", task_of, Pretrained(xlm))
+    modern = PretrainingEncoder(macaron_tf.models.catalog.config("modern_bert_tiny", vocab_size=8))
+    refuses("no heads without biases", task_of, modern)
 
 
 def test_the_package_is_optional(monkeypatch):
