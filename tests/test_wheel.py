@@ -1,7 +1,9 @@
 """The package as it is installed: one wheel in an environment without the checkout."""
 
+import email
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -104,6 +106,17 @@ def test_the_wheel_has_one_top_level_name_and_what_commands_read(wheel):
                 assert (str(path.relative_to(ROOT)) in held) == (not left_out), path
     read = {"py.typed", "kernels/native/ops.cc", "interop/remote/modeling_macaron.py"}
     assert {f"macaron_tf/{name}" for name in read} <= {*names}
+
+
+def test_the_metadata_name_what_the_package_is(wheel):
+    name = f"macaron_tf-{macaron_tf.__version__}.dist-info/METADATA"
+    found = email.message_from_bytes(zipfile.ZipFile(wheel).read(name))
+    assert found["License-Expression"] == "Apache-2.0" and found["Requires-Python"] == ">=3.11"
+    assert "Programming Language :: Python :: 3.13" in found.get_all("Classifier")
+    text = found.get_payload()
+    assert text.startswith("# macaron_tf") and "take any block (with a few exceptions)" in text
+    # A link to a file of the repository leads nowhere from a package's page.
+    assert not re.search(r"\]\((?!http)", text)
 
 
 def test_the_quick_start_from_an_empty_folder(scripts, number_text, tmp_path):
