@@ -13,7 +13,6 @@ from typing import Any, Self
 
 import keras
 import numpy as np
-import tensorflow as tf
 from etils import epath
 
 from macaron_tf.data.batches import ExampleBatches
@@ -409,7 +408,7 @@ class Pretrained:
         """
         path = paths.as_path(directory).expanduser()
         path = path if paths.is_remote(path) else path.absolute()
-        _refuse_other_files(path)
+        checkpoints.refuse_other_files(path, HUGGING_FACE)
         self._save(path, format, license, path.name)
 
     def _save(self, path: epath.Path, format: str, license: str | None, place: str) -> None:
@@ -427,7 +426,7 @@ class Pretrained:
             # Imported late: interop reads other libraries' models into this class.
             from macaron_tf.interop.hugging_face import writer
 
-            write = writer(self)
+            write = writer(self, place.removeprefix(f"{HUB}:"))
             manifest["library"] = format
         else:
             write = functools.partial(self._write_files, kind=format, place=place)
@@ -447,8 +446,8 @@ class Pretrained:
         the model again, and with `format="hugging-face"` so does transformers.
 
         Args:
-            repository: `OWNER/NAME`; made when absent, else its weights, vocabulary, code and card
-                are replaced.
+            repository: `OWNER/NAME`; made when absent. Otherwise the files that an earlier push
+                may have written are replaced, and its card.
             format, license: see `save_pretrained`.
             private: whether a new repository is; None = as its owner's settings say.
 
@@ -518,22 +517,3 @@ def _kind_of(config: Settings) -> str:
     if isinstance(config, EncoderConfig):
         return "gpt2_base" if config.causal else "bert_base"
     return ""
-
-
-def _refuse_other_files(path: epath.Path) -> None:
-    """Refuses a file, or a folder with files that `save_pretrained` did not write."""
-    if path.exists() and not path.is_dir():
-        raise UserError(f"{path} is a file: choose another place for the folder")
-    present = {
-        (paths.as_path(folder) / name).relative_to(path).as_posix()
-        for folder, _, names in tf.io.gfile.walk(os.fspath(path))
-        for name in names
-    }
-    written = {checkpoints.MANIFEST, checkpoints.CARD}
-    if checkpoints.is_saved(path) or checkpoints.is_of_library(path, HUGGING_FACE):
-        written |= checkpoints.read_manifest(path)["files"].keys()
-    if present - written:
-        raise UserError(
-            f"{path} holds {min(present - written)}, which is of no saved model: choose another "
-            "folder"
-        )

@@ -1,5 +1,8 @@
 """Checks of the contracts that layers and models share, and their mathematics in NumPy."""
 
+import pathlib
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -183,3 +186,12 @@ def check_model(model: keras.Model, inputs, folder) -> None:
         np.testing.assert_allclose(
             numpy_of(rounded), exact, rtol=0, atol=0.05 * np.abs(exact).max()
         )
+
+
+def run_card(folder: pathlib.Path, monkeypatch) -> dict:
+    """Runs the Python lines of a model card in the folder above; returns the names they define."""
+    code = re.search(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.S)[1]
+    monkeypatch.chdir(folder.parent)
+    names: dict = {}
+    exec(code, names)
+    return names

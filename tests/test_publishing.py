@@ -19,7 +19,7 @@ from export.hub import main as hub_command
 from macaron_tf import plug_ins
 from macaron_tf.errors import UserError
 from macaron_tf.pretrained import Pretrained
-from tests.harness import numpy_of, refuses
+from tests.harness import numpy_of, refuses, run_card
 from tests.interop.toys import write_bert
 
 ROWS = {"token_ids": np.array([[2, 5, 6, 7, 3], [2, 5, 3, 0, 0]])}
@@ -233,7 +233,7 @@ def bert(tmp_path) -> str:
     return f"hugging-face:{write_bert(tmp_path / 'bert')}"
 
 
-def test_a_model_is_pushed_and_opened_from_the_hub(hub, bert, monkeypatch):
+def test_a_model_is_pushed_and_opened_from_the_hub(hub, bert, tmp_path, monkeypatch):
     model = macaron_tf.load(bert)
     assert model.push_to_hub("me/small", license="mit") == f"{hub}/me/small"
     files = StandIn.repositories["me/small"]
@@ -246,9 +246,8 @@ def test_a_model_is_pushed_and_opened_from_the_hub(hub, bert, monkeypatch):
     np.testing.assert_array_equal(
         numpy_of(found.network.encoder(ROWS)), numpy_of(model.network.encoder(ROWS))
     )
-    names = {}
-    exec(re.search(r"```python\n(.*?)```", card, re.S)[1], names)
-    assert names["model"].name == "small"
+    (tmp_path / "README.md").write_text(card)
+    assert run_card(tmp_path, monkeypatch)["model"].name == "small"
 
 
 def test_the_command_replaces_what_an_earlier_push_left(hub, bert, capsys):
@@ -256,10 +255,15 @@ def test_the_command_replaces_what_an_earlier_push_left(hub, bert, capsys):
     said = f"pushed to {hub}/me/small; in Python: macaron_tf.load('hub:me/small')\n"
     assert capsys.readouterr().out == said
     assert hub_command([bert, "hub:me/small", "--format", "hugging-face"]) == 0
-    names = {*StandIn.repositories["me/small"]}
+    files = StandIn.repositories["me/small"]
+    names = {*files}
+    assert b'.from_pretrained("me/small")' in files["README.md"]
     assert {"config.json", "tokenizer.json", "model.safetensors", ".gitattributes"} <= names
     assert not [one for one in names if one.endswith(".h5") or one.startswith("vocabulary/")]
-    assert len(StandIn.commits) == 2  # each is whole
+    assert "model.json" not in names
+    assert hub_command([bert, "me/small"]) == 0
+    assert not {"config.json", "tokenizer.json"} & StandIn.repositories["me/small"].keys()
+    assert len(StandIn.commits) == 3  # each is whole
 
 
 @pytest.mark.parametrize(

@@ -53,10 +53,13 @@ def hugging_face_folder(model: Pretrained) -> HuggingFaceFolder:
     )
 
 
-def writer(model: Pretrained) -> Callable[[epath.Path], None]:
+def writer(model: Pretrained, place: str) -> Callable[[epath.Path], None]:
     """Makes the function that writes a model's files into an empty folder, for `save_whole`.
 
     The function prints on stderr which parts are left out or added.
+
+    Args:
+        place: the folder or the repository, by which the card opens it.
 
     Raises:
         UserError: see `hugging_face_folder`; or safetensors is not installed.
@@ -74,6 +77,7 @@ def writer(model: Pretrained) -> Callable[[epath.Path], None]:
         folder.notes,
         code=bool(folder.automatic),
         tokenizer=bool(folder.tokenizer),
+        place=place,
     ).encode()
 
     def write(directory: epath.Path) -> None:

@@ -19,8 +19,10 @@ _UNREAD = (
     "onnx/*",
     "openvino/*",
 )
-# Files of an earlier push that must not stay beside a new one of another form.
-_REPLACED = re.compile(r".*\.weights\.h5|.*\.safetensors|(vocabulary|code)/.*|(code|recipe)\.json")
+# Files of an earlier push, which must not stay beside those of another form.
+_REPLACED = re.compile(
+    r"[^/]+\.(json|py|txt|model|h5|safetensors)|(vocabulary|code|1_Pooling|2_Normalize)/.*"
+)
 
 
 def parse_repo(place: str) -> tuple[str, str | None]:
@@ -74,7 +76,8 @@ def push(folder: pathlib.Path, place: str, private: bool | None = None) -> str:
     new = {path.relative_to(folder).as_posix(): path for path in files}
     try:
         address = api.create_repo(name, private=private, exist_ok=True)
-        old = [one for one in api.list_repo_files(name) if one not in new and _REPLACED.match(one)]
+        present = api.list_repo_files(name)
+        old = [one for one in present if one not in new and _REPLACED.fullmatch(one)]
         operations = [hub.CommitOperationDelete(one) for one in old]
         operations += [hub.CommitOperationAdd(one, str(path)) for one, path in new.items()]
         api.create_commit(name, operations, commit_message="Upload a model of macaron_tf")

@@ -169,6 +169,7 @@ def hub_card(
     notes: Iterable[str] = (),
     code: bool = False,
     tokenizer: bool = True,
+    place: str = "DIR",
 ) -> str:
     """The README.md of a model in Hugging Face's form, with the header that its hub reads.
 
@@ -179,19 +180,20 @@ def hub_card(
         notes: sentences about parts that are left out or added.
         code: whether that class lies in the folder, as Python code.
         tokenizer: whether the folder has a tokenizer.
+        place: the folder, or `OWNER/NAME` on the hub.
     """
     trusted = ", trust_remote_code=True" if code else ""
     lines = [
         "import transformers\n",
-        f'model = transformers.{kind}.from_pretrained("DIR"{trusted})  # this folder',
+        f'model = transformers.{kind}.from_pretrained("{place}"{trusted})',
     ]
     if tokenizer:
-        lines.append('tokenizer = transformers.AutoTokenizer.from_pretrained("DIR")')
+        lines.append(f'tokenizer = transformers.AutoTokenizer.from_pretrained("{place}")')
         lines.append(_ASK.get(pipeline, _ASK_ANY))
     if library == "sentence-transformers":
         lines = [
             "import sentence_transformers\n",
-            f'model = sentence_transformers.SentenceTransformer("DIR"{trusted})  # this folder',
+            f'model = sentence_transformers.SentenceTransformer("{place}"{trusted})',
             'vectors = model.encode(["A text."])',
         ]
     remarks = "\n".join(f"- {note}" for note in notes)

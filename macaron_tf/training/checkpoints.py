@@ -246,6 +246,25 @@ def _fill(directory: epath.Path, write, manifest: Mapping[str, object]) -> None:
     (directory / MANIFEST).write_text(json.dumps(content, indent=1) + "\n")
 
 
+def refuse_other_files(path: epath.Path, library: str) -> None:
+    """Refuses a file, or a folder with files that neither `save_pretrained` nor a library wrote."""
+    if path.exists() and not path.is_dir():
+        raise UserError(f"{path} is a file: choose another place for the folder")
+    present = {
+        (storage.as_path(folder) / name).relative_to(path).as_posix()
+        for folder, _, names in tf.io.gfile.walk(os.fspath(path))
+        for name in names
+    }
+    written = {MANIFEST, CARD}
+    if is_saved(path) or is_of_library(path, library):
+        written |= read_manifest(path)["files"].keys()
+    if present - written:
+        raise UserError(
+            f"{path} holds {min(present - written)}, which is of no saved model: choose another "
+            "folder"
+        )
+
+
 def read_manifest(checkpoint: str | os.PathLike) -> dict:
     """Reads a checkpoint's manifest after comparing all files with its checksums.
 

@@ -88,7 +88,7 @@ def test_a_layer_is_a_list_of_steps(tmp_path):
     assert fields["layers"] == [steps] * fields["num_layers"]
     assert fields["auto_map"]["AutoModel"] == "modeling_macaron.MacaronModel"
     card = (tmp_path / "out/README.md").read_text()
-    assert 'AutoModelForTokenClassification.from_pretrained("DIR", trust_remote_code=True)' in card
+    assert 'AutoModelForTokenClassification.from_pretrained("out", trust_remote_code=True)' in card
 
 
 @pytest.mark.parametrize("system", SYSTEMS)

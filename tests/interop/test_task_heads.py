@@ -20,7 +20,7 @@ from macaron_tf.pretrained import Pretrained
 from macaron_tf.tasks import Limits, SpanLimits, labelled
 from macaron_tf.text import WordPieceVocabulary
 from macaron_tf.text.byte_pairs import BytePairVocabulary, byte_alphabet
-from tests.harness import refuses
+from tests.harness import refuses, run_card
 from tests.interop.test_hugging_face_out_decoders import language_model
 from tests.interop.toys import noise
 
@@ -87,6 +87,12 @@ TASKS = {
         ),
         CHOICES,
     ),
+}
+PIPELINES = {
+    **dict.fromkeys(("classes", "scores"), "text-classification"),
+    "tags": "token-classification",
+    "spans": "question-answering",
+    "choices": "multiple-choice",
 }
 CAUSAL = {
     "classes": (lambda c: CausalClassifier(c, 3), TASKS["classes"][1], PAIRS),
@@ -158,16 +164,22 @@ def test_a_model_answers_the_same_after_the_way_there_and_back(family, task, tmp
 @pytest.mark.parametrize(
     ("family", "task"), [("bert", "spans"), ("bert", "choices"), ("macaron", "tags"), (None, None)]
 )
-def test_the_lines_of_a_model_card_run(family, task, tmp_path):
+def test_the_lines_of_a_model_card_run(family, task, tmp_path, monkeypatch):
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
     made = trained(family, task) if family else language_model()
     made.save_pretrained(tmp_path / "out", format=FORMAT)
-    code = (tmp_path / "out/README.md").read_text().split("```")[1].removeprefix("python\n")
-    names = {}
-    exec(code.replace("DIR", str(tmp_path / "out")), names)
+    names = run_card(tmp_path / "out", monkeypatch)
     assert names["inputs"]["input_ids"].shape[-1] > 1
     assert not family or names["outputs"]
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_lines_of_a_card_of_our_own_run(task, tmp_path, monkeypatch):
+    trained("bert", task).save_pretrained(tmp_path / "out")
+    card = (tmp_path / "out/README.md").read_text()
+    assert f"pipeline_tag: {PIPELINES[task]}\n" in card and "model.predict(" in card
+    assert run_card(tmp_path / "out", monkeypatch)["model"].name == "out"
 
 
 @pytest.mark.parametrize(
