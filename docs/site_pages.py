@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import fnmatch
 import fractions
-import functools
 import importlib
 import inspect
 import io
@@ -41,8 +40,10 @@ ROOMS += ("distribution", "interop", "interop.keras_hub", "layers.mixer", "layer
 ROOMS += ("models.catalog", "objectives.base", "tasks")
 OVERVIEW = "docs/systems.md"
 CLAIMS = "docs/claims.md"
-GUIDE_BOOST = 20  # in the search, beside names of the API and words of result pages
 BLOCK = re.compile(r"(?<=\n\n)(?:    .*\n\n?)+")  # of code, by its indentation
+REFERENCE = "docs/reference/"
+# In the search, beside names of the API and words of result pages.
+GUIDE_BOOST, SETTING_BOOST = 20, 25
 LINK = re.compile(r"\]\(([^)#\s]+\.py)\)")
 
 
@@ -66,23 +67,19 @@ def on_files(files: Files, config) -> Files:
         for target in LINK.findall((ROOT / name).read_text(encoding="utf-8"))
     }
     names.append("macaron_tf/models/catalog.py")
-    made = {
-        "docs/reference/settings.md": settings_page,
-        "docs/reference/commands.md": commands_page,
-        **{
-            f"docs/reference/{room or 'macaron_tf'}.md": functools.partial(api_page, room)
-            for room in ROOMS
-        },
-    }
+    settings, commands = settings_pages(), commands_pages()
+    rooms = {f"{REFERENCE}{room or 'macaron_tf'}.md": api_page(room) for room in ROOMS}
     # A theme's own files stay; those of docs/ come back under their full names.
     kept = [file for file in files if file.src_dir != config.docs_dir]
     for name in names:
         kind = SourcePage if name.endswith(".py") else File
         kept.append(kind(name, str(ROOT), config.site_dir, config.use_directory_urls))
-    kept += [File.generated(config, name, content=make()) for name, make in made.items()]
+    made = {**settings, **commands, **rooms}
+    kept += [File.generated(config, name, content=text) for name, text in made.items()]
     systems = re.findall(r"\((systems/\w+\.md)\)", (ROOT / OVERVIEW).read_text(encoding="utf-8"))
     systems = [OVERVIEW, *(f"docs/{name}" for name in dict.fromkeys(systems))]
-    fill(config.nav, {"SYSTEMS": systems, "API": list(made)[2:]})
+    lists = {"SYSTEMS": systems, "SETTINGS": settings, "COMMANDS": commands, "API": rooms}
+    fill(config.nav, {name: list(pages) for name, pages in lists.items()})
     return Files(kept)
 
 
@@ -100,7 +97,9 @@ def on_page_markdown(markdown: str, page, config, files) -> str:
     """The text of a page, with what is made from the code."""
     name = page.file.src_uri
     guide = name == OVERVIEW or (page.parent and page.parent.title in ("Start", "Guides"))
-    page.meta["search"] = {"boost": GUIDE_BOOST if guide else 1}
+    setting = name.startswith(f"{REFERENCE}settings/")
+    boost = GUIDE_BOOST if guide else SETTING_BOOST if setting else 1
+    page.meta["search"] = {"boost": boost}
     if name.endswith(".py"):
         page.meta |= {"search": {"exclude": True}, "hide": ["toc"]}
         return f"# {name}\n\n````python\n{markdown}\n````\n"
@@ -267,16 +266,26 @@ def drawn(boxes: list[tuple[str, str, float]], lines: list[str]) -> str:
 # References.
 
 
-# Parts of a module's name, and the title of the settings under it.
+# Parts of a module's name; the file and the title of the page with the settings under it.
 GROUPS = {
-    "experiments": "Recipes",
-    "macaron_tf.models macaron_tf.layers": "Models",
-    "macaron_tf.training": "Training",
-    "macaron_tf.data macaron_tf.text": "Text, tables and batches",
-    "macaron_tf.decoding macaron_tf.evaluation": "Decoding and scores",
-    "macaron_tf.objectives": "Objectives",
-    "macaron_tf.tasks": "Tasks",
-    "export": "Server",
+    "experiments.recipe experiments.epochs experiments.pretrain": ("recipes", "Pre-training"),
+    "experiments.translate": ("translation", "Translation"),
+    "experiments.finetune experiments.embed experiments.text_to_text": (
+        "fine_tuning",
+        "Fine-tuning",
+    ),
+    "experiments.elmo experiments.tcn macaron_tf.models.elmo macaron_tf.models.tcn": (
+        "elmo_tcn",
+        "ELMo and TCN",
+    ),
+    "macaron_tf.layers": ("blocks", "Blocks"),
+    "macaron_tf.models.config": ("models", "Models"),
+    "macaron_tf.training": ("training", "Training"),
+    "macaron_tf.data macaron_tf.text": ("data", "Text, tables and batches"),
+    "macaron_tf.decoding macaron_tf.evaluation": ("decoding", "Decoding and scores"),
+    "macaron_tf.objectives": ("objectives", "Objectives"),
+    "macaron_tf.tasks": ("tasks", "Tasks"),
+    "export": ("server", "Server"),
 }
 SETTINGS = ("experiments.registry", "experiments.finetune.run", "experiments.embed.run")
 SETTINGS += ("experiments.text_to_text.run", "experiments.translate.evaluate")
@@ -298,11 +307,10 @@ def settings_classes() -> list[type]:
     return list(dict.fromkeys(below(Settings)))
 
 
-def settings_page() -> str:
-    """Every setting, with its path on the command line where it has one path."""
+def settings_pages() -> dict[str, str]:
+    """An index of all settings, and a page for each of `GROUPS`, a heading for each setting."""
     from experiments.recipe import Recipe
     from macaron_tf.models import EncoderConfig, EncoderDecoderConfig
-    from macaron_tf.settings import describe
 
     known, paths = settings_classes(), {}
     for cls in known:
@@ -310,37 +318,54 @@ def settings_page() -> str:
             note_paths(cls, "", paths)
     for cls in (EncoderConfig, EncoderDecoderConfig):
         note_paths(cls, "model.", paths)
-    text = [
+    page_of = {
+        cls: slug
+        for modules, (slug, _) in GROUPS.items()
+        for cls in known
+        if cls.__module__.startswith(tuple(modules.split()))
+    }
+    index = [
         "# Every setting\n\n`--set PATH=VALUE` replaces a setting, and `python -m "
-        "experiments.pretrain settings RECIPE [WORD]` prints a recipe's with their values. This "
-        "page is made from the classes that hold them; a class has the settings of its bases too. "
-        "[Recipes, settings, runs](../settings.md) is the guide.\n"
+        "experiments.pretrain settings RECIPE [WORD]` prints a recipe's with their values. These "
+        "pages are made from the classes that hold the settings; a class has the settings of its "
+        "bases too. [Recipes, settings, runs](../settings.md) is the guide.\n"
     ]
-    for modules, title in GROUPS.items():
-        text.append(f"## {title}\n")
-        for cls in (one for one in known if one.__module__.startswith(tuple(modules.split()))):
-            bases = [f"[{b.__name__}](#{b.__name__.lower()})" for b in cls.__bases__ if b in known]
-            also = f" Also the settings of {', '.join(bases)}." if bases else ""
-            text.append(f"### {cls.__name__}\n\n{inspect.getdoc(cls).splitlines()[0]}{also}\n")
-            places = sorted(paths.get(cls, ()))
-            if len(places) > 1:
-                text.append(f"Under {' and '.join(f'`{place}`' for place in places)}.\n")
-            path = places[0] if len(places) == 1 else ""
-            own = vars(cls).get("__annotations__", {})
-            rows = [
-                (
-                    f"`{path}{item.name}`",
-                    item.range,
-                    item.default and f"`{item.default}`",
-                    item.text,
-                )
-                for item in describe(cls)
-                if item.name in own
-            ]
-            if rows:
-                cells = (map(cell, row) for row in rows)
-                text.append(table(("setting", "value", "default", "meaning"), cells))
-    return "\n".join(text)
+    pages = {}
+    for slug, title in GROUPS.values():
+        classes = [cls for cls, page in page_of.items() if page == slug]
+        links = ", ".join(
+            f"[{cls.__name__}](settings/{slug}.md#{cls.__name__.lower()})" for cls in classes
+        )
+        index.append(f"- [{title}](settings/{slug}.md): {links}")
+        parts = [f"# Settings: {title[0].lower()}{title[1:]}\n"]
+        parts += [settings_of(cls, sorted(paths.get(cls, ())), page_of) for cls in classes]
+        pages[f"{REFERENCE}settings/{slug}.md"] = "\n".join(parts)
+    return {f"{REFERENCE}settings.md": "\n".join(index) + "\n", **pages}
+
+
+def settings_of(cls: type, places: list[str], page_of: dict[type, str]) -> str:
+    """The settings of a class, each with its path on the command line where it has one path."""
+    from macaron_tf.settings import describe
+
+    bases = [
+        f"[{base.__name__}]({page_of[base]}.md#{base.__name__.lower()})"
+        for base in cls.__bases__
+        if base in page_of
+    ]
+    also = f" Also the settings of {', '.join(bases)}." if bases else ""
+    parts = [f"## {cls.__name__}\n\n{inspect.getdoc(cls).splitlines()[0]}{also}\n"]
+    if len(places) > 1:
+        parts.append(f"Under {' and '.join(f'`{place}`' for place in places)}.\n")
+    path = places[0] if len(places) == 1 else ""
+    own = vars(cls).get("__annotations__", {})
+    for item in describe(cls):
+        if item.name in own:
+            default = f"; default `{item.default}`" if item.default else ""
+            text = f"{item.text[:1].upper()}{item.text[1:]} *Value:* {item.range}{default}."
+            anchor = f"{cls.__name__}.{item.name}".lower()
+            parts.append(f"### `{path}{item.name}` {{ #{anchor} }}\n")
+            parts.append(text.replace("<", "&lt;") + "\n")
+    return "\n".join(parts)
 
 
 def note_paths(cls: type, path: str, paths: dict[type, set[str]]) -> None:
@@ -354,28 +379,33 @@ def note_paths(cls: type, path: str, paths: dict[type, set[str]]) -> None:
             note_paths(hint, f"{path}{name}.", paths)
 
 
-def cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "&lt;")
-
-
-def commands_page() -> str:
-    """The help of every command."""
+def commands_pages() -> dict[str, str]:
+    """An index of all commands, and a page for the help of each command and sub-command."""
     from macaron_tf.command_names import COMMANDS
 
-    parts = [
+    index = [
         "# Every command\n\nMade from `--help`. An installed package has `macaron TITLE`, such as "
         "`macaron export`, in place of `python -m MODULE`.\n"
     ]
+    pages = {}
     for name, (module, text) in COMMANDS.items():
         with contextlib.suppress(ModuleNotFoundError):
             module = importlib.import_module(f"{module}.__main__").__name__
         main = importlib.import_module(module).main
         whole = help_of(main, [])
-        parts.append(f"## {name}\n\n{text[0].upper() + text[1:]}.\n\n{fenced(whole)}")
         found = re.search(r"COMMAND\n((?:    .*\n)+)", whole)
-        for sub in re.findall(r"^    ([\w-]+)", found[1], re.M) if found else ():
-            parts.append(f"### {name} {sub}\n\n{fenced(help_of(main, [sub]))}")
-    return "\n".join(parts)
+        subs = re.findall(r"^    ([\w-]+)", found[1], re.M) if found else []
+        links = ", ".join(f"[{sub}](commands/{name}-{sub}.md)" for sub in subs)
+        index.append(f"- [{name}](commands/{name}.md): {text}" + (f": {links}" if subs else ""))
+        pages[f"{REFERENCE}commands/{name}.md"] = (
+            f"# {name}\n\n{text[0].upper()}{text[1:]}.\n\n"
+            + (f"Sub-commands: {links.replace('commands/', '')}.\n\n" if subs else "")
+            + fenced(whole)
+        )
+        for sub in subs:
+            shown = f"# {name} {sub}\n\n{fenced(help_of(main, [sub]))}"
+            pages[f"{REFERENCE}commands/{name}-{sub}.md"] = shown
+    return {f"{REFERENCE}commands.md": "\n".join(index) + "\n", **pages}
 
 
 def help_of(main, words: list[str]) -> str:

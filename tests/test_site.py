@@ -7,15 +7,18 @@ import importlib
 import json
 import pathlib
 import re
+import shutil
+import subprocess
 import sys
 import urllib.parse
 
 import pytest
 
-lunr = pytest.importorskip("lunr", reason="the tools of docs/requirements.txt: see `make docs`")
+pytest.importorskip("mkdocs", reason="the tools of docs/requirements.txt: see `make docs`")
 
 ROOT = pathlib.Path(__file__).parents[1]
 SITE = ROOT / "site"
+SETTINGS = SITE / "docs/reference/settings"
 if not SITE.is_dir():
     pytest.skip("no site/: `make docs` builds it", allow_module_level=True)
 PACKAGES = ("layers", "models", "objectives", "training", "decoding", "text", "kernels")
@@ -82,15 +85,11 @@ def test_links_within_the_site_lead_somewhere(pages):
 
 
 def test_every_setting_is_explained(hook):
-    text = (SITE / "docs/reference/settings.html").read_text(encoding="utf-8")
-    parts = re.split(r'<h3 id="', text)
-    sections = {part.partition('"')[0]: part for part in parts[1:]}
+    ids = set().union(*(Page(path).ids for path in SETTINGS.glob("*.html")))
     for cls in hook.settings_classes():
         for field in dataclasses.fields(cls):
             owner = next(c for c in cls.__mro__ if field.name in vars(c).get("__annotations__", {}))
-            assert re.search(
-                rf"<code>(?:\w+\.)*{field.name}</code>", sections[owner.__name__.lower()]
-            ), (cls, field.name)
+            assert f"{owner.__name__}.{field.name}".lower() in ids, (cls, field.name)
 
 
 def test_every_public_name_has_an_entry(pages):
@@ -128,44 +127,72 @@ QUESTIONS = {
     "export": "docs/serving.html",
     "serve": "docs/serving.html",
     "cite": "docs/systems.html#cite",
+    "how many rows": "docs/own_table.html#how-many-rows-and-epochs",
+    "ONNX": "docs/engines.html",
+    "OpenNMT": "docs/from_opennmt.html",
+    "compare two blocks": "docs/compare.html",
+    "out of memory": "docs/errors.html#memory-and-numbers",
+}
+
+
+# A setting as it is typed, and its page.
+NAMES = {
+    "label_smoothing": "translation fine_tuning decoding objectives",
+    "training.max_steps": "training",
+    "learning_rate": "training",
+    "training.optimizer": "training",
+    "dtype_policy": "training",
+    "accumulation_steps": "training",
+    "ema_decay": "training",
+    "model.scheme": "blocks",
+    "model.dropout": "blocks",
+    "positions": "blocks",
+    "num_layers": "models",
+    "corpus.sources": "data",
+    "table.held_out": "data",
+    "batching.max_tokens": "data",
+    "isolate_documents": "recipes",
+    "vocabulary.size": "recipes",
+    "beam_size": "decoding",
+    "length_penalty": "decoding",
+    "masking": "recipes objectives",
+    "rest_port": "server",
 }
 
 
 @pytest.fixture(scope="module")
-def search():
-    """The pages for a query, as the theme's search ranks them: beginnings of words, not stems.
-
-    A word in a title counts a thousandfold, a section with all words of the query twice, and the
-    sections of a page are one hit.
-    """
-    index = json.loads((SITE / "search/search_index.json").read_text(encoding="utf-8"))
-    builder = lunr.get_default_builder()
-    for pipeline in (builder.pipeline, builder.search_pipeline):
-        pipeline.reset()
-        pipeline.add(lunr.trimmer.trimmer)
-    builder.ref("location")
-    builder.field("title", boost=1000)
-    builder.field("text")
-    for one in index["docs"]:
-        plain = {name: re.sub("<.*?>", " ", one[name]) for name in ("title", "text")}
-        builder.add({"location": one["location"], **plain}, {"boost": one.get("boost", 1)})
-    found = builder.build()
-
-    def ask(question: str) -> list[str]:
-        words = re.findall(r"\w+", question.lower())
-        scores = {}
-        for hit in found.search(" ".join(f"{word}*" for word in words)):
-            terms = hit["match_data"].metadata
-            whole = all(any(term.startswith(word) for term in terms) for word in words)
-            page = hit["ref"].partition("#")[0]
-            scores[page] = max(scores.get(page, 0), hit["score"] * (1 + whole))
-        return sorted(scores, key=scores.get, reverse=True)
-
-    return ask
+def found() -> dict[str, list[str]]:
+    """The pages for each query, best first, by the theme's own program for searching."""
+    [worker] = SITE.glob("assets/javascripts/workers/search.*.min.js")
+    index = SITE / "search/search_index.json"
+    command = ["node", str(pathlib.Path(__file__).with_name("search_site.js")), worker, index]
+    ran = subprocess.run([*command, *QUESTIONS, *NAMES], capture_output=True, check=True)
+    answers = json.loads(ran.stdout)
+    return {query: [hit.partition("#")[0] for hit in hits] for query, hits in answers.items()}
 
 
+needs_node = pytest.mark.skipif(not shutil.which("node"), reason="node runs the site's search")
+
+
+@needs_node
 @pytest.mark.parametrize("question", QUESTIONS)
-def test_a_question_finds_its_answer(search, question):
+def test_a_question_finds_its_answer(found, question):
     page, _, section = QUESTIONS[question].partition("#")
-    assert page in search(question)[:3]
+    assert page in found[question][:3]
     assert not section or f'id="{section}"' in (SITE / page).read_text(encoding="utf-8")
+
+
+@needs_node
+@pytest.mark.parametrize("name", NAMES)
+def test_a_setting_is_found_in_the_reference_first(found, name):
+    pages = [f"docs/reference/settings/{page}.html" for page in NAMES[name].split()]
+    assert found[name][0] in pages
+
+
+def test_pages_of_the_reference_are_short():
+    """At most 65 settings, or 110 lines of help, on a page."""
+    for path in SETTINGS.glob("*.html"):
+        assert path.read_text(encoding="utf-8").count("<h3 id=") <= 65, path
+    for path in (SITE / "docs/reference/commands").glob("*.html"):
+        text = re.search(r"<pre>.*?</pre>", path.read_text(encoding="utf-8"), re.S)[0]
+        assert text.count("\n") <= 110, path
