@@ -16,7 +16,7 @@ RUN := env TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python
 .PHONY: help setup demo test test-all test-lab fuzz test-slow test-peers test-readers test-newest test-tpu test-beam test-notebooks notebooks engines test-engines test-bucket tpu-check lint bench walk wheel docs clean
 
 help:
-	@echo "make demo       train a small Macaron translator, score, export and serve it (10 minutes)"
+	@echo "make demo       train a small Macaron translator, score, export and serve it (6 minutes)"
 	@echo "make test       lint and the tests that tell most of each room (six minutes on two cores)"
 	@echo "make test-all   these, then the thorough ones: the whole suite (20 minutes or so)"
 	@echo "make test-lab   the tests of experiments.lab: benchmarks, studies, the TPU check"

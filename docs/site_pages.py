@@ -12,6 +12,7 @@ import fractions
 import importlib
 import inspect
 import io
+import itertools
 import math
 import os
 import pathlib
@@ -43,7 +44,7 @@ CLAIMS = "docs/claims.md"
 BLOCK = re.compile(r"(?<=\n\n)(?:    .*\n\n?)+")  # of code, by its indentation
 REFERENCE = "docs/reference/"
 # In the search, beside names of the API and words of result pages.
-GUIDE_BOOST, SETTING_BOOST = 20, 25
+GUIDE_BOOST, SETTING_BOOST = 20, 21
 LINK = re.compile(r"\]\(([^)#\s]+\.py)\)")
 
 
@@ -356,7 +357,7 @@ def settings_of(cls: type, places: list[str], page_of: dict[type, str]) -> str:
     parts = [f"## {cls.__name__}\n\n{inspect.getdoc(cls).splitlines()[0]}{also}\n"]
     if len(places) > 1:
         parts.append(f"Under {' and '.join(f'`{place}`' for place in places)}.\n")
-    path = places[0] if len(places) == 1 else ""
+    path = common_end(places)
     own = vars(cls).get("__annotations__", {})
     for item in describe(cls):
         if item.name in own:
@@ -366,6 +367,13 @@ def settings_of(cls: type, places: list[str], page_of: dict[type, str]) -> str:
             parts.append(f"### `{path}{item.name}` {{ #{anchor} }}\n")
             parts.append(text.replace("<", "&lt;") + "\n")
     return "\n".join(parts)
+
+
+def common_end(places: list[str]) -> str:
+    """The last parts that all paths share: "batching." of "data.batching." and "batching."."""
+    parts = zip(*(reversed(place.split(".")[:-1]) for place in places), strict=False)
+    shared = [same[0] for same in itertools.takewhile(lambda same: len({*same}) == 1, parts)]
+    return "".join(f"{part}." for part in reversed(shared))
 
 
 def note_paths(cls: type, path: str, paths: dict[type, set[str]]) -> None:

@@ -27,7 +27,7 @@ COMMANDS = {
     "hub": ("export.hub", "a run, with its model card, on Hugging Face's hub"),
     "serve": ("export.serve", "serve a SavedModel on this machine, over REST and gRPC"),
     "client": ("export.client", "ask a server"),
-    "demo": ("experiments.demo", "train, score, export and serve a translator in ten minutes"),
+    "demo": ("experiments.demo", "train, score, export and serve a translator in six minutes"),
     "look": ("experiments.look", "pictures of attention, and of how far a recurrence remembers"),
     "compare": ("experiments.compare", "blocks, schemes or recipes, seed by seed, with a verdict"),
     "data_service": ("experiments.data_service", "make a training's batches on another machine"),

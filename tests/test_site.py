@@ -118,6 +118,7 @@ def test_every_model_and_recipe_is_on_one_systems_page():
 # A question as it is typed, and the page that answers it, among the first three.
 QUESTIONS = {
     "own labels": "docs/own_table.html",
+    "own table": "docs/own_table.html",
     "own block": "docs/own_block.html",
     "resume": "docs/settings.html#stop-and-resume",
     "several GPUs": "docs/devices.html",
@@ -131,7 +132,7 @@ QUESTIONS = {
     "ONNX": "docs/engines.html",
     "OpenNMT": "docs/from_opennmt.html",
     "compare two blocks": "docs/compare.html",
-    "out of memory": "docs/errors.html#memory-and-numbers",
+    "out of memory": "docs/errors.html#out-of-memory-not-a-number",
 }
 
 
@@ -147,7 +148,7 @@ NAMES = {
     "model.scheme": "blocks",
     "model.dropout": "blocks",
     "positions": "blocks",
-    "num_layers": "models",
+    "num_layers": "models elmo_tcn",
     "corpus.sources": "data",
     "table.held_out": "data",
     "batching.max_tokens": "data",

@@ -1,4 +1,4 @@
-"""`make demo`: from text to a served model in ten minutes.
+"""`make demo`: from text to a served model in about six minutes.
 
 Fetches the default corpus, trains a small Macaron on it, scores it, shows ten translations beside
 their references, exports it, starts the server, and asks it over REST. The same command resumes an

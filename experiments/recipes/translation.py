@@ -39,7 +39,7 @@ def demo() -> TranslationRecipe:
         ),
         training=TrainingConfig(
             max_steps=1_600,
-            max_minutes=6.5,
+            max_minutes=5.0,
             learning_rate=5e-3,
             warmup_steps=400,
             validate_every=400,
