@@ -338,14 +338,14 @@ def settings_pages() -> dict[str, str]:
             f"[{cls.__name__}](settings/{slug}.md#{cls.__name__.lower()})" for cls in classes
         )
         index.append(f"- [{title}](settings/{slug}.md): {links}")
-        parts = [f"# Settings: {title[0].lower()}{title[1:]}\n"]
+        parts = [f"# Settings: {title}\n"]
         parts += [settings_of(cls, sorted(paths.get(cls, ())), page_of) for cls in classes]
         pages[f"{REFERENCE}settings/{slug}.md"] = "\n".join(parts)
     return {f"{REFERENCE}settings.md": "\n".join(index) + "\n", **pages}
 
 
 def settings_of(cls: type, places: list[str], page_of: dict[type, str]) -> str:
-    """The settings of a class, each with its path on the command line where it has one path."""
+    """The settings of a class, each with the part of its path that all of `places` share."""
     from macaron_tf.settings import describe
 
     bases = [
