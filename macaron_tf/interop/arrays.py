@@ -302,7 +302,7 @@ def transformer_layer(
 
 
 def shortest_turn(values: Sequence[int]) -> tuple[int, ...]:
-    """The fewest values that give all of them, in turn."""
+    """The shortest tuple whose repetition gives `values`."""
     sizes = range(1, len(values) + 1)
     turns = (tuple(values[:size]) for size in sizes)
     fitting = (t for t in turns if all(v == t[n % len(t)] for n, v in enumerate(values)))

@@ -13,8 +13,8 @@ from macaron_tf.layers.mixer import Context
 class AlibiAttention(MultiHeadAttention):
     """Attention over the sequence itself: `q k / sqrt(d) - slope |i - j|`, a slope for each head.
 
-    Nothing is trained for a position, so that a text may be longer than those of the training. The
-    paper's models are causal; without that both sides count alike.
+    No weight belongs to a position, so a text may be longer than those of the training. The paper's
+    models are causal; in an encoder the keys of both sides count alike.
 
     Args:
         kwargs: as `MultiHeadAttention`, without `cross`.
@@ -37,7 +37,7 @@ class AlibiAttention(MultiHeadAttention):
 def slopes(num_heads: int) -> np.ndarray:
     """The slopes `(H,)` float32: 2^(-8/H), 2^(-16/H), ..., 1/256 for a power of two.
 
-    Of other numbers the next lower power's come first, then every second one of the next higher's.
+    For other H: the slopes of the power of two below, then every second one of that above.
     """
     power = 2 ** math.floor(math.log2(num_heads))
     first = 2.0 ** (-8.0 * np.arange(1, power + 1) / power)

@@ -452,8 +452,8 @@ class MultiHeadAttention(Mixer):
         """Queries `(..., H, T, d)`, rotated, attend keys `(..., K, S, d)`: `(..., H, T, d)`.
 
         Args:
-            own: T where x attends itself and what `causal` and `window` hide is not in the mask
-                yet, else None.
+            own: T if x attends itself and the mask lacks what `causal` and `window` hide; else
+                None.
         """
         if self._runs_fused(query, key, mask, bias):
             return self._fused(query, key, value, mask, context.training)

@@ -64,9 +64,9 @@ class BlockConfig(FeedForwardConfig):
         rotary_base: of rotary positions; a larger one is for longer texts.
         local_rotary_base: that of layers with a window; None = `rotary_base` too.
         rotary_dim: channels of a head that are turned, the first ones; None = all.
-        rotary_scaling: slows rotations for texts longer than trained on: `(factor,)` all of them,
-            Llama 3's `(factor, low, high, length)` those that turn less than `high` times in
-            `length` positions, wholly from `low` times on.
+        rotary_scaling: slows rotations, for texts longer than those of the training. `(factor,)`
+            divides all of them; Llama 3's `(factor, low, high, length)` those that turn less than
+            `low` times in `length` positions, partly those below `high` times, and no others.
     """
 
     scheme: str | None = None

@@ -123,7 +123,7 @@ class StackConfig(BlockConfig, Sizes):
 
     @property
     def outer_norm_type(self) -> str:
-        """`norm_type` of the norms behind embeddings and in heads, which are no RMSNorms."""
+        """`norm_type` of the norms after the embeddings and in heads, never `"rms"`."""
         return "layer" if self.norm_type == "rms" else self.norm_type
 
     @property

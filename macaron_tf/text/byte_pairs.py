@@ -47,7 +47,7 @@ _WORDS = {
         rf"|[{_SPACE}]*[\r\n]+|[{_SPACE}]+"
     ),
 }
-# White space whose last character goes to the next word.
+# White space that the next word takes, where it is the last of several.
 _BEFORE = {"gpt2": f"[{_SPACE}]", "llama3": r"[\t\v\f\x{85}\pZ]"}
 _SHIFT = 1 << 32  # makes one number of a pair of ids
 
