@@ -115,6 +115,7 @@ def test_the_metadata_name_what_the_package_is(wheel):
     assert "Programming Language :: Python :: 3.13" in found.get_all("Classifier")
     text = found.get_payload()
     assert text.startswith("# macaron_tf") and "take any block (with a few exceptions)" in text
+    assert "    macaron translate train " in text and "python -m experiments.translate" not in text
     # A link to a file of the repository leads nowhere from a package's page.
     assert not re.search(r"\]\((?!http)", text)
 
