@@ -340,7 +340,7 @@ def test_a_keras_hub_preset_is_a_recipe_of_ours(toy, tmp_path):
 # TRAIN stands for a training that would run, OWN for one from a start, OUT for a new folder, RUN
 # for a run, OTHER for another vocabulary.
 MISTAKES = [
-    ("TRAIN --source tsv:TOY/train.tsv --set table.label=label", "table.label is of the tasks"),
+    ("TRAIN --source tsv:TOY/train.tsv --set table.label=label", "table.label is only for"),
     ("TRAIN --source tsv:FOLDER/seven-{split}.tsv", "seven-train.tsv, line 2: '7'"),
     ("TRAIN --source ftp:x", "unknown source 'ftp:x'"),
     ("train sst3 OUT --init RUN", "no task 'sst3'"),

@@ -217,7 +217,7 @@ def test_a_diverged_models_outputs_score_nan(folder):
     ("command", "error"),
     [
         ("train squad", "the task squad2"),
-        ("train squad2 --source squad:FOLDER/wrong.json", "does not stand at character 7"),
+        ("train squad2 --source squad:FOLDER/wrong.json", "is not at character 7"),
         ("train squad --set spans.doc_stride=0", "spans.doc_stride=0 must be"),
         ("train squad --set max_length=7", "a row of squad needs 8 or more"),
         ("train conll2003 --source conll:FOLDER/wrong.txt", "wrong.txt, line 2: the tag 'B-CAT'"),

@@ -215,7 +215,7 @@ def test_files_of_ones_own_become_a_table_and_figures(language_run, tmp_path, ra
     ask = [language_run, "--task", *files[:1], "--out", tmp_path / "words.txt"]
     refused(few_shot, ask, "--out", tmp_path)  # a file in the way, before the models are asked
     ask = [language_run, "--task", "sst2", "--template", "{first}", "--out", out]
-    refused(few_shot, [*ask, "--words", "good", "good"], "must differ, and none be empty")
+    refused(few_shot, [*ask, "--words", "good", "good"], "must be different and not empty")
     refused(few_shot, [*ask, "--shots", "1", "1"], "--shots 1 1: give each once")
     # A second model that is none is refused before the first one is asked, and OUT made.
     ask = [language_run, "--out", tmp_path / "other", "--task"]

@@ -71,7 +71,7 @@ def test_a_changed_table_is_refused(own, tmp_path, ran, refused, capsys):
     text = (folder / "own.tsv").read_text()
     write_table(tmp_path / "new.tsv", [("fun", "1 star"), ("dull", "2")], "review\tstars")
     other = ["evaluate", folder / "run", "--source", f"tsv:{tmp_path}/new.tsv"]
-    words = "new.tsv, line 3: '2' in column 'stars' is not one of the classes 1 star, 5 stars;"
+    words = "new.tsv, line 3: '2' in column 'stars' is not one of the classes 1 star, 5 stars:"
     refused(main, other, words, folder)
     try:
         (folder / "own.tsv").write_text(text.replace("review", "text"))
@@ -201,7 +201,7 @@ def test_a_set_of_tensorflow_datasets_is_a_table(tmp_path):
     tags = read("tag", TableSettings())
     assert tags.task.labels == ("O", "B-PER", "I-PER")
     assert tags.splits["train"].words[0][0] == "Ann"
-    mend = "no column named 'label' among .*; name the columns by --set table.text=COLUMN"
+    mend = "no column named 'label' among .*: name the columns by --set table.text=COLUMN"
     refuses(mend, read, "classify", TableSettings(text=("story",)))
 
 

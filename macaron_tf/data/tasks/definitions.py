@@ -1,4 +1,4 @@
-"""The tasks: the texts, classes, metrics and submission files of each."""
+"""Definitions of the tasks: their texts, classes, metrics and submission files."""
 
 import dataclasses
 from typing import Literal
@@ -9,7 +9,13 @@ from macaron_tf.settings import Positive, Settings
 
 @dataclasses.dataclass(frozen=True)
 class SubmissionFile:
-    """A file that a benchmark's server expects, on a split of a source, as of `read_examples`."""
+    """A file of predictions that a benchmark's server expects.
+
+    Attributes:
+        name: name of the file.
+        source: source of the examples that it answers, see `read_examples`.
+        split: split of the source.
+    """
 
     name: str
     source: str
@@ -18,38 +24,40 @@ class SubmissionFile:
 
 @dataclasses.dataclass(frozen=True)
 class Task(Settings):
-    """A task on one text or two.
+    """A task: which texts are read, and how they are answered and judged.
 
     Attributes:
-        name: its name on command lines.
-        first: fields of a record that make up the first text, joined by a space; the question, or
-            the words of a sentence.
-        second: fields of the second text, such as a question's context; none for a task on one
+        name: name on command lines.
+        first: fields of a record that form the first text, joined by a space. For spans it is the
+            question, for tags the words of a sentence.
+        second: fields of the second text, such as the context of a question; () for a task on one
             text.
-        labels: names of the classes, class 0 first; empty for regression.
-        metrics: the papers' metrics; their mean is the main score.
-        more_metrics: others worth reporting.
-        kind: `"classification"` (or regression) of a text or two, `"spans"`, an
-            answer to a question that stands in a context, `"tags"`, a class for each word, or
-            `"choice"`, which of the `second` fields goes with the first text.
-        question: of choices, fields of a question to the first text, which each of them answers.
-        lists: of choices, the fields of TensorFlow Datasets' records that hold lists: one of all
-            choices, or, of several questions a record, of the questions, of the choices of each
-            and of the right ones; none where every choice is a field.
-        source: the source of its examples, as for `read_examples`, `read_questions` or
-            `read_tagged`; None = always named.
-        validation_splits: the development sets, the one that decides first.
-        score_range: least and greatest score of a regression task; None = any.
+        labels: names of the classes, class 0 first; () for regression.
+        metrics: metrics of the papers; their mean is the main score.
+        more_metrics: further metrics that are reported.
+        kind: `"classification"` of one or two texts, which includes regression; `"spans"`, to find
+            the answer to a question in a context; `"tags"`, a class for each word; or `"choice"`,
+            to choose which of the `second` fields fits the first text.
+        question: for choices, fields of a question about the first text that the choices answer.
+        lists: for choices, fields of a TensorFlow Datasets record that are lists. One field lists
+            the choices. Three fields are for records with several questions: the questions, the
+            choices of each, and the right choices. (): each choice has its own field.
+        source: default source of the examples, see `read_examples`, `read_questions` and
+            `read_tagged`; None: the user has to give one.
+        validation_splits: development sets; the first one selects the best model.
+        score_range: least and greatest score of a regression task; None: any number.
         unanswerable: whether a question may have no answer in its context.
-        symmetric: whether the order of the two texts means nothing.
-        undecided: whether examples without a class (-1) are left out: people disagreed on them.
-        submissions: the files of its test sets.
-        server_labels: the server's names of the classes; empty = their numbers.
+        symmetric: whether the order of the two texts is irrelevant.
+        undecided: whether examples without a class (-1), because the annotators disagreed, are left
+            out.
+        submissions: files to submit, one for each test set.
+        server_labels: names of the classes for the server; (): their numbers.
         own: whether columns and classes are those of the user's table, see
             `macaron_tf.data.tasks.own_tables`.
-        label: the column of a table that holds the answers.
-        mean, deviation: of the scores of a regression; a model learns (score - mean) / deviation.
-        usual_tag: of a word without a piece, where no tag is O; None = the first.
+        label: column of a table with the answers.
+        mean, deviation: mean and standard deviation of the scores of a regression task; a model
+            learns (score - mean) / deviation.
+        usual_tag: tag of words without a token, if no tag is O; None: the first tag.
 
     Example:
         Task("spam", first=("subject", "body"), labels=("ham", "spam"), metrics=("f1",))
@@ -80,7 +88,7 @@ class Task(Settings):
 
     @property
     def num_classes(self) -> int:
-        """Outputs of a model's head: the classes, or 1 for regression."""
+        """Number of outputs of a model's head: the number of classes, or 1 for regression."""
         return len(self.labels) or 1
 
     @property
@@ -89,12 +97,12 @@ class Task(Settings):
 
     @property
     def outside(self) -> int:
-        """The number of the tag of a word that a model cannot see: O, else `usual_tag`."""
+        """Number of the tag of words without a token: O, or `usual_tag` if there is no O."""
         tag = "O" if "O" in self.labels else self.usual_tag
         return self.labels.index(tag) if tag else 0
 
     def summary(self) -> str:
-        """Columns and classes in a line, such as "text -> label: a, b"."""
+        """Describes columns, classes and metrics in one line, "text -> label: 2 classes, ..."."""
         columns = " + ".join((*self.first, *self.question, *self.second)) or "words"
         classes = f"{len(self.labels)} classes, {', '.join(self.labels[:20])}"
         answers = "a score" if self.regression else classes
@@ -102,19 +110,22 @@ class Task(Settings):
 
     @property
     def grouped(self) -> bool:
-        """Whether several examples share a question and are also judged together."""
+        """Whether the examples of a question are also scored together, by exact match."""
         return "em" in (*self.metrics, *self.more_metrics)
 
 
 def _glue(name: str, file: str, *fields: str, suite: str = "glue", **options) -> Task:
-    """A task of a suite on one text or more, named sentence1 and sentence2 if not otherwise."""
+    """Makes a task of GLUE or SuperGLUE; the texts are sentence1 and sentence2 by default."""
     source, fields = f"tfds:{suite}/{name}", fields or ("sentence1", "sentence2")
     files = (SubmissionFile(file, source),)
     return Task(name, fields[:1], fields[1:], source=source, submissions=files, **options)
 
 
 def _squad(name: str, version: str, *metrics: str, **options) -> Task:
-    """Rajpurkar et al. 2016 and 2018; F1 decides, of 2.0 with the threshold that suits it best."""
+    """Makes a task of SQuAD 1.1 or 2.0 (Rajpurkar et al. 2016, 2018); F1 is the main metric.
+
+    For 2.0 it is F1 at the best threshold for unanswerable questions.
+    """
     fields, options["source"] = (("question",), ("context",)), f"tfds:squad/{version}"
     decides, *others = metrics
     return Task(
@@ -123,7 +134,7 @@ def _squad(name: str, version: str, *metrics: str, **options) -> Task:
 
 
 def _choice(name: str, source: str | None, first: str, *choices: str, **options) -> Task:
-    """A task of choices, to which a text goes on or which answer a question to it."""
+    """Makes a task whose choices continue a text or answer a question about it."""
     return Task(name, (first,), choices, source=source, kind="choice", **options)
 
 
@@ -138,7 +149,7 @@ _PARAPHRASE = {"metrics": ("f1", "accuracy"), "symmetric": True}
 _TAGS = [f"{begins}-{kind}" for kind in ("PER", "ORG", "LOC", "MISC") for begins in "BI"]
 _SQUAD2 = [f"{part}{name}" for part in ("", "HasAns_", "NoAns_") for name in ("f1", "exact")]
 
-# The order and the names of the classes are those of TensorFlow Datasets' records.
+# Classes have the names and the order of TensorFlow Datasets.
 _TASKS = (
     _glue(
         "cola",
@@ -173,14 +184,14 @@ _TASKS = (
         submissions=(
             SubmissionFile("MNLI-m.tsv", "tfds:glue/mnli", "test_matched"),
             SubmissionFile("MNLI-mm.tsv", "tfds:glue/mnli", "test_mismatched"),
-            # The diagnostic set has no training data: MNLI's model answers it.
+            # The diagnostic set has no training data; a model of MNLI answers it.
             SubmissionFile("AX.tsv", "tfds:glue/ax"),
         ),
         server_labels=_MNLI,
     ),
     # Bowman et al. 2015.
     Task("snli", **_NLI, source="tfds:snli", undecided=True),
-    # Conneau et al. 2018: trained on English, MultiNLI, and judged in 15 languages, `tfds:xnli`.
+    # Conneau et al. 2018: trained on English (MultiNLI), evaluated in 15 languages (`tfds:xnli`).
     Task("xnli", **_NLI, source="tfds:multi_nli", validation_splits=_TWO_GENRES),
     _glue("qnli", "QNLI.tsv", "question", "sentence", **_ENTAILMENT),
     _glue("rte", "RTE.tsv", **_ENTAILMENT),
@@ -216,11 +227,11 @@ _TASKS = (
         source="tfds:conll2003_ner",
         validation_splits=("dev",),
     ),
-    # Mostafazadeh et al. 2016, of whom TensorFlow Datasets has no training set.
+    # Mostafazadeh et al. 2016; TensorFlow Datasets has no training set of it.
     _choice(
         "story_cloze", None, "context", "ending1", "ending2", labels=("1", "2"), lists=_ENDINGS
     ),
-    # Lai et al. 2017; papers train on both parts.
+    # Lai et al. 2017; papers train on both parts, middle and high school.
     _choice(
         "race",
         "tfds:race/middle,race/high",
@@ -231,7 +242,7 @@ _TASKS = (
         lists=("questions", "options", "answers"),
         validation_splits=("dev",),
     ),
-    # Zellers et al. 2018 and 2019. The first sentence, the beginning of the next, and its endings.
+    # Zellers et al. 2018 and 2019: a sentence, the beginning of the next one, and its endings.
     _choice("swag", "tfds:swag", "sent1", *_FOUR, question=("sent2",), labels=tuple("0123")),
     _choice("hellaswag", "tfds:hellaswag", "context", *_FOUR, labels=tuple("0123"), lists=_ENDINGS),
     # Roemmele et al. 2011; the question is a word, "cause" or "effect".
@@ -246,7 +257,7 @@ _TASKS = (
 )
 TASKS = {task.name: task for task in _TASKS}
 
-# Tasks of the user's own: columns and classes as the table has them.
+# Tasks on a table of the user, which determines columns and classes.
 _OWN = (
     Task("classify", first=(), more_metrics=("macro_f1",), own=True),
     Task("regress", first=(), metrics=("pearson",), more_metrics=("spearman",), own=True),
@@ -257,9 +268,16 @@ OWN_TASKS = {task.name: task for task in _OWN}
 
 
 def get_task(name: str, own: bool = False) -> Task:
-    """The task of a name; with `own` also one of `OWN_TASKS`."""
+    """Returns the task of a name.
+
+    Args:
+        own: whether the tasks on a table of the user, `OWN_TASKS`, are also allowed.
+
+    Raises:
+        UserError: there is no such task.
+    """
     known = {**TASKS, **OWN_TASKS} if own else TASKS
     if name not in known:
         listed = ", ".join(sorted(known))
-        raise UserError(f"no task {name!r}: there are {listed}{nearest(name, known)}")
+        raise UserError(f"no task {name!r}: the tasks are {listed}{nearest(name, known)}")
     return known[name]

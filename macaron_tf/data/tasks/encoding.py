@@ -1,4 +1,4 @@
-"""Texts as rows of ids: one text or two, choices, sentences, and windows over long rows."""
+"""Encodes texts as rows of ids: one or two texts, choices, sentences, and overlapping windows."""
 
 import dataclasses
 import itertools
@@ -17,7 +17,7 @@ from macaron_tf.special_ids import CLS_SEGMENT, PAD
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.token_rows import JoinedRows, TokenRows
 
-_CHUNK = 1024  # examples tokenized at once: at 512 ids a row, 2 MB of ids
+_CHUNK = 1024  # examples tokenized together: 2 MB of ids with 512 ids per row
 
 
 def encode_pairs(
@@ -29,29 +29,37 @@ def encode_pairs(
     language: str | None = None,
     special: bool = True,
 ) -> dict[str, tf.Tensor]:
-    """Texts to `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, with `pair_separators` between.
+    """Encodes one or two texts as rows `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`.
 
-    A vocabulary with `cls_last` gives `a [SEP] [CLS]` or `a [SEP] b [SEP] [CLS]`. A causal model
-    reads `start a extract` or `start a delimiter b extract`, where only the last position has seen
-    all of a text and its token stands nowhere else (Radford et al. 2018, figure 1): start and
-    delimiter are [CLS] and [SEP], which begin a row and end a document in pre-training, and the
-    token to extract from is [MASK], which a language model has not met.
+    Between two texts are as many [SEP] as the vocabulary's `pair_separators`. A vocabulary with
+    `cls_last` gives `a [SEP] [CLS]` or `a [SEP] b [SEP] [CLS]`.
 
-    Where a row is too long, the longer text loses its last token, again and again, until it fits;
-    of two texts of equal length the second one (Devlin et al. 2019, `_truncate_seq_pair`).
+    A causal model reads `start a extract` or `start a delimiter b extract`, and its head the output
+    at "extract", because only the last position attends to all of the text (Radford et al. 2018,
+    figure 1). Start and delimiter are [CLS] and [SEP], which in pre-training begin a row and end a
+    document. "Extract" is [MASK], which a language model has not seen before.
 
-    The segments are put together here: `keras_hub.layers.MultiSegmentPacker` fills every row up to
-    one fixed length, where batches have a few shorter ones, and knows no [CLS] at the end.
+    Rows that are too long are truncated as in BERT (Devlin et al. 2019, `_truncate_seq_pair`): the
+    last token of the longer text is removed until the row fits, or of the second text if both are
+    equally long.
+
+    `keras_hub.layers.MultiSegmentPacker` is not used, because it pads all rows to one fixed length
+    and cannot put [CLS] at the end.
 
     Args:
-        first, second: (B,) string tensors; the second is None for tasks on one text.
-        language: of the texts, for the vocabulary's rules.
-        special: whether special ids stand around and between the texts; a GPT-2 that another
-            library made a classifier reads none.
+        first, second: `(B,)` strings; `second` is None for one text.
+        max_length: most ids of a row, with special ids.
+        causal: whether the rows are for a causal model.
+        language: language of the texts, for the vocabulary's rules.
+        special: whether rows have special ids. GPT-2 classifiers of other libraries have none.
 
     Returns:
-        {"token_ids": (B, L) int32, filled up with 0 (PAD); "segment_ids": (B, L) int32, 1 in
-        `b [SEP]`, 2 at a [CLS] that ends a row, else 0}; L is the length of the longest row.
+        Dictionary of "token_ids" `(B, L)` int32, padded with 0 (PAD), and "segment_ids" `(B, L)`
+        int32: 1 in `b [SEP]`, 2 at a [CLS] that ends a row, else 0. L is the length of the longest
+        row.
+
+    Raises:
+        UserError: `max_length` leaves no room for a token of each text.
     """
     columns = [first] if second is None else [first, second]
     # (B, None) each
@@ -75,9 +83,10 @@ def encode_pairs(
 
 
 def _room(most: int, first: tf.RaggedTensor, *second: tf.RaggedTensor) -> list[tf.Tensor]:
-    """The number of ids that a row of `most` ids keeps of each text, `(B,)` int64 each.
+    """Computes how many ids of each text fit into a row of `most` ids, `(B,)` int64 each.
 
-    A text has half of the row, the first one the odd id, and what the other leaves of its half.
+    Each of two texts gets half of the row, and the rest of the other half if the other text is
+    shorter. The first text gets the odd id.
     """
     if not second:
         return [tf.minimum(first.row_lengths(), most)]
@@ -95,15 +104,18 @@ def rows_of(
     causal: bool = False,
     kept: Sequence[tf.Tensor] | None = None,
 ) -> dict[str, tf.Tensor]:
-    """Rows of [CLS] and parts side by side, see `encode_pairs`.
+    """Builds rows of [CLS] and several parts side by side, as `encode_pairs` describes.
 
-    All ids lie in one pool, and a row is ranges of it: 30 operations, where concatenating ragged
-    tensors takes 300, which is most of the time of a single text.
+    All ids are concatenated to one pool, and rows are ranges of the pool. This takes 30 operations;
+    concatenating ragged tensors would take 300, most of the time to encode a single text.
 
     Args:
-        parts: ids `(B, None)`, of the first part, or one special id, each with its segment.
-        kept: of each part that is ragged, how many of its first ids go into a row, `(B,)` int64;
-            None = all.
+        parts: (ids, segment) of each part; ids are ragged `(B, None)` int32, or one special id for
+            all rows.
+        kept: `(B,)` int64 for each ragged part, how many of its first ids a row takes; None: all.
+
+    Returns:
+        "token_ids" and "segment_ids", see `encode_pairs`.
     """
     cls = vocabulary.cls_id
     texts = [ids for ids, _ in parts if not isinstance(ids, int)]
@@ -111,7 +123,7 @@ def rows_of(
     parts = [*parts, (cls, CLS_SEGMENT)] if vocabulary.cls_last else [(cls, 0), *parts]
     if causal:
         parts[-1] = (vocabulary.mask_id, parts[-1][1])
-    # Single ids first, padding before all, so that their places are known.
+    # The pool starts with PAD and the single ids, so that their positions are known.
     single = [(PAD, 0), *((ids, segment) for ids, segment in parts if isinstance(ids, int))]
     one = tf.ones_like(texts[0].row_splits[1:])  # (B,)
     places, begin = itertools.count(1), tf.constant(len(single), tf.int64)
@@ -133,20 +145,20 @@ def rows_of(
             [tf.ones_like(ids.values) * s for ids, s in parts if not isinstance(ids, int)],
         ),
     }
-    row_splits = ranges.row_splits[:: len(parts)]  # of rows in place of their parts
+    row_splits = ranges.row_splits[:: len(parts)]  # of whole rows, not of parts
     rows = tf.RaggedTensor.from_row_splits(ranges.values, row_splits, validate=False)
-    rows = rows.to_tensor(0)  # (B, L), places in the pool
+    rows = rows.to_tensor(0)  # (B, L), positions in the pool
     return {
         name: tf.gather(tf.concat([tf.constant(first, tf.int32), *others], axis=0), rows)
         for name, (first, others) in pool.items()
     }
 
 
-WHITE_SPACE = r"[\s\v\x1c-\x1f\x{85}\pZ]"  # a character of it, as `str.strip` knows it
+WHITE_SPACE = r"[\s\v\x1c-\x1f\x{85}\pZ]"  # the characters that `str.strip` removes, for RE2
 
 
 def present(choices: tf.Tensor) -> tf.Tensor:
-    """Whether each of some strings has more than white space."""
+    """Whether each string has a character other than white space."""
     return tf.logical_not(tf.strings.regex_full_match(choices, f"{WHITE_SPACE}*"))
 
 
@@ -158,11 +170,15 @@ def encode_choices(
     max_length: int,
     causal: bool = False,
 ) -> dict[str, tf.Tensor]:
-    """Rows of a context with a choice, by `encode_pairs`: one row a choice, all `(B,)` strings.
+    """Encodes contexts with one choice each as rows, by `encode_pairs`.
 
-    A question goes before the choice, `[CLS] context [SEP] question choice [SEP]` (Liu et al. 2019
-    (RoBERTa), section 5.3); to a causal model behind the context (Radford et al. 2018, section
-    3.3). A choice that is not `present` is a row of padding.
+    A question is put before the choice, `[CLS] context [SEP] question choice [SEP]` (Liu et al.
+    2019 (RoBERTa), section 5.3); for a causal model it is put after the context (Radford et al.
+    2018, section 3.3). The row of a choice that is not `present` is padding.
+
+    Args:
+        contexts, questions, choices: `(B,)` strings; `questions` may be None.
+        max_length, causal: see `encode_pairs`.
     """
     there = present(choices)
     if questions is not None and causal:
@@ -174,7 +190,14 @@ def encode_choices(
 
 
 def check_length(max_length: int, least: int, needs: str, mend: str = "") -> None:
-    """Refuses a length with no room for a piece of each text."""
+    """Raises if a row of `max_length` ids has no room for a token of each text.
+
+    Args:
+        max_length: most ids of a row.
+        least: least ids that a row needs.
+        needs: what needs them, for the message.
+        mend: another remedy than a greater length, such as "lower max_question or ".
+    """
     if max_length < least:
         raise UserError(
             f"max_length={max_length} is too small: {needs} need {least} or more; "
@@ -187,15 +210,20 @@ def encode_parts(
     encode: Callable[[slice], tuple],
     vocabulary_size: int,
 ) -> tuple[TokenRows, list[list]]:
-    """Tokenizes a split part by part, under a bar where standard error is a terminal.
+    """Tokenizes a split in chunks, with a progress bar if stderr is a terminal.
 
     Args:
-        encode: a slice of the examples to (M, L) int32 ids, filled up with 0 (PAD), and arrays
-            that belong to them.
+        total: number of examples.
+        encode: function from a slice of the examples to ids `(M, L)` int32, padded with 0 (PAD),
+            and further arrays.
+        vocabulary_size: V.
 
     Returns:
-        All rows without their padding, mapped from the disk where they are many, and the arrays of
-        each part.
+        All rows without padding, memory-mapped from disk if they are large, and a list of each
+        chunk's further arrays.
+
+    Raises:
+        UserError: there is no example.
     """
     _check_any(total)
     rows, arrays = GrowingRows(vocabulary_size), []
@@ -209,7 +237,7 @@ def encode_parts(
 
 def _check_any(total: int) -> None:
     if not total:
-        raise UserError("no example to encode: take a larger split")
+        raise UserError("there is no example to encode: give a larger split")
 
 
 def encode_examples(
@@ -221,11 +249,12 @@ def encode_examples(
     language_id: int = 0,
     special: bool = True,
 ) -> EncodedExamples:
-    """Tokenizes a split once, by `encode_pairs`; of choices R rows each, by `encode_choices`.
+    """Tokenizes a split by `encode_pairs`, or by `encode_choices` with a row for each choice.
 
     Args:
-        language, language_id: of texts that are no choices, see `EncodedExamples`.
-        special: see `encode_pairs`.
+        max_length, causal, special: see `encode_pairs`.
+        language, language_id: code and number of the language of the texts, see `EncodedExamples`;
+            not used for choices.
     """
     contexts, *choices = examples.texts
     count = len(choices) or 1
@@ -260,10 +289,10 @@ def encode_examples(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EncodedSentences(EncodedExamples):
-    """Tokenized sets of S sentences each; batches have no segments, and labels may be absent.
+    """Tokenized sets of S sentences each, without segments; the labels may be None.
 
     Attributes:
-        cut: number of sentences that were longer than `max_length`.
+        cut: number of sentences that were truncated to `max_length`.
     """
 
     needs_labels: ClassVar[bool] = False
@@ -274,13 +303,14 @@ class EncodedSentences(EncodedExamples):
 def encode_sentences(
     vocabulary: PieceVocabulary, texts: Sequence[str], max_length: int
 ) -> tuple[TokenRows, int]:
-    """Texts to rows `[CLS] text [SEP]`, as `encode_pairs` makes them; a long one is cut.
+    """Encodes texts as rows `[CLS] text [SEP]`, as `encode_pairs` does; truncates long ones.
 
     Args:
-        texts: N texts; an empty one gives a row of the two special ids.
+        texts: N texts; the row of an empty text has the two special ids.
+        max_length: most ids of a row, with special ids.
 
     Returns:
-        The N rows, and how many of them were cut.
+        The N rows, and how many of them were truncated.
     """
     check_length(max_length, 3, "sentences")
     room = max_length - 2
@@ -288,7 +318,7 @@ def encode_sentences(
     within = np.arange(len(rows.ids)) - np.repeat(rows.offsets[:-1], rows.lengths)
     kept = np.minimum(rows.lengths, room)  # (N,)
     ends = np.cumsum(kept)
-    # Of each row's first id, and of the one after its last: (N, 2) -> (2 N,)
+    # Positions of each row's first id and of the id after its last: (N, 2) -> (2 N,)
     positions = np.stack([ends - kept, ends], axis=1).reshape(-1)
     special = np.tile([vocabulary.cls_id, vocabulary.sep_id], len(kept))
     ids = np.insert(rows.ids[within < room], positions, special)
@@ -297,7 +327,7 @@ def encode_sentences(
 
 
 def encode_sets(vocabulary: PieceVocabulary, sets: Examples, max_length: int) -> EncodedSentences:
-    """Tokenizes a split of sentence sets by `encode_sentences`."""
+    """Tokenizes sets of sentences, such as pairs or triplets, by `encode_sentences`."""
     _check_any(len(sets))
     texts = [text for example in zip(*sets.texts, strict=True) for text in example]
     rows, cut = encode_sentences(vocabulary, texts, max_length)
@@ -308,8 +338,9 @@ class Windows(NamedTuple):
     """M overlapping windows over B rows that are too long for a model.
 
     Attributes:
-        ids: (M, None), the ids that each window shows.
-        starts: (B, None) int64 ragged, of M values: each window's first id, counted in its row.
+        ids: ragged `(M, None)`, the ids of each window.
+        starts: ragged `(B, None)` int64 with M values, the position of each window's first id in
+            its row.
     """
 
     ids: tf.RaggedTensor
@@ -317,15 +348,19 @@ class Windows(NamedTuple):
 
 
 def windows_over(rows: tf.RaggedTensor, rooms: tf.Tensor, stride: int) -> Windows:
-    """Windows that begin every `stride` ids until the last id is seen; at least one a row.
+    """Cuts rows into windows that start every `stride` ids, up to the last id of a row.
+
+    A row that fits into one window gives one window.
 
     Args:
-        rooms: (B,) int64, ids that a window on each row holds, 1 or more.
-        stride: ids between two windows' beginnings; at most the room, so that no id is lost.
+        rows: ragged ids `(B, None)`.
+        rooms: `(B,)` int64, most ids of the windows of each row, 1 or more.
+        stride: ids between the starts of two windows; reduced to the room if it is greater, so that
+            no id is lost.
     """
     lengths = rows.row_lengths()
     steps = tf.minimum(tf.constant(stride, tf.int64), rooms)
-    hidden = tf.maximum(lengths - rooms, 0)  # (B,): ids that the first window does not see
+    hidden = tf.maximum(lengths - rooms, 0)  # (B,): ids after the first window
     numbers = tf.ragged.range(1 + (hidden + steps - 1) // steps)  # (B, None)
     row = numbers.value_rowids()  # (M,)
     starts = numbers.with_values(numbers.values * tf.gather(steps, row))

@@ -1,4 +1,4 @@
-"""Examples of tasks on one text or more: from TensorFlow Datasets, or from tables."""
+"""Reads examples of tasks on one or several texts from TensorFlow Datasets or from tables."""
 
 import array
 import contextlib
@@ -21,11 +21,11 @@ from macaron_tf.io.files import lines_of
 from macaron_tf.io.paths import as_path
 
 _LABEL, _INDEX = "label", "idx"
-_NAMED = 20  # classes that a refusal names
-_UNSEEN = re.compile(  # white space, joiners, marks of direction, variation selectors
+_NAMED = 20  # most classes that an error message lists
+_UNSEEN = re.compile(  # white space, joiners, direction marks, variation selectors
     "[\\s\\xad\\u034f\\u061c\\u180b-\\u180f\\u200b-\\u200f\\u202a-\\u202e\\u2060-\\u206f\\ufe00-\\ufe0f\\ufeff]"
 )
-# SentEval's test sets in one file: its path, lines of a header, columns of two texts and a score.
+# SentEval's test sets in one file: path, header lines, columns of two texts and the score.
 _ONE_FILE = {
     "STSb": ("STS/STSBenchmark/sts-test.csv", 0, (5, 6, 4)),
     "SICK-R": ("SICK/SICK_test_annotated.txt", 1, (1, 2, 3)),
@@ -33,28 +33,28 @@ _ONE_FILE = {
 
 
 def may_be_unlabelled(split: str) -> bool:
-    """Whether a split may come without answers: one that is to be predicted, by its name.
+    """Whether a split may have no labels, because its name says that it is for prediction.
 
-    A label column that is misspelt in the training file must not pass for a file without labels.
+    Other splits must have labels, so that a misspelt label column of a training file is an error.
     """
     return split.startswith(("test", "all"))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Examples:
-    """A split of N examples of one text or more, in the source's order.
+    """A split of N examples with one or several texts each, in the source's order.
 
     Attributes:
-        texts: lists of N texts, or `Texts` on the disk: one or two; contexts and then each choice;
-            or anchors, positives and negatives of triplets. A choice that is "" is not there:
-            examples may have fewer.
-        labels: (N,) int32 classes or right choices, or float32 scores (float64 of the user's own,
-            which may be of any range); None where the answers are kept secret, or the order of a
-            triplet says all.
-        indices: (N,) int64, the benchmark's number of each, which its server asks for.
-        groups: (N, 2) int64, the paragraph and the question of each, for a task whose examples are
-            judged together by question.
-        questions: N questions to the contexts, of choices that answer one.
+        texts: lists of N texts, or `Texts` on disk: one or two lists; the contexts followed by a
+            list for each choice; or anchors, positives and negatives of triplets. A choice "" is
+            missing, because examples may have different numbers of choices.
+        labels: `(N,)` int32 classes or right choices, or float32 scores; float64 for scores of the
+            user's table, which may have any range. None: the labels are secret, or the examples are
+            triplets, which need none.
+        indices: `(N,)` int64, the benchmark's number of each example, which its server expects.
+        groups: `(N, 2)` int64, numbers of the paragraph and the question of each example, for tasks
+            that score the examples of a question together.
+        questions: N questions about the contexts, if choices answer a question.
     """
 
     texts: tuple[Sequence[str], ...]
@@ -72,11 +72,11 @@ class Examples:
 
     @property
     def second(self) -> Sequence[str] | None:
-        """The second text of each; None for a task on one text."""
+        """The second texts; None for a task on one text."""
         return self.texts[1] if len(self.texts) > 1 else None
 
     def take(self, rows: np.ndarray) -> "Examples":
-        """The examples of these numbers."""
+        """Returns the examples with these numbers."""
         texts = tuple(
             column.taken(rows) if isinstance(column, Texts) else [column[row] for row in rows]
             for column in self.texts
@@ -93,27 +93,29 @@ def read_examples(
     source: str | None = None,
     language: str | None = None,
 ) -> Examples:
-    """Reads a split of a task; `split` and `tfds` are `open_set`'s.
+    """Reads a split of a task.
 
     Args:
-        source: instead of the task's own, one of
-            `tfds:NAME[/CONFIG][:VERSION]`: records with the task's fields, `label` (-1 = secret)
-                and, if it has submissions, `idx`; of choices as `Task.lists` says, of one set or of
-                several with commas between; of a task of the user's own a `Table`;
-            `tsv:FILE`: a `Table` with the task's fields and `label`, a class by its name or number,
-                or a score; other columns are not read. The label column may be absent where the
-                split's name begins with "test" or "all";
-            `jsonl:FILE`, `parquet:FILE`, `datasets:DIR`, `python:MODULE:FUNCTION`: the same
-                columns of records or of a user's function, see `Table`.
-        language: of the texts that are read, where TFDS's records hold their translations (XNLI).
+        split, tfds: see `open_set`.
+        source: source of the examples; None: the task's own source. One of
+            `tfds:NAME[/CONFIG][:VERSION]`: records with the task's fields, `label` (-1: secret)
+                and, if the task has submissions, `idx`. For choices see `Task.lists`; there may be
+                several sets, separated by commas. For a task on the user's table, a `Table`.
+            `tsv:FILE`: a `Table` with the task's fields and a column `label`, the name or number of
+                a class, or a score. Other columns are ignored. The label column may be missing if
+                the split's name begins with "test" or "all".
+            `jsonl:FILE`, `parquet:FILE`, `datasets:DIR`, `python:MODULE:FUNCTION`: a `Table` with
+                the same columns.
+        language: code of the language to read, if the records have translations of their texts
+            (XNLI).
 
     Returns:
-        The examples. Records of TFDS may hold empty texts (some of MultiRC's answers are empty);
-        a table may not.
+        The examples. Records of TFDS may have empty texts, such as some answers of MultiRC; tables
+        may not.
 
     Raises:
-        UserError: no such source or split; a label outside the set, a score that is no number; see
-            also `Table.rows`.
+        UserError: there is no such source or split, a label is not one of the classes, or a score
+            is not a number; see also `Table.rows`.
     """
     parsed = parse_task_source(task, source, *TABLES)
     if parsed.kind == "tfds" and not task.own:
@@ -131,13 +133,13 @@ def read_examples(
 
 
 def _joined(columns: Sequence[Sequence[str]]) -> Sequence[str]:
-    """The texts of each example in one, spaces between."""
+    """Joins the texts of each example by spaces."""
     if len(columns) == 1:
         return columns[0]
     return Texts.of(map(" ".join, zip(*columns, strict=True)))
 
 
-# The texts of each field, and the labels, indices and groups of `Examples`.
+# The texts of each field, then `labels`, `indices` and `groups` of `Examples`.
 _Columns = tuple[Mapping[str, Sequence[str]], np.ndarray | None, np.ndarray, np.ndarray | None]
 
 
@@ -149,14 +151,14 @@ def _of_tfds(task, name, split, tfds, language) -> _Columns:
     if task.undecided and not np.all(values[_LABEL] == -1):
         values = {key: value[values[_LABEL] != -1] for key, value in values.items()}
     labels = values[_LABEL]
-    if np.all(labels == -1):  # a test set whose answers are secret
+    if np.all(labels == -1):  # a test set with secret labels
         labels = None
     else:
         for number, label in enumerate(labels.tolist()):
             if not _is_allowed(task, label):
                 raise UserError(
                     f"tfds:{name}, split {split!r}, record {number}: the label is {label}, not "
-                    f"{_allowed(task)}; prepare the set again"
+                    f"{_allowed(task)}: prepare the set again"
                 )
         labels = labels.astype(np.float32 if task.regression else np.int32)
     groups = None
@@ -171,21 +173,21 @@ def _of_tfds(task, name, split, tfds, language) -> _Columns:
 
 
 def _texts(values: Mapping, field: str, language: str | None, place: str) -> list[str]:
-    """The texts of a field, or those of one language where it holds translations."""
+    """Returns the texts of a field, in `language` if the field has translations."""
     codes, translations = (values.get(f"{field}/{key}") for key in ("language", "translation"))
     if field in values:
         return decoded(values[field])
     if f"{field}/{language}" in values:
         return decoded(values[f"{field}/{language}"])
     known = {key.partition("/")[2] for key in values if key.startswith(f"{field}/")}
-    if codes is not None:  # lists, of as many translations as a record has
+    if codes is not None:  # each record has a list of languages and a list of translations
         known = {code.decode() for row in codes for code in row}
         rows = [dict(zip(*pair, strict=True)) for pair in zip(codes, translations, strict=True)]
         if language and all(language.encode() in row for row in rows):
             return decoded([row[language.encode()] for row in rows])
     raise UserError(
-        f"{place}: {field!r} is in {', '.join(sorted(known))}, and not all of it in "
-        f"{language or 'a language that is named'}: give one of these with --languages"
+        f"{place}: {field!r} has the languages {', '.join(sorted(known))}, and --languages names "
+        f"{repr(language) if language else 'none'}: give one that all records have"
     )
 
 
@@ -193,13 +195,13 @@ def _check_classes(task: Task, name: str, found: tuple[str, ...]) -> None:
     if found != task.labels:
         raise UserError(
             f"tfds:{name} has the classes {', '.join(found) or 'none'}, the task {task.name!r} "
-            f"{', '.join(task.labels) or 'none'}: take a set with the task's classes, in that order"
+            f"{', '.join(task.labels) or 'none'}: give a set with the task's classes in this order"
         )
 
 
 def _choices_of_tfds(task: Task, names: str, split: str, tfds: Tfds | None) -> _Columns:
-    """The records of several sets, one set after the other."""
-    several = len(task.lists) == 3  # questions a record
+    """Reads examples of choices from one or several sets, whose `names` are joined by commas."""
+    several = len(task.lists) == 3  # questions per record
     given = task.lists if several else (*task.question, *(task.lists or task.second), _LABEL)
     fields, rows, labels = (*task.first, *given), [], []
     for name in names.split(","):
@@ -212,10 +214,10 @@ def _choices_of_tfds(task: Task, names: str, split: str, tfds: Tfds | None) -> _
             for *asked, choices, label in examples:
                 if not 2 <= len(choices) <= len(task.second):
                     raise UserError(
-                        f"{where}: {len(choices)} choices, not 2 to {len(task.second)}; prepare "
+                        f"{where}: {len(choices)} choices, not 2 to {len(task.second)}: prepare "
                         "the set again"
                     )
-                # A choice without a text is one of them still.
+                # An empty choice of the set still counts as a choice.
                 offered = [text.strip() or "-" for text in decoded(choices)]
                 missing = len(task.second) - len(offered)
                 rows.append((*decoded([first, *asked]), *offered, *[""] * missing))
@@ -223,7 +225,9 @@ def _choices_of_tfds(task: Task, names: str, split: str, tfds: Tfds | None) -> _
                 labels.append(-1 if label == "-1" else _parse_label(task, label, where))
     secret = set(labels) == {-1}
     if -1 in labels and not secret:
-        raise UserError(f"tfds:{names}, split {split!r}: some labels are secret, -1, and some not")
+        raise UserError(
+            f"tfds:{names}, split {split!r}: only some labels are secret, -1: prepare it again"
+        )
     names = (*task.first, *task.question, *task.second)
     texts = {
         name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)
@@ -232,7 +236,7 @@ def _choices_of_tfds(task: Task, names: str, split: str, tfds: Tfds | None) -> _
 
 
 def _parted(task: Task, values: Sequence) -> tuple:
-    """The question, where there is one, the choices and the label of a record's values."""
+    """Splits a record's values into the question if there is one, the choices and the label."""
     *texts, label = values
     asked, choices = texts[: len(task.question)], texts[len(task.question) :]
     return *asked, choices[0] if task.lists else choices, label
@@ -260,15 +264,15 @@ def _of_table(task: Task, table: Table) -> _Columns:
             _check_choices(task, row[: len(fields)][-len(task.second) :], answer, where)
     if quoted:
         print(
-            f"warning: {first_quoted}: quotes around a text are kept, in {quoted:,} lines; a table "
-            "whose name ends in .csv is read without them",
+            f"warning: {first_quoted}: {quoted:,} lines have quotes around a text, which are kept; "
+            "only files whose name ends in .csv are read without them",
             file=sys.stderr,
         )
     if labels and unlabelled:
         _parse_label(task, "", unlabelled)  # raises
     texts = {field: column.settled() for field, column in zip(fields, columns, strict=True)}
     count, groups = len(columns[0]), None
-    if task.grouped:  # equal texts are the same paragraph, or the same question to it
+    if task.grouped:  # equal texts have the same paragraph or question number
         paragraphs, questions = texts[task.first[0]], texts[task.second[0]]
         pairs = list(zip(paragraphs, questions, strict=True))
         groups = np.stack([_numbers(paragraphs), _numbers(pairs)], axis=1)
@@ -278,18 +282,18 @@ def _of_table(task: Task, table: Table) -> _Columns:
 
 
 def _check_choices(task: Task, choices: Sequence[str], answer: int | None, where: str) -> None:
-    """Refuses an example of less than two choices, or without the right one."""
+    """Raises if an example has fewer than two choices, or if the right one is empty."""
     there = [bool(choice.strip()) for choice in choices]
     missing = "" if sum(there) > 1 else "two choices"
     if answer is not None and not missing and not there[answer]:
         missing = f"the right choice {task.labels[answer]!r}"
     if missing:
         names = ", ".join(task.second)
-        raise UserError(f"{where}: {missing} must not be empty; fill in {names}")
+        raise UserError(f"{where}: {missing} must not be empty: fill in {names}")
 
 
 def _numbers(items: Sequence) -> list[int]:
-    """The number of each item; equal ones have the same."""
+    """Numbers the items, equal items alike."""
     known = {item: number for number, item in enumerate(dict.fromkeys(items))}
     return [known[item] for item in items]
 
@@ -308,13 +312,16 @@ def _parse_label(task: Task, text: str, where: str) -> int | float:
     alike = [known for known in task.labels if look_of(known) == look_of(text)]
     shown = f"{text[:40]!a}, which looks like {alike[0]!a}," if alike else repr(text[:40])
     raise UserError(
-        f"{where}: {shown} in column {task.label!r} is not {_allowed(task)}; "
-        "correct it or take the line out"
+        f"{where}: {shown} in column {task.label!r} is not {_allowed(task)}: "
+        "correct it or remove the line"
     )
 
 
 def look_of(label: str) -> str:
-    """A label as people see it: without case, spaces, signs of no width, or a number's zeros."""
+    """Normalizes a label to compare how it looks.
+
+    It removes case, white space, invisible characters, and the zeros that pad a number.
+    """
     seen = _UNSEEN.sub("", unicodedata.normalize("NFC", label)).casefold()
     with contextlib.suppress(ValueError):
         return str(float(seen))
@@ -322,13 +329,13 @@ def look_of(label: str) -> str:
 
 
 def warn_alike(places: Mapping[str, str]) -> None:
-    """Tells of labels that look alike; `places` is where each is met first."""
+    """Warns about different labels that look alike; `places` has the first place of each label."""
     looks: dict[str, str] = {}
     for label, place in places.items():
         if (other := looks.setdefault(look_of(label), label)) != label:
             print(
                 f"warning: {place}: the label {label!a} looks like {other!a} of {places[other]}, "
-                "and is another class: correct one if they are the same",
+                "but is a different class: correct one if they are meant to be the same",
                 file=sys.stderr,
             )
 
@@ -350,24 +357,29 @@ def _allowed(task: Task) -> str:
 
 
 def read_triplets(source: str, split: str) -> Examples:
-    """Reads triplets: a `Table` in a file, of `anchor`, `positive` and `negative`."""
+    """Reads triplets from a `Table` with the columns `anchor`, `positive` and `negative`."""
     table = Table(parse_source(source, ("tsv:FILE", *RECORD_TABLES), "triplets"), split)
     rows = [texts for _, texts in table.rows(("anchor", "positive", "negative"))]
     return Examples(tuple(map(list, zip(*rows, strict=True))), None)
 
 
 def read_senteval(folder: str) -> dict[str, Examples]:
-    """Reads the sets of Sentence-BERT's table 1 that are in a folder of SentEval's layout, by name.
+    """Reads the test sets of Sentence-BERT's table 1 from a folder with SentEval's layout.
 
-    The pairs of a year's sub-sets are one set, as in the paper, and pairs without a score are left
-    out: most of STS16's have none.
+    The pairs of all sub-sets of a year form one set, as in the paper. Pairs without a score, such
+    as most of STS16, are left out.
 
     Args:
-        folder: SentEval's data/downstream: STS/STS12-en-test, to 16, with STS.input.NAME.txt and
-            STS.gs.NAME.txt, STS/STSBenchmark/sts-test.csv and SICK/SICK_test_annotated.txt.
+        folder: SentEval's data/downstream. It may have STS/STS12-en-test to STS/STS16-en-test, with
+            files STS.input.NAME.txt and STS.gs.NAME.txt, STS/STSBenchmark/sts-test.csv and
+            SICK/SICK_test_annotated.txt. Missing sets are left out.
+
+    Returns:
+        Scored pairs by the name of the set, such as "STS12".
 
     Raises:
-        UserError: none of these; lines too many or too few, a score that is none from 0 to 5.
+        UserError: the folder has none of the sets, a file has too few or too many lines, or a score
+            is not a number from 0 to 5.
     """
     root, found = as_path(folder).expanduser(), {}
     for name in (f"STS{year}" for year in range(12, 17)):
@@ -377,8 +389,8 @@ def read_senteval(folder: str) -> dict[str, Examples]:
             pairs, golds = list(_cells(file, (0, 1))), list(_cells(scores, (0,)))
             if len(pairs) != len(golds):
                 raise UserError(
-                    f"{scores} has {len(golds)} lines and {file} {len(pairs)}: give a score, or an "
-                    "empty line, for each pair"
+                    f"{scores} has {len(golds)} lines and {file} {len(pairs)}: give a score or an "
+                    "empty line for each pair"
                 )
             rows += [
                 (at, (*pair, *gold)) for (_, pair), (at, gold) in zip(pairs, golds, strict=True)
@@ -396,12 +408,12 @@ def read_senteval(folder: str) -> dict[str, Examples]:
 
 
 def _cells(path, columns: tuple[int, ...], header: int = 0) -> Iterator[tuple[str, list[str]]]:
-    """The place of each line behind a header, and its cells in these columns."""
+    """Yields the place of each line after the header lines, and its cells in these columns."""
     for number, line in enumerate(lines_of(path), start=1):
         cells = line.split("\t")
         if number > header and len(cells) <= max(columns):
             raise UserError(
-                f"{path}, line {number}: {len(cells)} columns, not {max(columns) + 1} or more; "
+                f"{path}, line {number}: {len(cells)} columns, not {max(columns) + 1} or more: "
                 "separate columns by one tab"
             )
         if number > header:

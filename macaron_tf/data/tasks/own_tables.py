@@ -1,4 +1,4 @@
-"""Tables of the user's own: columns and classes that the table tells, and examples held out of it.
+"""Tasks on a table of the user: finds its columns and classes, and holds out examples to validate.
 
 TableSettings().filled(get_task("classify", own=True), "tsv:mine.tsv")
 """
@@ -20,7 +20,7 @@ from macaron_tf.data.tasks.tags import FORMS, as_iob2, scheme_of, sentences_of, 
 from macaron_tf.errors import UserError
 from macaron_tf.settings import Natural, Positive, Settings
 
-# Names of a column of texts, and of the one with second texts beside it.
+# Names of the column of the first text, each with the name of the column of a second text.
 _TEXTS = {
     "text": "text_b",
     "text_a": "text_b",
@@ -30,37 +30,37 @@ _TEXTS = {
     "question1": "question2",
 }
 _WORDS = dict.fromkeys(("tokens", "words", *_TEXTS), "")
-# Of a choice: names of the context's column, beside which the question is `question`.
+# For choices: names of the column of the context; that of the question is `question`.
 _CONTEXTS = dict.fromkeys(("context", "text", "article", "passage", "premise"), "question")
 _LABELS = ("label", "tags")
-_MANY = 20  # classes; more of them are suspected where few lines share one
+_MANY = 20  # most classes that a table may have if few lines share a class
 
 
 @dataclasses.dataclass(frozen=True)
 class TableSettings(Settings):
-    """Columns and classes of classify, regress, tag and choose, and what is held out of a file.
+    """Columns and classes of the tasks classify, regress, tag and choose, and the held-out share.
 
     Attributes:
-        text: column of the text, or several to be joined by spaces; by default the header's `text`,
-            `text_a`, `sentence`, `sentence1`, `premise` or `question1` (of tags `tokens` or
-            `words`, of choices `context`, `text`, `article`, `passage` or `premise`), or the only
-            column beside the label's and the choices'.
-        text_b: column of a second text; beside a first one that was found it is `text_b`,
-            `sentence2`, `hypothesis` or `question2`, whichever belongs there; of choices the
-            question that they answer, `question`.
-        choices: columns of the choices; by default the header's `choice1`, `choice2` and so on. An
-            example may leave some empty.
-        label: column of the class, the score or the tags; by default `label` (of tags also `tags`).
-        classes: names of the classes or tags, class 0 first; by default those that a set of
-            TensorFlow Datasets names, or those of the training table, sorted; of choices their
-            numbers from 1.
-        usual_tag: of a word without a piece, such as a zero-width space, where no tag is O; by
-            default the commonest of the training table.
-        mean, deviation: of the scores, which a model learns as (score - mean) / deviation; by
-            default of the training table.
-        held_out: share of the examples that are the development set, where the file's name has no
-            {split}, or the set no development split.
-        seed: draws those examples.
+        text: column of the text, or several columns, which are joined by spaces; by default
+            `text`, `text_a`, `sentence`, `sentence1`, `premise` or `question1` (for tags also
+            `tokens` or `words`; for choices `context`, `text`, `article`, `passage` or `premise`),
+            or the only column besides those of the label and the choices.
+        text_b: column of a second text, or for choices of the question that they answer; by
+            default the column that belongs to a text column found by default: `text_b`,
+            `sentence2`, `hypothesis` or `question2`, for choices `question`.
+        choices: columns of the choices; by default `choice1`, `choice2` and so on. Some may be
+            empty in an example.
+        label: column of the class, the score or the tags; by default `label`, for tags also `tags`.
+        classes: names of the classes or tags, class 0 first; by default those that a TensorFlow
+            Datasets set, a Parquet file or a saved Hugging Face set names, or else the labels of
+            the training table in alphabetical order; for choices, their numbers from 1.
+        usual_tag: tag of words without a token, such as a zero-width space, if no tag is O; by
+            default the most frequent tag of the training table.
+        mean, deviation: mean and standard deviation of the scores; a model learns
+            (score - mean) / deviation. By default they are computed from the training table.
+        held_out: share of the examples that are held out for validation, if the file's name has no
+            {split} or the set has no validation split.
+        seed: seed that draws the held-out examples.
     """
 
     section: ClassVar[str] = "table"
@@ -78,24 +78,29 @@ class TableSettings(Settings):
 
     def check(self) -> None:
         if len(set(self.classes)) < len(self.classes) or len(self.classes) == 1:
-            raise self.error(f"classes={self.classes!r} must be two names or more, each once")
+            raise self.error(f"classes={self.classes!r} must be two or more different names")
         if self.usual_tag and self.classes and self.usual_tag not in self.classes:
-            raise self.error(f"usual_tag={self.usual_tag!r} is none of {', '.join(self.classes)}")
+            raise self.error(
+                f"usual_tag={self.usual_tag!r} must be one of {', '.join(self.classes)}"
+            )
 
     def check_task(self, task: Task) -> None:
-        """Refuses columns and classes for a task that has its own."""
+        """Raises if columns or classes are given for a task that defines its own."""
         names = ("text", "text_b", "choices", "label", "classes", "mean", "deviation", "usual_tag")
         for name in names:
             if getattr(self, name) not in ((), None) and not task.own:
                 raise self.error(
-                    f"{name} is of the tasks classify, regress, tag and choose: {task.name} has "
-                    "columns and classes of its own"
+                    f"{name} is only for the tasks classify, regress, tag and choose, and "
+                    f"{task.name} has its own columns and classes: leave it out"
                 )
         if self.choices and task.kind != "choice":
-            raise self.error(f"choices={self.choices!r} are of the task choose, not {task.name}")
+            raise self.error(
+                f"choices={self.choices!r} is only for the task choose, not {task.name}: leave it "
+                "out"
+            )
 
     def described(self, task: Task) -> Task:
-        """A task with these columns and classes, where they are the user's own."""
+        """Returns a task with these columns and classes, or unchanged if it defines its own."""
         if not task.own:
             return task
         fields = dict(first=self.text, second=self.text_b, labels=self.classes)
@@ -107,7 +112,11 @@ class TableSettings(Settings):
         return dataclasses.replace(task, **fields, deviation=self.deviation or 1.0)
 
     def filled(self, task: Task, source: str | None, tfds: Tfds | None = None) -> "TableSettings":
-        """These settings with the columns and classes that the training split of a source tells."""
+        """Returns settings completed by the columns and classes of a source's training split.
+
+        Raises:
+            UserError: columns cannot be found, or the labels do not fit the task.
+        """
         if not task.own:
             return self
         forms = FORMS if task.kind == "tags" else TABLES
@@ -131,7 +140,7 @@ class TableSettings(Settings):
             scores = read_examples(known, "train", tfds, source).labels.astype(np.float64)
             if np.ptp(scores) == 0:
                 raise UserError(
-                    f"{source}: all {len(scores)} scores are {scores[0]:g}: give examples of "
+                    f"{source}: all {len(scores)} scores are {scores[0]:g}: give examples with "
                     "different scores"
                 )
             return dataclasses.replace(
@@ -142,19 +151,20 @@ class TableSettings(Settings):
             names = self.classes or names or tuple(map(str, range(1, count + 1)))
             if len(names) != count:
                 raise UserError(
-                    f"{source}: {count} columns of choices, and {len(names)} classes "
-                    f"{', '.join(names)}: give as many by --set table.classes"
+                    f"{source}: {count} columns of choices, but {len(names)} classes "
+                    f"{', '.join(names)}: give {count} classes by --set table.classes"
                 )
         if self.classes:
             return found
         return _replaced(found, str(source), names or _classes(known, table))
 
     def _with_columns(self, task: Task, table: Table) -> "TableSettings":
-        """These settings with the columns that a table's header names."""
+        """Returns settings completed by the columns of a table's header."""
         header = [name for name in table.header if name]
         if not header:
             raise UserError(
-                f"{table.path} is empty: give a header and a line for each example, tabs between"
+                f"{table.path} is empty: give a header and a line for each example, with tabs "
+                "between columns"
             )
         labels = _LABELS if task.kind == "tags" else _LABELS[:1]
         label = self.label or next((name for name in labels if name in header), labels[0])
@@ -163,9 +173,9 @@ class TableSettings(Settings):
             choices = choices or table.choices
             if len(choices) < 2:
                 raise UserError(
-                    f"{table.path}: {len(choices) or 'no'} column of a choice among "
-                    f"{', '.join(map(repr, header))}: name them choice1, choice2 and so on, or by "
-                    '--set \'table.choices=("COLUMN", "COLUMN")\''
+                    f"{table.path}: {len(choices) or 'no'} column of choices among "
+                    f"{', '.join(map(repr, header))}: call two or more choice1, choice2 and so on, "
+                    'or give --set \'table.choices=("COLUMN", "COLUMN")\''
                 )
         if not text:
             pairs = {"tags": _WORDS, "choice": _CONTEXTS}.get(task.kind, _TEXTS)
@@ -174,35 +184,45 @@ class TableSettings(Settings):
             if len(named or others) != 1:
                 raise UserError(
                     f"{table.path}: which column of {', '.join(map(repr, header))} "
-                    "holds the text? --set table.text=COLUMN (and table.text_b, table.label)"
+                    "has the text? Give --set table.text=COLUMN (and table.text_b, table.label)"
                 )
             text = tuple(named or others)
             if not text_b and pairs.get(text[0]) in header:
                 text_b = (pairs[text[0]],)
-        # Refuses columns that are missing, and a table without an example.
+        # Raises if a column is missing or the table has no example.
         next(iter(table.rows((*text, *text_b, *choices, label), (*choices, label))))
         found = dict(text=text, text_b=text_b, choices=choices, label=label)
         return dataclasses.replace(self, **found)
 
     def held(self, labels: Sequence | np.ndarray, source: str) -> np.ndarray:
-        """A mask (N,) of the examples held out: a like share of each class and score.
+        """Draws the held-out examples, with an equal share of each class or range of scores.
 
-        Of 1 / `held_out` examples of neighbouring labels one is drawn, and examples of equal labels
-        are in a drawn order.
+        Examples are sorted by label, and equal labels shuffled; one of every 1 / `held_out`
+        consecutive examples is drawn.
+
+        Args:
+            labels: N labels; only arrays are sorted.
+            source: name of the source, for messages.
+
+        Returns:
+            `(N,)` bool, True for held-out examples.
+
+        Raises:
+            UserError: no example, or every example, would be held out.
         """
         total = len(labels)
         draws, among = np.random.default_rng(self.seed).random((2, total))
         flat = labels if isinstance(labels, np.ndarray) else np.zeros(total)
         order = np.lexsort((draws, flat))
-        parts = np.floor(np.arange(total) * self.held_out).astype(int)  # of the examples in order
+        parts = np.floor(np.arange(total) * self.held_out).astype(int)  # of the sorted examples
         starts = np.unique(parts, return_index=True)[1][: int(total * self.held_out)]
         found = np.zeros(total, bool)
         found[order[np.lexsort((among, parts))[starts]]] = True
         if not found.any() or found.all():
             raise UserError(
-                f"{source} has {total} examples, of which table.held_out={self.held_out:g} leaves "
-                "none to learn from or none to validate on: give more, or a file of each split "
-                "with {split} in the name"
+                f"{source} has {total} examples, and table.held_out={self.held_out:g} leaves none "
+                "for training or none for validation: give more, or a file for each split with "
+                "{split} in the name"
             )
         print(
             f"{source}: {found.sum():,} of {total:,} examples are held out for validation, drawn "
@@ -215,26 +235,30 @@ class TableSettings(Settings):
 def _replaced(settings: TableSettings, source: str, classes: Sequence[str]) -> TableSettings:
     if len(classes) < 2:
         raise UserError(
-            f"{source}: all labels are {classes[0]!r}: give examples of two classes or more"
+            f"{source}: all labels are {classes[0]!r}: give examples of two or more classes"
         )
     return dataclasses.replace(settings, classes=tuple(classes))
 
 
 def _classes(task: Task, table: Table) -> list[str]:
-    """The labels of a table, sorted."""
+    """Lists the labels of a table in alphabetical order.
+
+    Raises:
+        UserError: a label is empty, or there are too many for classes.
+    """
     found, rows = {}, 0
     for where, cells in table.rows((*task.first, task.label), (task.label,)):
         if not (label := cells[-1].strip()):
             raise UserError(
-                f"{where}: the label in column {task.label!r} is empty; fill it in or take the "
-                "line out"
+                f"{where}: the label in column {task.label!r} is empty: fill it in or remove the "
+                "line"
             )
         found.setdefault(label, where)
         rows += 1
     if len(found) > max(_MANY, rows // 2):
         raise UserError(
             f"{table.path}: column {task.label!r} has {len(found):,} different labels in {rows:,} "
-            "lines: name the column of the class by table.label, or train `regress` on scores"
+            "lines: give the column of the class by table.label, or train `regress` on scores"
         )
     warn_alike(found)
     return sorted(found)
@@ -244,8 +268,8 @@ def _counted(sentences: Iterable[tuple], checked: bool) -> collections.Counter:
     """Counts the tags of `sentences_of`, converted to IOB2.
 
     Args:
-        checked: refuse what looks like a mistake among the tags of entities, such as one `0` for O,
-            and tell of types that are met once or twice.
+        checked: whether tags that look like mistakes, such as a single `0` for O, raise an error,
+            and entity types that occur once or twice give a warning.
     """
     counts, places = collections.Counter(), {}
     for _, tags, where in sentences:
@@ -255,20 +279,23 @@ def _counted(sentences: Iterable[tuple], checked: bool) -> collections.Counter:
     if checked and (strays := strays_among(counts)):
         tag, others = strays[0], sorted({*counts} - {*strays})
         raise UserError(
-            f"{places[tag]}: the tag {tag[:40]!r}, met {counts[tag]:,} time(s), is not of the kind "
-            f"of {', '.join(others[:5])}: correct it, or give every tag by --set table.classes"
+            f"{places[tag]}: the tag {tag[:40]!r}, found {counts[tag]:,} time(s), does not fit the "
+            f"others, {', '.join(others[:5])}: correct it, or give all tags by --set table.classes"
         )
     if checked:
         warn_alike(places)
     types = collections.Counter(tag[2:] for tag in counts.elements() if tag != "O")
     rare = [f"{tag[:40]!r} ({places[tag]})" for tag in places if 0 < types[tag[2:]] < 3]
     if checked and scheme_of(counts) and rare:
-        print(f"warning: met once or twice, a misprint? {', '.join(rare[:5])}", file=sys.stderr)
+        print(
+            f"warning: tags found once or twice may be misspelt: {', '.join(rare[:5])}",
+            file=sys.stderr,
+        )
     return counts
 
 
 def _tags(tags: Iterable[str]) -> list[str]:
-    """The classes of tags: O first and all of each type where they mark entities, or sorted."""
+    """Lists classes for tags: for entities O and all tags of each type, else the sorted tags."""
     if not (scheme := scheme_of(tags)):
         return sorted(tags)
     types = sorted({tag[2:] for tag in tags} - {""})

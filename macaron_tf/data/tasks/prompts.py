@@ -1,4 +1,4 @@
-"""Prompts: examples of tasks as questions in words, for a language model that is not fine-tuned."""
+"""Prompts that ask a language model without fine-tuning to solve the examples of a task."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -11,26 +11,26 @@ from macaron_tf.data.tasks.tables import Table
 from macaron_tf.errors import UserError
 from macaron_tf.io.files import lines_of
 
-# How questions are asked: as here at first, or as the papers of GPT-2 and GPT-3 print them.
+# Formats of a question by style: this library's, and those printed in the GPT-2 and GPT-3 papers.
 QUESTIONS = {"plain": "Question: {}\nAnswer:", **dict.fromkeys(("gpt2", "gpt3"), "Q: {}\nA:")}
 _LANGUAGES = {"cs": "Czech", "de": "German", "en": "English", "es": "Spanish", "fr": "French"}
 _LANGUAGES |= {"it": "Italian", "nl": "Dutch", "pt": "Portuguese", "ro": "Romanian"}
 
-# Texts that say nothing (Zhao et al. 2021, section 4).
+# Inputs without content, to measure a model's bias towards an answer (Zhao et al. 2021, section 4).
 CONTENT_FREE = ("N/A", "[MASK]", "")
 
 
 @dataclasses.dataclass(frozen=True)
 class Prompt:
-    """One example, asked in words.
+    """A prompt for one example, which a language model continues with the answer.
 
     Attributes:
-        query: the text up to the answer, without a space at its end.
+        query: text up to the answer, without a space at its end.
         answers: the right answers, one or more.
-        choices: all answers to choose from, the same number for every example of a task; none
-            where the answer is free.
-        label: number of the right choice, from 0; None where the answer is free.
-        bare_query: the query without examples before it, where that differs.
+        choices: all answers to choose from, equally many in all examples of a task; (): the answer
+            is free text.
+        label: number of the right choice, from 0; None: the answer is free text.
+        bare_query: query to use if no solved examples precede it; None: the same as `query`.
     """
 
     query: str
@@ -42,11 +42,14 @@ class Prompt:
 
 @dataclasses.dataclass(frozen=True)
 class Template:
-    """A classification task as a question in words.
+    """A format of prompts for a classification task.
 
     Attributes:
-        text: with {first}, and {second} for a task on two texts.
-        words: the word of each class, class 0 first.
+        text: the prompt, with {first} in place of the first text and {second} of the second one.
+        words: word that stands for each class, class 0 first.
+
+    Raises:
+        UserError: `text` has other fields or lacks {first}, or words are empty or equal.
 
     Example:
         Template("Review: {first}\\nSentiment:", ("negative", "positive"))
@@ -60,12 +63,17 @@ class Template:
             filled = self.text.format(first="\0", second="\0")
         except (KeyError, IndexError, ValueError, AttributeError, TypeError) as error:
             raise UserError(
-                f"the template {self.text!r} has other fields than {{first}} and {{second}}"
+                f"the template {self.text!r} has other fields than {{first}} and {{second}}: "
+                "remove them, and write braces of the text twice"
             ) from error
         if "\0" not in filled:
-            raise UserError(f"the template {self.text!r} does not say {{first}}")
+            raise UserError(
+                f"the template {self.text!r} has no {{first}}: put it where the text belongs"
+            )
         if not all(map(str.strip, self.words)) or len(set(self.words)) < len(self.words):
-            raise UserError(f"the classes' words {self.words!r} must differ, and none be empty")
+            raise UserError(
+                f"the words for the classes, {self.words!r}, must be different and not empty"
+            )
 
     def query(self, first: str, second: str | None = None) -> str:
         return self.text.format(first=first, second="" if second is None else second).rstrip()
@@ -91,14 +99,16 @@ TEMPLATES = {
 
 def classification_prompts(task: Task, examples: Examples, template: Template) -> list[Prompt]:
     if task.kind != "classification" or task.regression:
-        raise UserError(f"the task {task.name!r} has no classes to name: take another")
+        raise UserError(
+            f"the task {task.name!r} has no classes, which prompts need: give a classification task"
+        )
     if len(template.words) != task.num_classes:
         raise UserError(
             f"{len(template.words)} words for the {task.num_classes} classes of {task.name!r}: "
-            f"give one for each of {', '.join(task.labels)}"
+            f"give a word for each of {', '.join(task.labels)}"
         )
     if examples.labels is None:
-        raise UserError(f"these examples of {task.name!r} have no labels: take another split")
+        raise UserError(f"these examples of {task.name!r} have no labels: give another split")
     second = examples.second or [None] * len(examples)
     return [
         Prompt(template.query(a, b), (template.words[label],), template.words, int(label))
@@ -107,10 +117,17 @@ def classification_prompts(task: Task, examples: Examples, template: Template) -
 
 
 def question_prompts(questions: Questions, style: str = "plain") -> list[Prompt]:
-    """Questions about a text, to be answered in free form; the style is one of `QUESTIONS`."""
+    """Makes prompts of questions about a context, which are answered by free text.
+
+    Args:
+        style: a key of `QUESTIONS`.
+
+    Raises:
+        UserError: the right answers are secret.
+    """
     before = "Background: " if style == "gpt3" else ""  # Brown et al. 2020, appendix G
     if questions.labels is None:
-        raise UserError("these questions have no answers to judge by: take another split")
+        raise UserError("these questions have no right answers to score by: give another split")
     rows = zip(questions.contexts, questions.questions, questions.labels, strict=True)
     return [
         Prompt(
@@ -122,20 +139,26 @@ def question_prompts(questions: Questions, style: str = "plain") -> list[Prompt]
 
 
 def summary_prompts(pairs: Sequence[tuple[str, str]]) -> list[Prompt]:
-    """Texts and their summaries (Radford et al. 2019, GPT-2, section 3.6)."""
+    """Makes prompts "TEXT TL;DR:" of texts and summaries (Radford et al. 2019, GPT-2, section 3.6).
+
+    Args:
+        pairs: (text, summary) pairs; pairs with an empty side are left out.
+    """
     return [Prompt(f"{text}\nTL;DR:", (summary,)) for text, summary in _whole(pairs)]
 
 
 def translation_prompts(
     pairs: Sequence[tuple[str, str]], language: str, style: str = "gpt2"
 ) -> list[Prompt]:
-    """Sentences and their translations: "SENTENCE =" (Radford et al. 2019, section 3.7).
+    """Makes prompts "SENTENCE =" of sentences and translations (Radford et al. 2019, section 3.7).
 
-    In GPT-3's style a sentence without examples is a question in words (Brown et al. 2020,
-    appendix G).
+    In GPT-3's style, a prompt without solved examples is a question instead, "Q: What is the ...
+    translation of SENTENCE A:" (Brown et al. 2020, appendix G).
 
     Args:
-        language: its code, such as "fr".
+        pairs: (sentence, translation) pairs; pairs with an empty side are left out.
+        language: code of the language of the translations, such as "fr".
+        style: a key of `QUESTIONS`.
     """
     asked = f"Q: What is the {_LANGUAGES.get(language, language)} translation of {{}} A:"
     return [
@@ -145,18 +168,23 @@ def translation_prompts(
 
 
 def _whole(pairs: Sequence[tuple[str, str]]) -> list[list[str]]:
-    """The pairs of which neither side is empty, each side in one line."""
+    """Joins the lines of each side of the pairs, and leaves out pairs with an empty side."""
     lines = ([" ".join(text.split()) for text in pair] for pair in pairs)
     return [pair for pair in lines if all(pair)]
 
 
 def read_last_words(source: Source, split: str) -> list[Prompt]:
-    """Passages, a line each, whose last words are to be found: LAMBADA (Paperno et al. 2016).
+    """Reads passages whose last word is the answer, one per line: LAMBADA (Paperno et al. 2016).
 
-    Of `lambada:FILE`, see `Source.path`.
+    After solved examples, a prompt is "PASSAGE ____ . ->", so that the examples show that a single
+    word is expected (Brown et al. 2020, section 3.1.2).
 
-    With examples before it the passage is a gap to be filled: the examples show that one word is
-    wanted (Brown et al. 2020, section 3.1.2).
+    Args:
+        source: `lambada:FILE`.
+        split: see `Source.path`.
+
+    Raises:
+        UserError: a line has fewer than two words, or the file is empty.
     """
     path = source.path(split)
     prompts = []
@@ -165,24 +193,32 @@ def read_last_words(source: Source, split: str) -> list[Prompt]:
         if context:
             prompts.append(Prompt(f"{context} ____ . ->", (word,), bare_query=context.rstrip()))
         elif word:
-            raise UserError(f"{path}, line {number}: fewer than two words; take the line out")
+            raise UserError(f"{path}, line {number}: fewer than two words: remove the line")
     if not prompts:
-        raise UserError(f"{path} is empty: give a file with a passage a line")
+        raise UserError(f"{path} is empty: give a file with one passage per line")
     return prompts
 
 
 def read_table(source: Source, split: str, style: str = "plain") -> list[Prompt]:
-    """Questions in a `Table` with the columns `question` and `answer`.
+    """Reads questions from a `Table` with the columns `question` and `answer`.
 
-    A question with a choice among n has columns `choice1` to `choicen` besides, and `answer` is the
+    For multiple choice, the table also has columns `choice1` to `choiceN`, and `answer` is the
     number of the right one.
+
+    Args:
+        source, split: see `Table`.
+        style: a key of `QUESTIONS`.
+
+    Raises:
+        UserError: see `Table.rows`; also if there is a single choice, or an answer is not the
+            number of a choice.
     """
     table = Table(source, split)
     choices = table.choices
     if len(choices) == 1:
         raise UserError(
-            f"{table.path}, line 1: one choice alone, {choices[0]!r}; give choice1, choice2 and so "
-            "on, or none"
+            f"{table.path}, line 1: {choices[0]!r} is the only choice: give choice1, choice2 and "
+            "so on, or none"
         )
     prompts = []
     for where, row in table.rows(("question", "answer", *choices), may_be_empty=("question",)):
@@ -193,7 +229,8 @@ def read_table(source: Source, split: str, style: str = "plain") -> list[Prompt]
             continue
         if not answer.isdecimal() or not 1 <= int(answer) <= len(options):
             raise UserError(
-                f"{where}: the answer {answer[:40]!r} is no number of a choice, 1 to {len(options)}"
+                f"{where}: the answer {answer[:40]!r} must be the number of a choice, from 1 to "
+                f"{len(options)}"
             )
         label = int(answer) - 1
         prompts.append(Prompt(query, (options[label],), tuple(options), label))

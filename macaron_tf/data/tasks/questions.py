@@ -1,4 +1,4 @@
-"""Questions, their contexts and the answers that stand in them: from TFDS or SQuAD's files."""
+"""Reads and encodes questions, contexts and answer spans, from TFDS or files in SQuAD's format."""
 
 import collections
 import dataclasses
@@ -21,7 +21,7 @@ from macaron_tf.text.normalization import LocatedPieces
 
 
 class Answer(NamedTuple):
-    """An answer: `context[start : start + len(text)] == text`, counted in characters."""
+    """An answer span: `context[start : start + len(text)] == text`, in characters."""
 
     text: str
     start: int
@@ -29,13 +29,14 @@ class Answer(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Questions:
-    """A split of a question answering task, N examples in the source's order.
+    """A split of N questions with their contexts and answers, in the source's order.
 
     Attributes:
-        ids: the source's name of each question.
-        contexts: the text that each is about.
-        labels: the right answers of each question, none where there is no answer; None where they
-            are kept secret.
+        ids: the source's identifier of each question.
+        questions: the questions.
+        contexts: text that each question is about.
+        labels: right answers of each question, () for a question without an answer; None: the
+            answers are secret.
     """
 
     ids: list[str]
@@ -47,7 +48,7 @@ class Questions:
         return len(self.questions)
 
     def take(self, rows: np.ndarray) -> "Questions":
-        """The questions of these numbers."""
+        """Returns the questions with these numbers."""
         columns = (self.ids, self.questions, self.contexts, self.labels)
         return Questions(*(column and [column[row] for row in rows] for column in columns))
 
@@ -55,17 +56,18 @@ class Questions:
 def read_questions(
     task: Task, split: str, tfds: Tfds | None = None, source: str | None = None
 ) -> Questions:
-    """Reads a split of a task of spans.
+    """Reads a split of a question answering task with answer spans.
 
     Args:
-        source: instead of the task's own, one of
-            `tfds:NAME[/CONFIG][:VERSION]`: records of SQuAD's fields;
-            `squad:FILE`: SQuAD's JSON of version 1.1 or 2.0, see `Source.path`. Answers may be
-                absent where the split's name begins with "test" or "all".
+        split, tfds: see `open_set`.
+        source: source of the questions; None: the task's own source. One of
+            `tfds:NAME[/CONFIG][:VERSION]`: records with SQuAD's fields.
+            `squad:FILE`: JSON of SQuAD 1.1 or 2.0, see `Source.path`. Answers may be missing if the
+                split's name begins with "test" or "all".
 
     Raises:
-        UserError: no such source, split, field; an answer that does not stand where it should, or
-            is missing; names the file, the question and the field.
+        UserError: the source, split or a field does not exist, an answer is missing, or it is not
+            at its place in the context. The message names the file, the question and the field.
     """
     parsed = parse_task_source(task, source, "squad:FILE")
     if parsed.kind == "tfds":
@@ -76,15 +78,16 @@ def read_questions(
         where, rows = str(path), _file_rows(path)
     rows = list(rows)
     if not rows:
-        raise UserError(f"{where} holds no question: take a larger split or another file")
+        raise UserError(f"{where} has no question: give a larger split or another file")
     secret = may_be_unlabelled(split) and all(row.answers is None for row in rows)
     for row in [] if secret else rows:
         _check_answers(task, row, where)
     counts = collections.Counter(row.id for row in rows)
     if repeated := [name for name, count in counts.items() if count > 1]:
         raise UserError(
-            f"{where}: {len(repeated)} ids of questions stand more than once, {repeated[0][:40]!r} "
-            "among them, so that answers would replace each other: give each question its own"
+            f"{where}: {len(repeated)} ids of questions are repeated, such as "
+            f"{repeated[0][:40]!r}: give each question its own id, because predictions are stored "
+            "by id"
         )
     ids, questions, contexts, answers = map(list, zip(*rows, strict=True))
     return Questions(ids, questions, contexts, None if secret else [*map(tuple, answers)])
@@ -100,17 +103,20 @@ class _Row(NamedTuple):
 def _check_answers(task: Task, row: _Row, where: str) -> None:
     where = f"{where}, question {row.id!r}"
     if row.answers is None:
-        raise UserError(f"{where}: the field 'answers' is missing; give it, or leave it out of all")
+        raise UserError(
+            f"{where}: the field 'answers' is missing: give it, or omit it in all questions of a "
+            "test set"
+        )
     if not row.answers and not task.unanswerable:
         raise UserError(
-            f"{where} has no answer, which the task {task.name!r} does not know: take the question "
-            "out, or the task squad2"
+            f"{where} has no answer, but the task {task.name!r} needs one: remove the question, or "
+            "use the task squad2"
         )
     for text, start in row.answers:
         if not text.strip() or row.context[start : start + len(text)] != text or start < 0:
             raise UserError(
-                f"{where}: the answer {text[:40]!r} does not stand at character {start} of the "
-                "context; correct 'answer_start', which counts characters from 0"
+                f"{where}: the answer {text[:40]!r} is not at character {start} of the context: "
+                "correct 'answer_start', which counts characters from 0"
             )
 
 
@@ -124,7 +130,7 @@ def _tfds_rows(name, split, tfds) -> Iterator[_Row]:
 
 
 def _file_rows(path) -> Iterator[_Row]:
-    """The questions of a JSON file; every field that is used is checked."""
+    """Yields the questions of a JSON file; checks every field that it reads."""
     try:
         document = parse_json(storage.read_bytes(path), object)
     except ValueError as error:  # also bytes that are not UTF-8
@@ -140,7 +146,7 @@ def _file_rows(path) -> Iterator[_Row]:
 def _question(record, context: str, place: str) -> _Row:
     name, question = _text(record, "id", place), _text(record, "question", place)
     if not question.strip():
-        raise UserError(f"{place}: the question is empty; fill it in or take it out")
+        raise UserError(f"{place}: the question is empty: fill it in or remove it")
     if "answers" not in record:
         return _Row(name, question, context, None)
     answers = [
@@ -151,28 +157,29 @@ def _question(record, context: str, place: str) -> _Row:
 
 
 def _field(record, name: str, kind: type, where):
-    """A field of a JSON object, of the kind that it must be of."""
+    """Returns a field of a JSON object; raises if it is missing or not of this type."""
     value = record.get(name) if isinstance(record, dict) else None
     if type(value) is not kind:
         wanted = {list: "list", str: "text", int: "whole number"}[kind]
-        raise UserError(f"{where}: the field {name!r} is not a {wanted}; give SQuAD's format")
+        raise UserError(f"{where}: the field {name!r} is not a {wanted}: give SQuAD's format")
     return value
 
 
 def _text(record, name: str, where: str) -> str:
-    # JSON may hold half of a character, which UTF-8 cannot: "?" keeps the other positions.
+    # JSON may contain half of a surrogate pair, which UTF-8 cannot encode. "?" keeps all positions.
     return _field(record, name, str, where).encode("utf-8", "replace").decode("utf-8")
 
 
 class WindowPositions(NamedTuple):
-    """The way from M windows back to the contexts of N questions.
+    """Maps positions in M windows back to characters in the contexts of N questions.
 
     Attributes:
-        question: (M,) int64, ascending: the question of each window.
-        boundary: (M,) int64: the position of a window's first context piece, as an
+        question: `(M,)` int64, the number of each window's question, ascending.
+        boundary: `(M,)` int64, the position of the first context token in each window, as
             `EncoderSpanReader` counts positions.
-        first_piece: (M,) int64: that piece's number in its context.
-        starts, ends: (N, None) int64 ragged, of each context's pieces, in characters.
+        first_piece: `(M,)` int64, the number of that token in its context.
+        starts, ends: ragged `(N, None)` int64, the first character of each context token, and the
+            character after its last.
     """
 
     question: tf.Tensor
@@ -191,17 +198,24 @@ def encode_questions(
     stride: int,
     max_question: int,
 ) -> tuple[dict[str, tf.Tensor], WindowPositions]:
-    """Texts to windows `[CLS] question [SEP] context [SEP]`, several where a context is long.
+    """Encodes questions and contexts as windows `[CLS] question [SEP] context [SEP]`.
 
-    A vocabulary with `cls_last` gives XLNet's, `context [SEP] question [SEP] [CLS]`.
+    A long context gives several overlapping windows. A vocabulary with `cls_last` gives XLNet's
+    windows, `context [SEP] question [SEP] [CLS]`.
 
     Args:
-        stride: context pieces between the beginnings of two windows.
-        max_question: pieces of a question; the others are cut off.
+        questions, contexts: `(N,)` strings.
+        max_length: most ids of a window.
+        stride: context tokens between the starts of two windows.
+        max_question: most tokens of a question; longer questions are truncated.
 
     Returns:
-        {"token_ids": (M, L) int32, filled up with 0 (PAD); "segment_ids": (M, L) int32, 1 in
-        the second text with its [SEP], 2 at a [CLS] that ends a row}, and the positions.
+        Dictionary of "token_ids" `(M, L)` int32, padded with 0 (PAD), and "segment_ids" `(M, L)`
+        int32: 1 in the second text and its [SEP], 2 at a [CLS] that ends a row, else 0; and the
+        positions.
+
+    Raises:
+        UserError: `max_length` leaves no room for a context token.
 
     References: Devlin et al. 2018 (BERT), section 4.2 and its released code; Yang et al. 2019
     (XLNet), its released code.
@@ -210,7 +224,7 @@ def encode_questions(
     needs = f"questions of {max_question} tokens"
     check_length(max_length, max_question + specials + 1, needs, "lower max_question or ")
     asked = vocabulary.encode(questions)[:, :max_question]  # (N, None)
-    # SQuAD asks five questions about a paragraph: it is cut once.
+    # SQuAD has about five questions per paragraph: tokenize each paragraph once.
     distinct, number = tf.unique(contexts)
     found = vocabulary.encode_with_offsets(distinct)
     located = LocatedPieces(*(tf.gather(rows, number) for rows in found))  # each (N, None)
@@ -220,7 +234,7 @@ def encode_questions(
     first, second, between = asked, windows.ids, [(sep, 0)] * vocabulary.pair_separators
     if vocabulary.cls_last:
         first, second = second, first
-        boundary = tf.ones_like(question)  # behind [CLS], whose scores are the first
+        boundary = tf.ones_like(question)  # the scores of [CLS] come first, see `EncoderSpanReader`
     else:
         boundary = asked.row_lengths() + 1 + len(between)
     positions = WindowPositions(
@@ -231,11 +245,13 @@ def encode_questions(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EncodedQuestions(EncodedExamples):
-    """Tokenized questions: M rows, a window each, labelled with the answer's first and last
-    position, or with [CLS], 0, where a window does not hold the answer.
+    """Tokenized questions as M rows, one for each window.
+
+    The labels are the first and last position of the answer, or 0, the position of [CLS], in
+    windows without the answer.
 
     Attributes:
-        positions: of the windows; starts and ends are int32.
+        positions: positions of the windows; its `starts` and `ends` are int32.
     """
 
     positions: WindowPositions
@@ -249,14 +265,18 @@ def encode_question_examples(
     stride: int,
     max_question: int,
 ) -> EncodedQuestions:
-    """Tokenizes a split once by `encode_questions`; the first of the right answers is the label."""
+    """Tokenizes a split by `encode_questions`; the first right answer of a question is the label.
+
+    Args:
+        max_length, stride, max_question: see `encode_questions`.
+    """
 
     def encode(part: slice) -> tuple:
         texts = (tf.constant(texts[part]) for texts in (examples.questions, examples.contexts))
         inputs, found = encode_questions(
             vocabulary, *texts, max_length=max_length, stride=stride, max_question=max_question
         )
-        # SQuAD has millions of pieces: int32 halves their memory.
+        # SQuAD has millions of tokens: int32 halves their memory.
         starts, ends = (tf.cast(rows, tf.int32) for rows in (found.starts, found.ends))
         found = found._replace(question=found.question + part.start, starts=starts, ends=ends)
         opening = (inputs["token_ids"] != 0) & (inputs["segment_ids"] == 0)  # (M, L)
@@ -266,22 +286,25 @@ def encode_question_examples(
     boundaries, *found = (tf.concat(parts, axis=0) for parts in zip(*found, strict=True))
     positions, last = WindowPositions(*found), vocabulary.cls_last
     boundaries = boundaries.numpy()
-    # Each context ends before a [SEP]; where it comes first, behind the scores of [CLS].
+    # A context ends before a [SEP]. If it is first, the scores of [CLS] come before it.
     ends = boundaries if last else rows.lengths - 1
     labels = None if examples.labels is None else _labels(examples, positions, ends)
     return EncodedQuestions(rows, boundaries, labels, max_length, positions, cls_last=last)
 
 
 def _labels(examples: Questions, positions: WindowPositions, limits: np.ndarray) -> np.ndarray:
-    """(M, 2) int32: the first answer's first and last position in each window; 0 is [CLS].
+    """Finds the first and last position of each question's first answer in its windows.
 
     Args:
-        limits: (M,), the position behind each context's last.
+        limits: `(M,)`, the position after the last context token of each window.
+
+    Returns:
+        `(M, 2)` int32; 0, the position of [CLS], in windows that do not contain all of the answer.
     """
     starts, ends = positions.starts.values.numpy(), positions.ends.values.numpy()
     splits = positions.starts.row_splits.numpy()
     question, boundary = positions.question.numpy(), positions.boundary.numpy()  # (M,)
-    # The answers' first and last pieces; -1 where there is none, as for an answer of white space.
+    # First and last token of each answer; -1 if it has none, because it is white space.
     pieces = np.full((len(examples), 2), -1, np.int64)  # (N, 2)
     for number, answers in enumerate(examples.labels):
         if answers:

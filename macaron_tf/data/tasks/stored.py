@@ -1,7 +1,7 @@
-"""Texts and ids of many examples: in memory while they are few, else in files without a name.
+"""Stores the texts and ids of many examples: in memory up to 16 MB, then in temporary files.
 
-A fine-tuning set may be larger than the memory. What grows with it there is a few numbers an
-example: where its text and its row lie, and its label.
+A fine-tuning set may thus be larger than the memory. Only a few numbers per example stay in memory:
+the positions of its text and its row, and its label.
 """
 
 import array
@@ -16,11 +16,14 @@ from macaron_tf.io import paths as storage
 from macaron_tf.io.files import cache_directory
 from macaron_tf.text.token_rows import TokenRows
 
-_KEPT = 1 << 24  # bytes in memory before they go to the disk
+_KEPT = 1 << 24  # bytes kept in memory before they are written to disk
 
 
 class _Pool:
-    """Bytes, written one after another; the system removes the file with its last user."""
+    """A growing sequence of bytes, in memory and in a temporary file.
+
+    The file has no name, so that the system removes it when nothing uses it any more.
+    """
 
     def __init__(self):
         self._kept, self.written, self._file = bytearray(), 0, None
@@ -46,26 +49,26 @@ class _Pool:
         self.written, self._kept = self.size, bytearray()
 
     def read(self, start: int, end: int) -> bytes:
-        """Bytes that were added at once."""
+        """Returns bytes `start` to `end`, which one call of `add` must have added."""
         if start >= self.written:
             return bytes(self._kept[start - self.written : end - self.written])
         return os.pread(self._file.fileno(), end - start, start)
 
     def map(self) -> mmap.mmap:
-        """All bytes, mapped into memory."""
+        """Writes the bytes to disk, and returns all of them as a memory map."""
         self.flush()
         return mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 class Texts(Sequence):
-    """Texts that are added one by one, or some rows of such."""
+    """A sequence of texts, on disk if they are large, to which texts are appended."""
 
     def __init__(self):
         self._pool, self._ends, self._rows = _Pool(), array.array("q", [0]), None
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> "Texts | list[str]":
-        """All of some texts: a list where they are few."""
+        """Stores texts; returns a list if they fit into memory."""
         found = cls()
         for text in texts:
             found.append(text)
@@ -76,11 +79,11 @@ class Texts(Sequence):
         self._ends.append(self._pool.size)
 
     def settled(self) -> "Texts | list[str]":
-        """These texts, in a list where they are few."""
+        """Returns these texts, as a list if they fit into memory."""
         return self if self._pool.written else list(self)
 
     def taken(self, rows: np.ndarray) -> "Texts":
-        """The texts of these numbers, which stay where they are."""
+        """Returns the texts with these numbers, without copying them."""
         found = Texts()
         found._pool, found._ends = self._pool, self._ends
         found._rows = rows if self._rows is None else self._rows[rows]
@@ -101,19 +104,19 @@ class Texts(Sequence):
 
 
 class GrowingRows:
-    """Rows of ids that are added part by part."""
+    """Collects rows of ids, on disk if they are large."""
 
     def __init__(self, vocabulary_size: int):
         self._dtype = np.dtype(np.uint16 if vocabulary_size <= 1 << 16 else np.int32)
         self._pool, self._lengths = _Pool(), []
 
     def add(self, ids: np.ndarray) -> None:
-        """Adds rows `(M, L)` without their padding, 0."""
+        """Adds rows `(M, L)`, without their padding (0)."""
         self._pool.add(ids[ids != 0].astype(self._dtype).tobytes())
         self._lengths.append((ids != 0).sum(axis=1))
 
     def rows(self) -> TokenRows:
-        """All rows; the ids are mapped from the disk where they are many."""
+        """Returns all rows; the ids are memory-mapped if they are on disk."""
         offsets = np.zeros(sum(map(len, self._lengths)) + 1, np.int64)
         np.cumsum(np.concatenate(self._lengths), out=offsets[1:])
         if self._pool.written:

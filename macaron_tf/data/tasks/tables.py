@@ -1,4 +1,4 @@
-"""Tables of examples: rows under a header, from files, code and sets of TensorFlow Datasets."""
+"""Reads tables of examples from files, the user's functions and TensorFlow Datasets."""
 
 import itertools
 import re
@@ -17,7 +17,15 @@ TABLES = ("tsv:FILE", *RECORD_TABLES, "python:MODULE:FUNCTION")
 
 
 def parse_task_source(task: Task, source: str | None, *forms: str) -> Source:
-    """A task's source, its own where None is given: of one of these forms, or of TFDS."""
+    """Parses the source of a task's examples.
+
+    Args:
+        source: name of the source; None: the task's own source.
+        forms: accepted forms besides `tfds:`, see `parse_source`.
+
+    Raises:
+        UserError: the source has none of the forms, or is None for a task without its own.
+    """
     source = source or task.source
     if source is None:
         raise UserError(f"the task {task.name!r} has no data of its own: give {forms[0]}")
@@ -25,16 +33,21 @@ def parse_task_source(task: Task, source: str | None, *forms: str) -> Source:
 
 
 class Table:
-    """Rows under a header.
+    """A table with named columns, read from one of several kinds of sources.
 
-    `tsv:FILE` is a file of `table_rows`. `python:MODULE:FUNCTION` is code of the user's:
-    `FUNCTION(split)` gives a dict an example, of texts by column, and numbers.
-    `tfds:NAME` is a set of TensorFlow Datasets, whose texts may be empty.
-    `jsonl:FILE`, `parquet:FILE` and `datasets:DIR` hold records, whose fields are the columns.
+    - `tsv:FILE`: a file that `table_rows` reads; its first line is the header.
+    - `python:MODULE:FUNCTION`: a function of the user. `FUNCTION(split)` returns a dictionary for
+      each example, with texts or numbers by column.
+    - `tfds:NAME`: a TensorFlow Datasets set, whose texts may be empty.
+    - `jsonl:FILE`, `parquet:FILE`, `datasets:DIR`: records, whose fields are the columns.
 
     Attributes:
-        class_names: of each column whose classes the source names, class 0 first.
-        keeps_quotes: whether quotes around a text are a part of it, which may not be meant.
+        path: the file, or the name of the source, for messages.
+        header: names of the columns.
+        class_names: names of the classes, class 0 first, of each column for which the source has
+            them.
+        keeps_quotes: whether quotes around a text are kept as part of it, which the user may not
+            expect.
     """
 
     keeps_quotes = False
@@ -62,16 +75,16 @@ class Table:
             self._read = self._lines
 
     def _lines(self) -> Iterator[tuple[str, list[str]]]:
-        """The place and the cells of each line of a file behind the header."""
+        """Yields the place and the cells of each line after the header."""
         rows = itertools.islice(table_rows(self.path), 1, None)
         return ((f"{self.path}, line {number}", cells) for number, cells in rows)
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The columns `choice1`, `choice2` and so on, by their numbers.
+        """The columns `choice1`, `choice2` and so on, in the order of their numbers.
 
         Raises:
-            UserError: a number is missing, or there twice.
+            UserError: a number is missing or occurs twice.
         """
         found = [name for name in self.header if re.fullmatch(r"choice\d+", name)]
         found.sort(key=lambda name: int(name[6:]))
@@ -85,13 +98,18 @@ class Table:
     def rows(
         self, columns: Sequence[str], may_be_empty: Sequence[str] = ()
     ) -> Iterator[tuple[str, list[str]]]:
-        """The place of each line, for errors, and its texts in these columns.
+        """Yields the place of each row, for error messages, and its texts in some columns.
+
+        Args:
+            columns: names of the columns to read.
+            may_be_empty: columns whose texts may be empty.
 
         Raises:
-            UserError: a column that is missing or there twice, a line of too few or too many
-                columns, an empty text, or no line; names the file, the line and the column.
+            UserError: a column is missing or occurs twice, a line has too few or too many columns,
+                a text is empty, or the table has no rows. The message names the file, the line and
+                the column.
         """
-        mend = f"give one of each of {', '.join(columns)}, with tabs between"
+        mend = f"give each of {', '.join(columns)} once, with tabs between"
         if self._set or self._records:
             mend = "name the columns by --set table.text=COLUMN, table.text_b and table.label"
         for column in columns:
@@ -99,7 +117,7 @@ class Table:
                 found = ", ".join(repr(name[:40]) for name in self.header[:20])
                 raise UserError(
                     f"{self._head}: {self.header.count(column) or 'no'} column named "
-                    f"{column!r} among {found}; {mend}"
+                    f"{column!r} among {found}: {mend}"
                 )
         if self._set:
             rows = enumerate(self._set.rows(columns))
@@ -119,15 +137,15 @@ class Table:
         for where, cells in self._read():
             if len(cells) != len(self.header):
                 raise UserError(
-                    f"{where}: {len(cells)} columns, not the header's {len(self.header)}; "
-                    "separate columns by one tab, and take tabs and line ends out of texts"
+                    f"{where}: {len(cells)} columns, but the header has {len(self.header)}: "
+                    "separate columns by one tab, and remove tabs and line ends from texts"
                 )
             texts = [cells[position] for position in positions]
             _check_filled(where, columns, texts, may_be_empty)
             yield where, texts
         if where is None:
             raise UserError(
-                f"{self.path} holds no example: give a header and a line for each example"
+                f"{self.path} has no example: give a header and a line for each example"
             )
 
 
@@ -137,17 +155,23 @@ def _check_filled(
     for column, text in zip(columns, texts, strict=True):
         if not text.strip() and column not in may_be_empty:
             raise UserError(
-                f"{where}: the text in column {column!r} is empty; fill it in or take the line out"
+                f"{where}: the text in column {column!r} is empty: fill it in or remove the line"
             )
 
 
 def _text(where: str, column: str, value: Any, classes: Sequence[str]) -> str:
-    """A value of a record as text: a class by its name, the items of a list with spaces between."""
+    """Converts a value of a record to text: a class to its name, a list to items joined by spaces.
+
+    A secret class, -1, becomes "".
+    """
     if isinstance(value, list):
         return " ".join(_text(where, column, item, classes) for item in value)
-    if classes and isinstance(value, int):  # -1 is a secret one
+    if classes and isinstance(value, int):
         if not -1 <= value < len(classes):
-            raise UserError(f"{where}: {column!r} is {value}, and there are {len(classes)} classes")
+            raise UserError(
+                f"{where}: {column!r} is {value}, but there are {len(classes)} classes: give a "
+                "class from 0, or -1 if it is secret"
+            )
         return classes[value] if value >= 0 else ""
     if not isinstance(value, str | int | float):
         raise UserError(f"{where}: {column!r} is {value!r:.40}: give text or a number")
@@ -155,7 +179,7 @@ def _text(where: str, column: str, value: Any, classes: Sequence[str]) -> str:
 
 
 def _own_rows(source: Source, split: str) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """The columns of a user's function, and the place and the texts of each of its examples."""
+    """Calls a user's function; returns its columns, and each example's place and texts."""
     function = find(source.place)
     found = called(source.place, lambda: [*map(dict, function(split))])
     header = list(found[0]) if found else []
@@ -163,7 +187,10 @@ def _own_rows(source: Source, split: str) -> tuple[list[str], list[tuple[str, li
     for number, record in enumerate(found, start=1):
         where = f"{source}, split {split!r}, example {number}"
         if set(record) != set(header):
-            raise UserError(f"{where}: it has {listed(record)}, the first one {listed(header)}")
+            raise UserError(
+                f"{where} has {listed(record)}, but the first one {listed(header)}: give all "
+                "examples the same columns"
+            )
         for column, value in record.items():
             if not isinstance(value, str | int | float):
                 raise UserError(f"{where}: {column!r} is {value!r:.40}: give text or a number")

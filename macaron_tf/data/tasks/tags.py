@@ -1,4 +1,4 @@
-"""Sentences whose words have tags: from TFDS or from files in CoNLL's columns."""
+"""Reads and encodes sentences with a tag for each word, from TFDS, CoNLL's columns or tables."""
 
 import dataclasses
 import itertools
@@ -22,18 +22,19 @@ from macaron_tf.text.token_rows import TokenRows
 
 _WORDS, _TAGS = "tokens", "ner"
 _DOCUMENT = "-DOCSTART-"
-FORMS = ("conll:FILE", *TABLES)  # sources beside TFDS
-# Letters of the tags of entities: IOB, BIOES, BILOU, BMES and BMEWO, all beside O.
+FORMS = ("conll:FILE", *TABLES)  # sources besides TFDS
+# Letters of entity tags besides O, in the schemes IOB, BIOES, BILOU, BMES and BMEWO.
 _SCHEMES = ("BI", "BIES", "BILU", "BMES", "BMEW")
 _ENTITY = re.compile("([BIESLUMW])-.+")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TaggedSentences:
-    """A split of a tagging task, N sentences in the source's order.
+    """A split of N tagged sentences, in the source's order.
 
     Attributes:
-        labels: of each sentence, (words,) int32 numbers of tags; None where they are not known.
+        words: the words of each sentence.
+        labels: `(words,)` int32 numbers of the tags for each sentence; None: they are unknown.
     """
 
     words: list[list[str]]
@@ -43,7 +44,7 @@ class TaggedSentences:
         return len(self.words)
 
     def take(self, rows: np.ndarray) -> "TaggedSentences":
-        """The sentences of these numbers."""
+        """Returns the sentences with these numbers."""
         labels = self.labels and [self.labels[row] for row in rows]
         return TaggedSentences([self.words[row] for row in rows], labels)
 
@@ -51,21 +52,23 @@ class TaggedSentences:
 def read_tagged(
     task: Task, split: str, tfds: Tfds | None = None, source: str | None = None
 ) -> TaggedSentences:
-    """Reads a split of a task of tags; the tags become IOB2, whichever kind of IOB they are in.
+    """Reads a split of a tagging task; tags in IOB1 are converted to IOB2.
 
     Args:
-        source: instead of the task's own, one of
-            `tfds:NAME[/CONFIG][:VERSION]`: records of `tokens` and their classes `ner`;
-            `conll:FILE`, see `Source.path`: a word a line, in the first of several columns (with
-                tabs between, or spaces in a line without tabs), its tag in the last, or CoNLL-U's
-                columns; an empty line ends a sentence, comments (`# id 1`) stand before one;
-            `tsv:FILE`, another of `TABLES` or, of a task of the user's own, `tfds:NAME`: a
-                `Table` whose cells hold the words of a sentence and, in the task's label column, as
-                many tags, spaces between.
+        split, tfds: see `open_set`.
+        source: source of the sentences; None: the task's own source. One of
+            `tfds:NAME[/CONFIG][:VERSION]`: records with `tokens` and their classes `ner`.
+            `conll:FILE`, see `Source.path`: one word per line. The first column is the word and the
+                last one its tag, or the columns are those of CoNLL-U. Tabs separate columns, or
+                spaces in lines without tabs. An empty line ends a sentence; comments such as
+                `# id 1` precede a sentence.
+            `tsv:FILE`, another form of `TABLES`, or for a task on the user's table `tfds:NAME`: a
+                `Table` whose cells have the words of a sentence and, in the label column, a tag for
+                each word, separated by spaces.
 
     Raises:
-        UserError: no such source, split, field; a tag that the task does not have; names the file
-            and the line.
+        UserError: the source, split or a field does not exist, or the task does not have a tag. The
+            message names the file and the line.
     """
     parsed = parse_task_source(task, source, *FORMS)
     if parsed.kind == "tfds" and not task.own:
@@ -78,10 +81,10 @@ def read_tagged(
         meant = as_iob2(tags)
         for place, tag, one in zip(where, tags, meant, strict=False):
             if one not in numbers:
-                begins = "" if one == tag else f", which begins an entity here as {one[:40]!r},"
+                begins = "" if one == tag else f", which is {one[:40]!r} in IOB2,"
                 raise UserError(
-                    f"{place}: the tag {tag[:40]!r}{begins} is none of the task {task.name!r}, "
-                    f"which has {', '.join(task.labels)}; correct it"
+                    f"{place}: the tag {tag[:40]!r}{begins} is not one of the task {task.name!r}, "
+                    f"{', '.join(task.labels)}: correct it"
                 )
         sentences.words.append(list(words))
         sentences.labels.append(np.array([numbers[tag] for tag in meant], np.int32))
@@ -91,36 +94,43 @@ def read_tagged(
 def sentences_of(
     task: Task, source: Source, split: str, tfds: Tfds | None = None
 ) -> Iterator[tuple[Sequence[str], Sequence[str], Sequence[str]]]:
-    """The words of each sentence of a table or of a file in columns, their tags, their places."""
+    """Yields the words, the tags and the tags' places of each sentence.
+
+    Args:
+        source: a `conll:` file, or a table.
+
+    Raises:
+        UserError: a row has different numbers of words and tags, or there is no sentence.
+    """
     if source.kind == "conll":
         path, sentence = source.path(split), None
         for sentence in _of_lines(path, task):
             yield tuple(zip(*sentence, strict=True))
         if not sentence:
-            raise UserError(f"{path} holds no sentence: give a word and its tag a line")
+            raise UserError(f"{path} has no sentence: give one word and its tag per line")
         return
     for where, cells in Table(source, split, tfds).rows((*task.first, task.label)):
         words, tags = (at_spaces(cell) for cell in cells)
         if len(words) != len(tags):
             raise UserError(
-                f"{where}: {len(words)} words, and {len(tags)} tags in column {task.label!r}; give "
+                f"{where}: {len(words)} words, but {len(tags)} tags in column {task.label!r}: give "
                 "a tag for each word, with spaces between"
             )
         yield words, tags, [where] * len(tags)
 
 
 def at_spaces(text: str) -> list[str]:
-    """Words between ASCII's white space alone, as `tf.strings.split` cuts in an export."""
+    """Splits a text at ASCII white space only, as `tf.strings.split` does in an exported model."""
     return [word.decode() for word in text.encode().split()]
 
 
 def as_iob2(tags: Sequence[str]) -> list[str]:
-    """A sentence's tags with a B- where an entity begins.
+    """Converts the tags of a sentence from IOB1, or a mixture, to IOB2.
 
-    In IOB1, as CoNLL's own files are, B- is only written between two entities of a type: 267
-    entities of TensorFlow Datasets' copy of the training set begin with I- still, which a scorer
-    of IOB2 would not see. Here IOB1, IOB2 and mixtures become IOB2; schemes that mark an entity's
-    end (`scheme_of`) stay.
+    In IOB1, the format of CoNLL's own files, the first tag of an entity is B- only if an entity of
+    the same type precedes it, and else I-. In IOB2 it is always B-. In TensorFlow Datasets' copy of
+    CoNLL-2003, 267 entities of the training set still begin with I-, and a metric for IOB2 would
+    miss them. Schemes that mark the end of entities (see `scheme_of`) are not changed.
     """
     found, before = [], "O"
     ended = any(tag[0] not in "BI" for tag in tags if _ENTITY.fullmatch(tag))
@@ -132,19 +142,23 @@ def as_iob2(tags: Sequence[str]) -> list[str]:
 
 
 def scheme_of(tags: Iterable[str]) -> str | None:
-    """The letters, of `_SCHEMES`, of tags that mark entities (O aside); None of other tags."""
+    """Finds the scheme of entity tags; returns its letters besides O, or None for other tags."""
     found = [_ENTITY.fullmatch(tag) for tag in tags if tag != "O"]
     letters = {match[1] for match in found if match}
-    # In IOE, no letter says where an entity begins.
+    # None for IOE: none of its letters marks the start of an entity.
     if not all(found) or (letters - {"I"} and letters.isdisjoint("BSUW")):
         return None
     return next((scheme for scheme in _SCHEMES if letters <= {*scheme}), None)
 
 
 def strays_among(counts: Mapping[str, int]) -> list[str]:
-    """Tags outside the scheme of those that are met three times or more, such as one `0` for O.
+    """Finds tags that are probably mistakes, such as a single `0` for O.
 
-    Where they are the greater part of the tags, these mark no entities, and none is a stray.
+    The tags that occur three times or more determine the scheme; tags outside it are mistakes. If
+    these are the majority, the tags do not mark entities, and none is a mistake.
+
+    Args:
+        counts: number of occurrences by tag.
     """
     entities = [tag for tag in counts if _ENTITY.fullmatch(tag)]
     letters = {tag[0] for tag in entities if counts[tag] > 2} or {tag[0] for tag in entities}
@@ -159,21 +173,21 @@ def _of_tfds(task: Task, name, split, tfds) -> Iterator[tuple[list, list, tuple]
     names = columns.class_names.get(_TAGS, ())
     if set(names) != set(task.labels):
         raise UserError(
-            f"tfds:{name} has the tags {', '.join(names) or 'none'}, the task {task.name!r} "
-            f"{', '.join(task.labels)}: take a set with the task's tags"
+            f"tfds:{name} has the tags {', '.join(names) or 'none'}, but the task {task.name!r} "
+            f"{', '.join(task.labels)}: give a set with the task's tags"
         )
     for words, tags in zip(columns.values[_WORDS], columns.values[_TAGS], strict=True):
         yield decoded(words), [names[tag] for tag in tags], ()
 
 
 def _cells(line: str) -> list[str]:
-    """The columns of a line, between tabs or, in a line without tabs, between spaces."""
-    # A no-break space stands within a word.
+    """Splits a line into columns at tabs, or at spaces if it has no tabs."""
+    # Only at plain spaces, because a word may contain a no-break space.
     return [cell for part in line.split("\t" if "\t" in line else " ") if (cell := part.strip(" "))]
 
 
 def _of_lines(path, task: Task) -> Iterator[list[tuple[str, str, str]]]:
-    """The word, the tag and the place of each line, sentence by sentence."""
+    """Yields sentences of a file in columns as lists of (word, tag, place)."""
     tags, widths, numbered = {"#", *task.labels}, set(), True
     for row in map(_cells, lines_of(path)):
         if row and row[0][0] != "#" and row[0] != _DOCUMENT:
@@ -181,8 +195,8 @@ def _of_lines(path, task: Task) -> Iterator[list[tuple[str, str, str]]]:
             widths.add(len(row))
             numbered = numbered and re.fullmatch(r"\d+([-.]\d+)?", row[0]) is not None
     if numbered and min(widths, default=0) > 2 and widths != {10}:
-        raise UserError(f"{path}: the first column numbers the words; take it out")
-    # The word and its universal part of speech, of CoNLL-U's ten columns.
+        raise UserError(f"{path}: the first column has numbers instead of words: remove it")
+    # CoNLL-U has ten columns, among them the word and its universal part of speech.
     word, tag = (1, 3) if numbered and widths == {10} else (0, -1)
     sentence: list[tuple[str, str, str]] = []
     for number, line in enumerate(itertools.chain(lines_of(path), [""]), start=1):
@@ -194,15 +208,19 @@ def _of_lines(path, task: Task) -> Iterator[list[tuple[str, str, str]]]:
         elif sentence or not _is_comment(line, tags):
             if len(row) < 2:
                 raise UserError(
-                    f"{path}, line {number}: {row[0][:40]!r} stands alone; give a word and its tag "
-                    "with a tab or a space between, and an empty line after each sentence"
+                    f"{path}, line {number}: {row[0][:40]!r} is the only column: give a word and "
+                    "its tag with a tab or a space between, and an empty line after each sentence"
                 )
-            if not word or row[0].isdecimal():  # 1-2 and 1.1 number no words
+            if not word or row[0].isdecimal():  # in CoNLL-U, lines 1-2 and 1.1 are not words
                 sentence.append((row[word], row[tag], f"{path}, line {number}"))
 
 
 def _is_comment(line: str, tags: Set[str]) -> bool:
-    """Whether a line is a comment, such as `# id 1` or `# text = A`, and not `#` with its tag."""
+    """Whether a line is a comment, such as `# id 1` or `# text = A`, not the word `#` and its tag.
+
+    Args:
+        tags: tags of the file and of the task.
+    """
     mark, *others = line.split()
     if line.startswith("#\t") or not others:
         return False
@@ -212,11 +230,12 @@ def _is_comment(line: str, tags: Set[str]) -> bool:
 
 
 class WordPositions(NamedTuple):
-    """The first piece of each of W words.
+    """Positions of the first tokens of W words, whose outputs are used to predict the tags.
 
     Attributes:
-        rows, columns: (W,) int64: its window and its position there; -1 of a word that the
-            vocabulary has no piece for, such as a lone control character.
+        rows: `(W,)` int64, the number of the token's window; -1 if the word has no token, such as a
+            single control character.
+        columns: `(W,)` int64, the token's position in the window, or -1.
     """
 
     rows: tf.Tensor
@@ -226,18 +245,22 @@ class WordPositions(NamedTuple):
 def encode_words(
     vocabulary: PieceVocabulary, words: tf.RaggedTensor, max_length: int
 ) -> tuple[dict[str, tf.Tensor], WordPositions]:
-    """Sentences (N, words) to windows `[CLS] pieces [SEP]`, which overlap by half.
+    """Encodes sentences as windows `[CLS] tokens [SEP]`, which overlap by half.
 
-    Each word is seen in the window whose middle its first piece is nearest to. A vocabulary with
-    `cls_last` gives `pieces [SEP] [CLS]`.
+    A word is tagged in the window in which its first token is nearest to the middle. A vocabulary
+    with `cls_last` gives `tokens [SEP] [CLS]`.
+
+    Args:
+        words: ragged strings `(N, words)`.
+        max_length: most ids of a window.
 
     Returns:
-        {"token_ids": (M, L) int32, filled up with 0 (PAD); "segment_ids": (M, L) int32, 2 at a
-        [CLS] that ends a row, else 0}, and the positions of the words, in order.
+        Dictionary of "token_ids" `(M, L)` int32, padded with 0 (PAD), and "segment_ids" `(M, L)`
+        int32, 2 at a [CLS] that ends a row, else 0; and the positions of the words in order.
     """
     check_length(max_length, 3, "sentences")
     room = max_length - 2
-    # With the space that a byte-level vocabulary tells the beginning of a word by.
+    # With a space before each word, by which a byte-level vocabulary marks the start of words.
     pieces = vocabulary.encode(tf.strings.join([" ", words.values]))  # (W, None)
     sentences = tf.RaggedTensor.from_row_splits(
         pieces.values, tf.gather(pieces.row_splits, words.row_splits)
@@ -258,13 +281,15 @@ def encode_words(
 
 
 def word_probabilities(logits: tf.Tensor, positions: WordPositions, outside: int = 0) -> tf.Tensor:
-    """A tagger's probabilities of the tags of each word, (W, C) float32.
+    """Computes the probability of each tag for each word, `(W, C)` float32.
 
     Args:
-        outside: tag of a word without a piece, see `Task.outside`.
+        logits: `(M, L, C)`, outputs of the tagger.
+        positions: positions of the words.
+        outside: number of the tag of words without a token, see `Task.outside`.
     """
     has_piece = positions.rows >= 0
-    # A sentence of such words alone has a window all the same: position 0 is always there.
+    # Position 0 always exists, because even a sentence without tokens has a window.
     index = tf.maximum(tf.stack(positions, axis=1), 0)  # (W, 2)
     seen = tf.nn.softmax(tf.cast(tf.gather_nd(logits, index), tf.float32))  # (W, C)
     return tf.where(has_piece[:, None], seen, tf.one_hot(outside, tf.shape(logits)[-1]))
@@ -272,12 +297,14 @@ def word_probabilities(logits: tf.Tensor, positions: WordPositions, outside: int
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EncodedTaggedSentences(EncodedExamples):
-    """Tokenized sentences: M rows, a window each; the label of a word's first piece in its window
-    is the tag's number plus 1, that of all other ids 0.
+    """Tokenized sentences as M rows, one for each window.
+
+    The label at a word's first token, in the window that tags the word, is the tag's number plus 1;
+    all other labels are 0.
 
     Attributes:
-        positions: of the W words, as NumPy arrays.
-        splits: (N + 1,) int64: sentence i has the words `splits[i]` to `splits[i + 1]`.
+        positions: positions of the W words as NumPy arrays.
+        splits: `(N + 1,)` int64; sentence i has the words `splits[i]` to `splits[i + 1] - 1`.
     """
 
     positions: WordPositions
@@ -289,7 +316,7 @@ def encode_tagged(
     examples: TaggedSentences,
     max_length: int,
 ) -> EncodedTaggedSentences:
-    """Tokenizes a split once by `encode_words`: its windows, in the sentences' order."""
+    """Tokenizes a split by `encode_words`; rows are windows, in the order of the sentences."""
 
     def encode(part: slice) -> tuple:
         words = tf.ragged.constant(examples.words[part], tf.string, ragged_rank=1)
@@ -298,7 +325,7 @@ def encode_tagged(
 
     rows, found = encode_parts(len(examples), encode, vocabulary.size)
     windows, words, row, column = zip(*found, strict=True)
-    before = np.cumsum(windows) - windows  # windows of the parts before each
+    before = np.cumsum(windows) - windows  # number of windows in the chunks before each chunk
     row, column = np.concatenate(row), np.concatenate(column)  # (W,)
     row = np.where(row < 0, -1, row + np.repeat(before, words))
     labels = None

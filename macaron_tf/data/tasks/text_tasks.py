@@ -1,4 +1,4 @@
-"""Tasks as text: T5's prefixes, and answers that are words."""
+"""Formats tasks as text-to-text, as T5 does: prefixes of the inputs, and answers in words."""
 
 import re
 from collections.abc import Sequence
@@ -11,16 +11,16 @@ from macaron_tf.data.tasks.encoding import WHITE_SPACE
 from macaron_tf.data.tasks.examples import Examples
 from macaron_tf.data.tasks.questions import Questions
 
-# Tasks of pairs of texts, and what stands before the first.
+# Prefixes of the inputs for tasks that are pairs of texts.
 PREFIXES = {"summarization": "summarize: ", "translation": "translate: "}
-_STEP = 0.2  # of a score: STS-B becomes a choice among 26 words
+_STEP = 0.2  # scores are rounded to multiples of it, which gives STS-B 26 different answers
 
 
 def as_texts(task: Task, examples: Examples) -> list[tuple[str, str]]:
-    """Examples as (source, target) lines; without labels the target is empty.
+    """Converts examples to (source, target) lines; targets of examples without labels are "".
 
-    The source names the task and its fields, "mrpc sentence1: ... sentence2: ..."; the target is
-    the class's name, or a score to the nearest 0.2, such as "3.8".
+    The source has the names of the task and its fields, "mrpc sentence1: ... sentence2: ...". The
+    target is the name of the class, or a score rounded to a multiple of 0.2, such as "3.8".
 
     References: Raffel et al. 2020 (T5), section 2.4 and appendix D.
     """
@@ -33,7 +33,10 @@ def as_texts(task: Task, examples: Examples) -> list[tuple[str, str]]:
 
 
 def questions_as_texts(questions: Questions) -> list[tuple[str, str]]:
-    """Questions as (source, target) lines, "question: ... context: ..." and the first answer."""
+    """Converts questions to lines: "question: ... context: ..." and the first right answer.
+
+    Targets are "" if a question has no answer or the answers are secret.
+    """
     labels = questions.labels or [()] * len(questions)
     rows = zip(questions.questions, questions.contexts, labels, strict=True)
     squad = get_task("squad")
@@ -44,11 +47,10 @@ def questions_as_texts(questions: Questions) -> list[tuple[str, str]]:
 
 
 def _names(task: Task) -> tuple[str, str, bool]:
-    """The words before the two texts of a task, and whether these change places.
+    """Returns the text before each of a task's two texts, and whether the texts are swapped.
 
-    In a task of one text a tab is white space.
-
-    The paper's code sorts the fields of GLUE: MNLI's hypothesis stands before its premise.
+    The code of the T5 paper sorts the fields of GLUE by name, so that the hypothesis of MNLI
+    precedes its premise. For tasks on one text, the second string is a space.
     """
     turned = task.kind == "classification" and () < task.second < task.first
     names = (" ".join(fields) for fields in (task.first, task.second))
@@ -58,7 +60,7 @@ def _names(task: Task) -> tuple[str, str, bool]:
 
 
 def source_text(task: Task, first: str, second: str | None) -> str:
-    """One text of a task, or two, under their names, in one line."""
+    """Formats one or two texts of a task as the source line, with the names of their fields."""
     before, between, turned = _names(task)
     texts = [first] if second is None else [first, second]
     joined = between.join(reversed(texts) if turned else texts)
@@ -66,11 +68,15 @@ def source_text(task: Task, first: str, second: str | None) -> str:
 
 
 def source_texts(task: Task, lines: tf.Tensor) -> tf.Tensor:
-    """`source_text` in-graph, of lines `(B,)`: a text each, or two with a tab between."""
+    """Computes `source_text` in a graph.
+
+    Args:
+        lines: `(B,)` strings, each one text, or two texts separated by a tab.
+    """
     before, between, turned = _names(task)
     if turned:
         lines = tf.strings.regex_replace(lines, r"(?s)\A([^\t]*)\t(.*)\z", "\\2\t\\1")
-        # A tab within the second text, which stands first now, is white space.
+        # The last tab separates the texts; others belong to the second text, which is now first.
         lines = tf.strings.regex_replace(lines, r"(?s)\A(.*)\t([^\t]*)\z", rf"\1{between}\2")
     else:
         lines = tf.strings.regex_replace(lines, "\t", between, replace_global=False)
@@ -78,7 +84,7 @@ def source_texts(task: Task, lines: tf.Tensor) -> tf.Tensor:
 
 
 def in_one_line(texts: tf.Tensor) -> tf.Tensor:
-    """`" ".join(text.split())` in-graph, `(B,)` strings to `(B,)` strings."""
+    """Computes `" ".join(text.split())` in a graph, `(B,)` strings to `(B,)` strings."""
     return tf.strings.strip(tf.strings.regex_replace(texts, f"{WHITE_SPACE}+", " "))
 
 
@@ -89,10 +95,10 @@ def answer_text(task: Task, label: float) -> str:
 
 
 def read_answer(task: Task, text: str) -> int | float | None:
-    """The class or score that a text names; None where it names none.
+    """Reads the class or score from an answer; None if the text is neither.
 
-    Spaces, case and punctuation do not count: a vocabulary may not give back "not_equivalent" as it
-    was.
+    Spaces, case and punctuation are ignored, because tokenizing and detokenizing may change a name
+    such as "not_equivalent".
     """
     if task.regression:
         number = "".join(text.split())
@@ -102,11 +108,19 @@ def read_answer(task: Task, text: str) -> int | float | None:
 
 
 def read_answers(task: Task, texts: Sequence[str], labels: np.ndarray) -> np.ndarray:
-    """The classes or scores `(N,)` that texts name, for metrics.
+    """Reads the classes or scores from N answers, for metrics.
 
-    A text that names no class counts as a wrong class; of Matthews' correlation as a class of its
-    own, -1, as in T5's released code, for a wrong one would say as much as a right one. A text that
-    is no number counts as the least score.
+    A text that is not a class counts as a wrong class. For Matthews' correlation it is a separate
+    class, -1, as in T5's released code, because always predicting the wrong class would give a
+    strong (negative) correlation. A text that is not a number counts as the least score.
+
+    Args:
+        task: the task.
+        texts: N answers.
+        labels: `(N,)` right classes or scores.
+
+    Returns:
+        `(N,)` classes or scores.
     """
     found = [read_answer(task, text) for text in texts]
     if task.regression:

@@ -51,9 +51,9 @@ def test_columns_and_classes_are_those_of_the_table(text, settings, first, secon
     ("task", "text", "words"),
     [
         (CLASSIFY, "", "own.tsv is empty: give a header"),
-        (CLASSIFY, "text\tlabel\n", "own.tsv holds no example"),
+        (CLASSIFY, "text\tlabel\n", "own.tsv has no example"),
         (CLASSIFY, "text\tclass\na\tx\n", "line 1: no column named 'label' among 'text', 'class'"),
-        (CLASSIFY, "a\tb\tlabel\n1\t2\tx\n", "which column of 'a', 'b', 'label' holds the text"),
+        (CLASSIFY, "a\tb\tlabel\n1\t2\tx\n", "which column of 'a', 'b', 'label' has the text"),
         (CLASSIFY, "text\tlabel\na\tx\nb\tx\n", "all labels are 'x': give examples of two"),
         (CLASSIFY, "text\tlabel\na\tx\nb\t \n", "line 3: the label in column 'label' is empty"),
         (
@@ -63,10 +63,10 @@ def test_columns_and_classes_are_those_of_the_table(text, settings, first, secon
         ),
         (REGRESS, "text\tlabel\na\t1\nb\tNaN\n", "line 3: 'NaN' in column 'label' is not a finite"),
         (REGRESS, "text\tlabel\na\t2\nb\t2\n", "all 2 scores are 2"),
-        (TAG, "words\ttags\na b\tX\n", "line 2: 2 words, and 1 tags in column 'tags'"),
+        (TAG, "words\ttags\na b\tX\n", "line 2: 2 words, but 1 tags in column 'tags'"),
         (TAG, "words\ttags\na b\tX X\n", "all labels are 'X'"),
-        (CHOOSE, "context\tchoice1\tlabel\na\tb\t1\n", "1 column of a choice among 'context', 'c"),
-        (CHOOSE, "context\ta\tb\tlabel\na\tb\tc\t1\n", "no column of a choice among"),
+        (CHOOSE, "context\tchoice1\tlabel\na\tb\t1\n", "1 column of choices among 'context', 'c"),
+        (CHOOSE, "context\ta\tb\tlabel\na\tb\tc\t1\n", "no column of choices among"),
         (CHOOSE, "t\tchoice1\tchoice3\tlabel\n", "choice1, choice3 are not choice1 to choice2"),
         (CHOOSE, "x\ty\tchoice1\tchoice2\tlabel\n", "which column of 'x', 'y', 'choice1'"),
     ],
@@ -80,7 +80,7 @@ ENTITIES = "Ann B-PER\nof O\nRome B-LOC\n\n" * 3
 
 @pytest.mark.parametrize("tag", ["0", "o", "E-PER", "U-LOC", "B_PER", "-"])
 def test_a_stray_tag_among_entities_is_refused(tag, tmp_path):
-    words = rf"own.txt, line 13: the tag '{tag}', met 1 time.s., is not of the kind of B-LOC, B-PER"
+    words = rf"own.txt, line 13: the tag '{tag}', found 1 time.s., does not fit the others, B-LOC"
     refuses(words, filled, TAG, tmp_path, f"{ENTITIES}x {tag}\n", "own.txt")
     table = "words\ttags\n" + "Ann of\tB-PER O\n" * 3 + f"Ann of\tB-PER {tag}\n"
     refuses("own.tsv, line 5: the tag", filled, TAG, tmp_path, table)
@@ -89,14 +89,14 @@ def test_a_stray_tag_among_entities_is_refused(tag, tmp_path):
     assert task.labels == named["classes"]
     if tag[1:2] != "-":  # of another scheme, if it is everywhere
         everywhere = ENTITIES.replace(" O", f" {tag}")
-        refuses("line 2: the tag .*, met 3 time", filled, TAG, tmp_path, everywhere, "own.txt")
+        refuses("line 2: the tag .*, found 3 time", filled, TAG, tmp_path, everywhere, "own.txt")
 
 
 def test_rare_types_of_entities_are_told(tmp_path, capsys):
     _, task = filled(TAG, tmp_path, f"{ENTITIES}x I-LCO\n", "own.txt")
     assert task.labels == ("O", *(f"{b}-{t}" for t in ("LCO", "LOC", "PER") for b in "BI"))
     said = capsys.readouterr().err
-    assert "met once or twice, a misprint? 'B-LCO'" in said and "own.txt, line 13)" in said
+    assert "found once or twice may be misspelt: 'B-LCO'" in said and "own.txt, line 13)" in said
     filled(TAG, tmp_path, ENTITIES, "own.txt")
     assert not capsys.readouterr().err
 
@@ -119,7 +119,7 @@ def test_the_tag_of_words_that_no_model_sees(tmp_path):
     assert task.labels[task.outside] == "NOUN"
     table, task = filled(TAG, tmp_path, ENTITIES, "own.txt", classes=("B-LOC", "B-PER", "O"))
     assert (table.usual_tag, task.outside) == (None, 2)
-    refuses("usual_tag='X' is none of A, B", TableSettings, classes=("A", "B"), usual_tag="X")
+    refuses("usual_tag='X' must be one of A, B", TableSettings, classes=("A", "B"), usual_tag="X")
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_choices_are_numbered_columns(tmp_path):
     assert (task.first, task.question, task.second) == (("t",), (), ("x", "y"))
     assert read_examples(task, "train", source=f"tsv:{tmp_path}/own.tsv").labels.tolist() == [1]
     refuses(
-        "2 columns of choices, and 3 classes",
+        "2 columns of choices, but 3 classes",
         filled,
         CHOOSE,
         tmp_path,
@@ -189,7 +189,7 @@ def test_choices_are_numbered_columns(tmp_path):
         source=f"tsv:{tmp_path}/own.tsv",
     )
     refuses(
-        "choices=.* are of the task choose, not classify",
+        "choices=.* is only for the task choose, not classify",
         TableSettings(choices=("a", "b")).check_task,
         CLASSIFY,
     )
@@ -200,7 +200,7 @@ def test_labels_of_other_tables_are_not_taken_for_numbers(tmp_path):
     (tmp_path / "other.tsv").write_text("text\tlabel\na\t1\n")
     source = f"tsv:{tmp_path}/other.tsv"
     refuses(
-        "other.tsv, line 2: '1' in column 'label' is not one of the classes 2, 7; correct",
+        "other.tsv, line 2: '1' in column 'label' is not one of the classes 2, 7: correct",
         *(read_examples, task, "all", None, source),
     )
 
@@ -229,7 +229,7 @@ def test_a_like_share_of_every_class_is_held_out_by_the_seed(capsys):
     assert "tsv:x: 20 of 100 examples are held out" in capsys.readouterr().err
     np.testing.assert_array_equal(held, TableSettings(held_out=0.2).held(labels, ""))
     assert (held != TableSettings(held_out=0.2, seed=2).held(labels, "")).any()
-    refuses("has 3 examples, of which table.held_out=0.1", TableSettings().held, labels[:3], "x")
+    refuses("has 3 examples, and table.held_out=0.1", TableSettings().held, labels[:3], "x")
 
 
 def test_scores_of_every_size_are_held_out_by_the_seed():

@@ -47,9 +47,9 @@ def test_places_count_characters(tmp_path):
         message = f"a.json, question 'q1': the answer 'Rome'.* {start} of"
         refuses(message, read_questions, SQUAD, "train", source=source)
     source = write(tmp_path / "a.json", question("q1", (" ", 1)))
-    refuses("the answer ' ' does not", read_questions, SQUAD, "train", source=source)
+    refuses("the answer ' ' is not", read_questions, SQUAD, "train", source=source)
     source = write(tmp_path / "a.json", question("q1", *answers), question("q1", *answers))
-    refuses("1 ids .* more than once, 'q1'", read_questions, SQUAD, "train", source=source)
+    refuses("1 ids .* repeated, such as 'q1'", read_questions, SQUAD, "train", source=source)
     # Half a character keeps the others' places.
     source = write(tmp_path / "a.json", question("q1", ("Rome", 4)), context="x\ud83d, Rome")
     assert read_questions(SQUAD, "train", source=source).contexts == ["x?, Rome"]
@@ -69,7 +69,7 @@ def test_other_files_are_refused(tmp_path):
         ("[1]", "'data' is not a list"),
         ('{"data": [3]}', r"data\[0\]: the field 'paragraphs'"),
         ('{"data": [{"paragraphs": [{"qas": []}]}]}', r"paragraphs\[0\]: the field 'context'"),
-        ('{"data": []}', "holds no question"),
+        ('{"data": []}', "has no question"),
         ("\udcff", "is not JSON"),
     ):
         path.write_bytes(text.encode("utf-8", "surrogateescape"))
@@ -176,7 +176,7 @@ def test_no_room_is_refused(vocabulary):
     room = {"max_length": 7, "stride": 2, "max_question": 4}
     for texts, message in (
         (["a"], "max_length=7 is too small: questions of 4 tokens need 8 or more"),
-        ([], "no example to encode"),
+        ([], "there is no example to encode"),
     ):
         examples = Questions(texts, texts, texts, None)
         refuses(message, encode_question_examples, vocabulary, examples, **room)

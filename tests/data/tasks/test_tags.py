@@ -35,8 +35,8 @@ def test_conll_files(tmp_path):
     assert names == [["B-ORG", "O"], ["O", "B-LOC"]]
     for text, words in (
         ("EU B-EU\n", "line 1: the tag 'B-EU'"),
-        ("a O\nEU\n", "line 2: 'EU' stands alone"),
-        ("\n-DOCSTART- O\n", "holds no sentence"),
+        ("a O\nEU\n", "line 2: 'EU' is the only column"),
+        ("\n-DOCSTART- O\n", "has no sentence"),
     ):
         path.write_text(text)
         refuses(words, read_tagged, TASK, "train", source=f"conll:{path}")
@@ -85,7 +85,7 @@ def test_columns_and_comments(text, found, tmp_path):
 @pytest.mark.parametrize("line", ["1\tAnn\tB-PER\t-\tme\n", "1 Ann B-PER\n2 is O\n"])
 def test_a_column_of_numbers_is_refused(line, tmp_path):
     (tmp_path / "own.txt").write_text(f"# id = 1\n{line}\n{line}")
-    message = "own.txt: the first column numbers the words; take it out"
+    message = "own.txt: the first column has numbers instead of words: remove it"
     refuses(message, read_tagged, TASK, "train", source=f"conll:{tmp_path}/own.txt")
 
 
@@ -102,7 +102,7 @@ def test_schemes_of_entities():
 def test_a_tag_that_only_iob2_has_is_refused(tmp_path):
     task = dataclasses.replace(get_task("tag", own=True), labels=("O", "I-XYZ"))
     (tmp_path / "own.txt").write_text("a O\nb I-XYZ\n")
-    message = "line 2: the tag 'I-XYZ', which begins an entity here as 'B-XYZ', is none"
+    message = "line 2: the tag 'I-XYZ', which is 'B-XYZ' in IOB2, is not one"
     refuses(message, read_tagged, task, "train", source=f"conll:{tmp_path}/own.txt")
 
 

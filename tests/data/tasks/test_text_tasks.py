@@ -125,7 +125,7 @@ def test_examples_become_prompts():
 def test_templates_that_cannot_be():
     for text in ("{third}", "{first.third}", "{first[third]}"):
         refuses("other fields", Template, text, ("a", "b"))
-    refuses("does not say", Template, "Sentiment:", ("a", "b"))
+    refuses("has no .first.", Template, "Sentiment:", ("a", "b"))
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_tables_of_choices_and_of_answers(table):
     [prompt] = read("answer\tquestion", "blue\tsky?")
     assert prompt.answers == ("blue",) and not prompt.choices
     refuses("line 1: no column named 'answer'", read, "question\tchoice1\tchoice2")
-    refuses("line 1: one choice alone", read, "question\tchoice1\tanswer")
+    refuses("line 1: 'choice1' is the only choice", read, "question\tchoice1\tanswer")
     refuses("1 to 2", read, "question\tchoice1\tchoice2\tanswer", "a\tb\tc\t3")
 
 
