@@ -1,4 +1,4 @@
-"""A tokenized parallel corpus on disk: shards of a fixed number of pairs, mapped into memory."""
+"""Stores a tokenized parallel corpus on disk as memory-mapped shards of a fixed number of pairs."""
 
 import concurrent.futures
 import dataclasses
@@ -20,25 +20,24 @@ from macaron_tf.io.process_memory import return_freed_memory
 from macaron_tf.io.progress import Progress
 from macaron_tf.text.token_rows import JoinedRows, TokenRows, fingerprint
 
-FORMAT = 3  # raise it when the files' layout or meaning changes
-SHARD_PAIRS = 1 << 15  # read for a shard; a part of the format, for a resumed corpus counts by it
-_OTHER_FILES = 256  # that a process opens besides the shards
-_INDEX = "index.json"  # written last: the number of shards, and the fingerprint of their rows
+FORMAT = 3  # increase it if the layout or the meaning of the files changes
+SHARD_PAIRS = 1 << 15  # pairs read per shard; part of the format, because resuming relies on it
+_OTHER_FILES = 256  # files that a process opens besides the shards
+_INDEX = "index.json"  # written last, with the number of shards and the fingerprint of their rows
 
 Pairs = Sequence[tuple[str, str]]
 
 
 @dataclasses.dataclass(frozen=True)
 class TokenizedPairs:
-    """A tokenized parallel corpus; every row is ids + EOS.
+    """A tokenized parallel corpus, whose rows are ids and EOS.
 
     Attributes:
-        source, target: rows of equal number.
-        index_parts: int64 arrays, of each shard one: each row's position among the pairs before
-            cleaning.
-        removed: number of pairs left out, by reason.
-        fingerprint: SHA-256 (hex) of the rows where it is known, else "".
-        folder: where the shards of the rows are; "" for none.
+        source, target: rows of each side; row n of one belongs to row n of the other.
+        index_parts: an int64 array for each shard, the number of each row's pair before cleaning.
+        removed: number of pairs that were left out, by reason.
+        fingerprint: SHA-256 (hex) of the rows; "": not computed.
+        folder: folder of the shards; "": the rows are only in memory.
     """
 
     source: TokenRows | JoinedRows
@@ -52,7 +51,7 @@ class TokenizedPairs:
     def joined(
         cls, parts: Sequence["TokenizedPairs"], fingerprint: str = "", folder: str = ""
     ) -> "TokenizedPairs":
-        """Several parts of a corpus as one, whose arrays stay in their places."""
+        """Joins parts of a corpus without copying their arrays."""
         if len(parts) == 1:
             return dataclasses.replace(parts[0], fingerprint=fingerprint, folder=folder)
         return cls(
@@ -66,18 +65,20 @@ class TokenizedPairs:
 
     @property
     def indices(self) -> np.ndarray:
-        """(rows,) int64, the parts of `index_parts` as one array."""
+        """`(rows,)` int64, the arrays of `index_parts` concatenated."""
         return np.concatenate(self.index_parts)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Chunk:
-    """Pairs of one shard.
+    """The pairs of one shard before they are tokenized.
 
     Attributes:
-        number: of the shard, from 0.
-        first: number of the first pair among those of the corpus.
-        repeated: (N,) bool, the pairs that equal an earlier one; None where they may.
+        number: number of the shard, from 0.
+        first: number of its first pair in the corpus.
+        pairs: N pairs.
+        repeated: `(N,)` bool, True if a pair equals an earlier one, so that it is left out; None:
+            repeated pairs are kept.
     """
 
     number: int
@@ -93,41 +94,45 @@ def prepare(
     count: Callable[[], int | None],
     processes: int | None = None,
 ) -> TokenizedPairs:
-    """Opens a corpus; writes those of its shards that are missing or damaged.
+    """Opens a tokenized corpus; tokenizes the shards that are missing or damaged.
 
-    The shards are equal for any number of processes. Killed at any moment, the same call reads past
-    the shards that are whole and goes on. Another process that prepares the same corpus is waited
-    for.
+    The shards do not depend on the number of processes. If the process is killed, the same call
+    skips the complete shards and continues. If another process prepares the same corpus, the call
+    waits for it.
 
     Args:
-        folder: of this source, vocabulary and settings alone: a shard in it is never compared with
-            them.
-        chunks: reads the source from its beginning.
-        tokenize: is pickled where there are several chunks.
-        count: number of pairs in the source where it is known.
-        processes: that tokenize; as many as there are cores when None.
+        folder: folder of the shards, used for this source, vocabulary and settings only, because
+            shards in it are not compared with them.
+        chunks: function that reads the source from its beginning.
+        tokenize: function that tokenizes a chunk; it is pickled if there are several chunks.
+        count: function that returns the number of pairs in the source, or None if it is not known.
+        processes: number of processes that tokenize; None: the number of cores.
+
+    Raises:
+        UserError: the shards cannot be written, or are damaged again after writing.
     """
     if tokens := open_tokens(folder):
         return tokens
     with only_writer(folder, "tokenizing", wait=True):
-        tokens = open_tokens(folder)  # another process may have written it since
+        tokens = open_tokens(folder)  # another process may have written it in the meantime
         if not tokens:
             _write(folder, chunks, tokenize, count(), processes or os.cpu_count() or 1)
-            # Mapped again, a large corpus that was read for its fingerprint leaves the memory.
+            # Map it again: this frees the pages that were read for the fingerprint.
             tokens = open_tokens(folder)
             return_freed_memory()
     if not tokens:
         raise UserError(
-            f"{folder} is damaged as soon as it is written: set MACARON_TF_CACHE to another disk"
+            f"{folder} was damaged right after it was written: set MACARON_TF_CACHE to a folder on "
+            "another disk"
         )
     return tokens
 
 
 def _write(folder, chunks, tokenize, total: int | None, processes: int) -> None:
     """Writes the shards that are missing or damaged, then the index; see `prepare`."""
-    for left in folder.glob(".tmp-*"):  # of a killed process
+    for left in folder.glob(".tmp-*"):  # files of a killed process
         left.unlink(missing_ok=True)
-    return_freed_memory()  # the lines that a vocabulary was trained on just before
+    return_freed_memory()  # of the lines that a vocabulary was trained on just before
     count = 0
     with Progress("tokenizing", "pairs", total) as progress:
 
@@ -155,7 +160,7 @@ def _write(folder, chunks, tokenize, total: int | None, processes: int) -> None:
 
 
 def _write_shard(context: tuple[pathlib.Path, Callable], chunk: Chunk) -> int:
-    """Tokenizes a chunk and writes its shard; returns the number of its pairs."""
+    """Tokenizes a chunk, writes its shard, and returns the chunk's number of pairs."""
     folder, tokenize = context
     save_tokens(_shard(folder, chunk.number), tokenize(chunk))
     return len(chunk.pairs)
@@ -166,7 +171,7 @@ def _shard(folder: pathlib.Path, number: int) -> pathlib.Path:
 
 
 def open_tokens(folder: pathlib.Path) -> TokenizedPairs | None:
-    """A finished corpus; None where it is missing, unfinished or damaged."""
+    """Opens a finished corpus; returns None if it is missing, unfinished or damaged."""
     try:
         record = storage.read_json(folder / _INDEX, shards=int, fingerprint=str)
         count, digest = record["shards"], record["fingerprint"]
@@ -177,7 +182,7 @@ def open_tokens(folder: pathlib.Path) -> TokenizedPairs | None:
 
 
 def _shards(folder: pathlib.Path, count: int) -> list[TokenizedPairs] | None:
-    """The shards; None where one is missing or damaged."""
+    """Maps the shards of a corpus into memory; None if one is missing or damaged."""
     _allow_open_files(count, folder)
     with concurrent.futures.ThreadPoolExecutor() as threads:
         parts = list(threads.map(load_tokens, (_shard(folder, i) for i in range(count))))
@@ -186,25 +191,28 @@ def _shards(folder: pathlib.Path, count: int) -> list[TokenizedPairs] | None:
 
 
 def _allow_open_files(count: int, folder: pathlib.Path) -> None:
-    """Raises this process's limit of open files, where it can: each mapped file stays open.
+    """Raises the limit of open files of this process, because every mapped file stays open.
 
-    The usual limit, 1,024, is reached by 30 million pairs.
+    30 million pairs exceed the usual limit, 1,024.
+
+    Raises:
+        UserError: the hard limit is too low.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count + _OTHER_FILES
     if 0 <= hard < wanted:
         raise UserError(
-            f"{folder} has {count} files, and this process may open {hard}: raise `ulimit -Hn` to "
-            f"{wanted}"
+            f"{folder} has {count} files, but this process may open only {hard}: raise "
+            f"`ulimit -Hn` to {wanted}"
         )
     if 0 <= soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def save_tokens(path: pathlib.Path, tokens: TokenizedPairs) -> None:
-    """Writes a shard as two files, each whole or not at all: PATH.tokens, then PATH.json."""
+    """Writes a shard as two files, PATH.tokens and then PATH.json, each atomically."""
     source, target = tokens.source, tokens.target
-    # Eight bytes a number first, for their alignment.
+    # Arrays of 8-byte numbers come first, so that all arrays are aligned.
     arrays = {"source_offsets": source.offsets, "target_offsets": target.offsets}
     arrays |= {"indices": tokens.indices, "source_ids": source.ids, "target_ids": target.ids}
     mend = "make room or set MACARON_TF_CACHE to another folder, then give the same command again"
@@ -220,7 +228,7 @@ def save_tokens(path: pathlib.Path, tokens: TokenizedPairs) -> None:
 
 
 def load_tokens(path: pathlib.Path) -> TokenizedPairs | None:
-    """Maps a shard of `save_tokens` into memory; None = it is missing, or its SHA-256 differs."""
+    """Maps a shard of `save_tokens` into memory; None if it is missing or its SHA-256 differs."""
     try:
         record = storage.read_json(f"{path}.json", arrays=dict, removed=dict)
         if storage.file_digest(f"{path}.tokens") != record["sha256"]:

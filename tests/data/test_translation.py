@@ -53,7 +53,7 @@ def test_each_reason_of_removal_is_counted():
     kept, removed = clean_pairs(PAIRS, CleaningConfig())
     assert kept.tolist() == [0, 3, 4, 5, 6]
     assert sum(removed.values()) == removed["empty"] == 2
-    refuses("max_length=8 is less than min_length 9", CleaningConfig, min_length=9, max_length=8)
+    refuses("max_length=8 is less than min_length=9", CleaningConfig, min_length=9, max_length=8)
     # The ratio itself is kept.
     kept, _ = clean_pairs([("a b c", "x y"), ("a b", "x y z")], CleaningConfig(max_ratio=1.5))
     assert kept.tolist() == [0, 1]
@@ -266,7 +266,7 @@ def test_a_source_that_changes_is_never_mixed(build, shards, toy_pairs, tmp_path
             yield pair
 
     monkeypatch.setattr(translation, "stream_pairs", changing)
-    refuses("all.tsv was changed while it was read: give the same command again", build)
+    refuses("all.tsv changed while it was read: give the same command again", build)
     monkeypatch.setattr(translation, "stream_pairs", real)
     data, _ = build(processes=1)
     assert len(data) == 301  # in a folder of its own

@@ -103,7 +103,7 @@ def test_pairs_that_the_service_has_not_are_said_here(pairs, address):
     with pytest.raises(tf.errors.OpError) as raised:
         list(TranslationData(elsewhere, pairs.batching).served(address))
     said = str(service_error(raised.value))
-    assert "-gone is not there, or another: set MACARON_TF_CACHE" in said
+    assert "-gone is not on this machine, or differs: set MACARON_TF_CACHE" in said
 
 
 def test_what_fails_in_the_service_is_said_here(corpus, address):
