@@ -118,14 +118,13 @@ def score_tags(
     if [*map(len, predictions)] != [*map(len, truths)]:
         raise ValueError("the predictions are not of the same sentences")
     found, true = _entities(predictions), _entities(truths)
-    metrics = {"f1": 0.0, "precision": 0.0, "recall": 0.0}
-    metrics["conlleval_f1"] = _rates({*found}, {*true})["f1"]
+    lenient = _rates({*found}, {*true})["f1"]
     ends = "BI" if scheme == "BI" else "ES"
     found, true = (
         {place for place, letters in side.items() if letters[0] in "BS" and letters[-1] in ends}
         for side in (found, true)
     )
-    metrics |= _rates(found, true)
+    metrics = {**_rates(found, true), "conlleval_f1": lenient}
     for kind in sorted({place[0] for place in found | true}):
         of_kind = [{place for place in side if place[0] == kind} for side in (found, true)]
         metrics |= {f"{kind}_{name}": value for name, value in _rates(*of_kind).items()}
