@@ -66,21 +66,21 @@ main = cli.single_program(
     ),
     cli.count(
         "--rates R",
-        "learning rates, of which every arm takes its best",
+        "learning rates to try: every arm is judged at its best one",
         least=0.0,
         nargs="+",
         action=arguments.Distinct,
     ),
     cli.count(
         "--tuning-seeds N",
-        "that pick the rates (default: one that is none of --seeds)",
+        "seeds that pick the rates (default: one that is none of --seeds)",
         least=0,
         nargs="+",
         action=arguments.Distinct,
     ),
     cli.count(
         "--widths D",
-        "model.hidden_dim of every arm, each compared by itself and for the trend; "
+        "values of model.hidden_dim: arms are compared at each, and their trend is judged; "
         "model.feed_forward_dim keeps its proportion",
         nargs="+",
         action=arguments.Distinct,

@@ -79,8 +79,8 @@ class Timed:
     """The time of an arm's update, and the updates that it is given.
 
     Attributes:
-        ratio: of the time of the first arm's update.
-        seconds: of an update, in the timing.
+        ratio: the update's time over that of the first arm's update.
+        seconds: the update's time.
     """
 
     arm: str
@@ -95,9 +95,9 @@ def with_time(
 ) -> tuple[list[list[Arm]], list[Timed]]:
     """The arms with as many updates as take the time of the first arm's; the timings.
 
-    Each arm is trained twice for a few updates, alone on the CPUs that a training will have, on the
-    batches of one seed. The time of an interval of updates is the smaller of the two; the ratio of
-    two arms is the median over intervals of equal batches. Warm-ups are scaled with the updates.
+    Two short trainings time each arm, alone on the CPUs that a training will have, on the batches
+    of one seed. An interval of a few updates counts with the smaller of its two times. The ratio of
+    two arms is the median over intervals, which hold equal batches. Warm-ups scale along.
     """
     arms = list(itertools.chain.from_iterable(groups))
     turns = [
@@ -127,7 +127,7 @@ def with_time(
 
 
 def _intervals(kind: Kind, arm: Arm, run: pathlib.Path) -> list[float]:
-    """The seconds of each interval of a short training, which is kept without its run."""
+    """The seconds of each interval of a short training; its folder is removed, the times stay."""
     settings = kind.settings(arm, 0) + [
         f"training.max_steps={_TIMED}",
         f"training.validate_every={_TIMED}",
@@ -135,7 +135,6 @@ def _intervals(kind: Kind, arm: Arm, run: pathlib.Path) -> list[float]:
         "training.warmup_steps=0",
         *kind.timing,
     ]
-
     log, file = (run.parent / f"{run.name}.{end}" for end in ("log", "json"))
 
     def make() -> dict[str, Any]:
@@ -165,7 +164,7 @@ class Tuned:
 
     @property
     def edge(self) -> str:
-        """`"least"` or `"greatest"` where the picked rate is so of those tried; else ""."""
+        """`"least"` or `"greatest"` if the picked rate is that of the rates tried; else ""."""
         ends = {min(self.scores): "least", max(self.scores): "greatest"}
         return ends.get(self.picked, "") if len(self.scores) > 1 else ""
 

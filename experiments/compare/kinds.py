@@ -102,9 +102,9 @@ class Kind(abc.ABC):
         data: settings in which arms that read equal text agree, or beginnings of their paths.
         may_change: beginnings of settings that may differ in a run that is there.
         score: key of the score that decides; `sign` is 1 where more of it is better, else -1.
-        margin: an arm whose score is within it of `guessing` has learnt little else.
-        draws: whether a run's weights are drawn by its seed.
-        timing: settings of a short training that is only timed.
+        margin: distance from `guessing` within which an arm has learnt little else.
+        draws: whether the seed draws a run's weights.
+        timing: settings that make the validation of a timing short.
         columns: head, digits and factor of a column of the table, by the score's key; one that no
             arm has, or that repeats the score, is left out.
         curves: title of a panel of the figure, by the metric of a validation.
@@ -210,7 +210,7 @@ class Kind(abc.ABC):
     def fit_unless_diverged(
         self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None
     ) -> None:
-        """Runs `fit`; a run that has diverged would do so again."""
+        """Runs `fit`, unless the run has diverged before and would do so again."""
         failed = None
         if not (run / DIVERGED).exists():
             try:
