@@ -33,6 +33,7 @@ from macaron_tf.plug_ins import trusts_code
 from macaron_tf.training.progress import VALIDATION, read_lines
 
 _COLUMNS = 3  # panels of a figure beside each other
+_TICKS = 8  # values of a logarithmic axis that are all named
 _ROOT = pathlib.Path(__file__).parents[1]  # of a checkout, or a wheel's folder of commands
 
 
@@ -295,6 +296,10 @@ def mean_curves(
             height, name = levels[title]
             axis.axhline(height, linestyle=":", color="gray", label=name)
         axis.set(title=title, xlabel=x_label, xscale="log" if log_x else "linear")
+        ticks = sorted({x for points in lines.values() for x in points})
+        if log_x and len(ticks) <= _TICKS:
+            axis.set_xticks(ticks, [f"{x:g}" for x in ticks])
+            axis.minorticks_off()
         axis.set_yscale("log" if log_y else "linear")
         axis.grid(alpha=0.3)
     for axis in axes[::columns]:

@@ -17,6 +17,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.training.progress import read_lines
 
 _EQUAL = 0.01  # of the parameters
+_STEADY = 1.2  # greatest ratio of two timings
 _TIMED, _EVERY, _TURNS = 60, 5, 2  # updates of a timing, those of one interval, timings of an arm
 
 # Trains arms with the tuning seeds: the rows, None for a run that diverged.
@@ -97,7 +98,8 @@ def with_time(
 
     Two short trainings time each arm, alone on the CPUs that a training will have, on the batches
     of one seed. An interval of a few updates counts with the smaller of its two times. The ratio of
-    two arms is the median over intervals, which hold equal batches. Warm-ups scale along.
+    two arms is the median over intervals, which hold equal batches. Warm-ups scale along. Timings
+    that differ much are refused: the machine is busy.
     """
     arms = list(itertools.chain.from_iterable(groups))
     turns = [
@@ -110,8 +112,18 @@ def with_time(
         for turn in range(1, _TURNS + 1)
     ]
     taken = zip(*(studies.at_once(1, tasks, shares=jobs) for tasks in turns), strict=True)
-    seconds = {arm: list(map(min, *both)) for arm, both in zip(arms, taken, strict=True)}
-    timings = []
+    seconds, timings = {}, []
+    for arm, both in zip(arms, taken, strict=True):
+        low, high = sorted(map(statistics.median, both))
+        if high > _STEADY * low:
+            for turn in range(1, _TURNS + 1):
+                (out / "timing" / f"{arm.label}-{turn}.json").unlink()
+            more = f"{100 * (high / low - 1):.0f}%"
+            raise UserError(
+                f"--equal time: two timings of {arm.label} differ by {more}: give the same command "
+                "again while nothing else runs"
+            )
+        seconds[arm] = list(map(min, *both))
 
     def lasting(arm: Arm, first: Arm) -> Arm:
         pairs = zip(seconds[arm], seconds[first], strict=True)

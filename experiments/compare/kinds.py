@@ -86,8 +86,10 @@ class Arm:
         return f"{self.name}{width}" + ("" if self.rate is None else f"-lr{self.rate:g}")
 
     def changed(self, *settings: str, **values: Any) -> "Arm":
-        """The arm with further settings, and with fields replaced."""
-        return dataclasses.replace(self, settings=(*self.settings, *settings), **values)
+        """The arm with settings replaced or added, and with fields replaced."""
+        paths = {setting.partition("=")[0] for setting in settings}
+        kept = (one for one in self.settings if one.partition("=")[0] not in paths)
+        return dataclasses.replace(self, settings=(*kept, *settings), **values)
 
     def sets(self, path: str) -> bool:
         """Whether a setting is one of the arm's own."""

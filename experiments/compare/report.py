@@ -147,7 +147,7 @@ def _tested(kind: Kind, verdict: Verdict | None, words: dict[str, str]) -> list[
     cells = [*_shown(kind, [verdict.difference], "+"), "", ""]
     if verdict.interval:
         cells[1] = " to ".join(_shown(kind, verdict.interval, "+"))
-        cells[2] = f"{verdict.corrected:.3f}"
+        cells[2] = f"{verdict.corrected:.3f}" if verdict.corrected >= 0.001 else "< 0.001"
     return [*cells, f"{word}: {verdict.reason}" if verdict.reason else word]
 
 

@@ -126,6 +126,12 @@ def test_arms_are_compared_in_equal_time(calls, compared, tmp_path):
     calls.clear()
     assert compared(*steps, "--equal", "time", arms=arms)[0]["rows"] == record["rows"]
     assert not calls
+    unsteady = arms[0], "unsteady=bert_rab_tiny:model.norm=pre"
+    assert "two timings of unsteady differ by 50%" in compared(
+        *steps, "--equal", "time", arms=unsteady, status=2
+    )
+    kept = {file.stem for file in (tmp_path / "timing").glob("*.json")}
+    assert kept == {f"{arm}-{turn}" for arm in ("bert_rab_tiny", "slow") for turn in (1, 2)}
     arms = (arms[0], f"{slow},training.max_steps=5")
     assert "slow: --equal time chooses training.max_steps" in compared(
         "--equal", "time", arms=arms, status=2
