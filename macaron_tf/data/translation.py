@@ -94,11 +94,11 @@ class BatchingConfig(Settings):
 
     Attributes:
         max_tokens: greatest rows times padded length of a batch, on one side.
-        shapes: most different shapes of batches.
-        length_multiple: number that padded lengths are multiples of. On Multi30k with 8 shapes, the
+        shapes: greatest number of different batch shapes.
+        length_multiple: padded lengths are multiples of this number. On Multi30k with 8 shapes, the
             share of real tokens is 87.6% with multiples of 2, 85.6% with 4 and 77.0% with 8, which
             suits TPUs.
-        row_multiple: number that the rows of a batch are rounded down to a multiple of. With 8, up
+        row_multiple: the rows of a batch are rounded down to a multiple of this number. With 8, up
             to 8 replicas can share a batch, and rows fit the tiles of accelerators.
     """
 
@@ -236,7 +236,9 @@ class TranslationData(BucketBatches):
         self.tokens = tokens
         self.batching = batching
         if not len(tokens.source):
-            raise UserError(f"no pair to batch: {_counted(tokens.removed)}")
+            raise UserError(
+                f"no pair to batch ({_counted(tokens.removed)}): check the pairs or the limits"
+            )
         super().__init__(
             [tokens.source, tokens.target],
             len(tokens.source),

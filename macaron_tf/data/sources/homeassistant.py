@@ -176,13 +176,13 @@ def _components(
     if not found:
         raise UserError(
             f"homeassistant has no language {language!r} besides English: "
-            f"it has {', '.join(wheel_languages(wheel))}"
+            f"give one of {', '.join(wheel_languages(wheel))}"
         )
 
 
 def _check_split(split: str) -> None:
     if split not in SPLITS:
-        raise UserError(f"homeassistant has no split {split!r}: it has {', '.join(SPLITS)}")
+        raise UserError(f"homeassistant has no split {split!r}: give one of {', '.join(SPLITS)}")
 
 
 def _split_of(key: str) -> str:

@@ -229,7 +229,7 @@ def saved_files(source: Source, split: str) -> list[epath.Path]:
     folder = source.path(split)
     if splits := saved_splits(source):
         if split not in splits:
-            raise UserError(f"{folder} has no split {split!r}: it has {', '.join(splits)}")
+            raise UserError(f"{folder} has no split {split!r}: give one of {', '.join(splits)}")
         folder = folder / split
     if not (folder / _STATE).exists():
         raise UserError(

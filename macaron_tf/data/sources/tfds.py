@@ -170,7 +170,7 @@ def open_set(
         ) from error
     # TFDS's own error does not say which part of "train[:10%]" is unknown.
     if re.split(r"[\[+]", split)[0] not in splits:
-        raise UserError(f"tfds:{name} has no split {split!r}: it has {listed(splits)}")
+        raise UserError(f"tfds:{name} has no split {split!r}: give one of {listed(splits)}")
     if missing := [field for field in fields if field not in features]:
         raise UserError(
             f"tfds:{name} has no field {missing[0]!r}: its fields are {listed(features)}"
@@ -293,7 +293,7 @@ def prepared_folder(
         )
     versions = prepared[fitting[0]]
     if version and version not in versions:
-        raise UserError(f"tfds:{name} has no version {version!r}: it has {listed(versions)}")
+        raise UserError(f"tfds:{name} has no version {version!r}: give one of {listed(versions)}")
     return root / base / fitting[0] / (version or versions[-1])
 
 

@@ -194,7 +194,7 @@ def _texts(values: Mapping, field: str, language: str | None, place: str) -> lis
 def _check_classes(task: Task, name: str, found: tuple[str, ...]) -> None:
     if found != task.labels:
         raise UserError(
-            f"tfds:{name} has the classes {', '.join(found) or 'none'}, the task {task.name!r} "
+            f"tfds:{name} has the classes {', '.join(found) or 'none'}, but the task {task.name!r} "
             f"{', '.join(task.labels) or 'none'}: give a set with the task's classes in this order"
         )
 

@@ -33,7 +33,7 @@ _WORDS = dict.fromkeys(("tokens", "words", *_TEXTS), "")
 # For choices: names of the column of the context; that of the question is `question`.
 _CONTEXTS = dict.fromkeys(("context", "text", "article", "passage", "premise"), "question")
 _LABELS = ("label", "tags")
-_MANY = 20  # most classes that a table may have if few lines share a class
+_MANY = 20  # most classes of a table, or half as many as it has lines if that is more
 
 
 @dataclasses.dataclass(frozen=True)

@@ -52,7 +52,9 @@ def test_parsing(wheel):
     assert corpora.wheel_languages(wheel) == ["de", "pt-BR"]
     assert sum(map(len, corpora.wheel_pairs(wheel, "pt-BR").values())) == 1
     for name in ("xx", "en"):
-        with pytest.raises(UserError, match=f"no language '{name}' besides English: it has de, pt"):
+        with pytest.raises(
+            UserError, match=f"no language '{name}' besides English: give one of de, pt"
+        ):
             corpora.wheel_pairs(wheel, name)
 
 
@@ -69,8 +71,10 @@ def test_documents_of_one_language(wheel, fetched):
         assert corpora.read_homeassistant_documents(language, "train") == splits["train"]
     assert texts["de"] == ["{name} jetzt einrichten\nEin\nEin"] * 2  # in the order of the file
     assert texts["en"] == ["Set up {name} now\nAlone\nOn\nRSSI\nOn"] * 2
-    refuses("no language 'xx' besides English: it has de, pt", corpora.wheel_documents, wheel, "xx")
-    refuses("no split 'dev': it has train", corpora.read_homeassistant_documents, "de", "dev")
+    refuses(
+        "no language 'xx' besides English: give one of de, pt", corpora.wheel_documents, wheel, "xx"
+    )
+    refuses("no split 'dev': give one of train", corpora.read_homeassistant_documents, "de", "dev")
 
 
 def test_splits_are_fixed_disjoint_and_ignore_case(tmp_path):
@@ -111,7 +115,12 @@ def test_directions(fetched):
 @pytest.mark.parametrize(
     ("source", "split", "languages", "message"),
     [
-        ("homeassistant", "dev", ("en", "de"), "no split 'dev': it has train, validation, test"),
+        (
+            "homeassistant",
+            "dev",
+            ("en", "de"),
+            "no split 'dev': give one of train, validation, test",
+        ),
         ("homeassistant", "train", ("fr", "de"), "make exactly one of the two 'en'"),
         ("homeassistant", "train", ("en", "en"), "make exactly one of the two 'en'"),
         ("homeassistant:fr", "train", ("en", "de"), r"homeassistant:fr cannot give 'en' to 'de'"),

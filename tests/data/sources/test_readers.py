@@ -141,8 +141,13 @@ def test_both_directions_and_slices(tfds):
         ("tfds:opus/medical", "train", ("en", "de"), r"prepare it with: .*load\('opus/medical'"),
         ("tfds:multi30k/xx", "train", ("en", "de"), r"no TFDS set .*/xx' .*de-en, .*fr-en"),
         ("tfds:multi30k", "train", ("en", "xx"), r"several configurations: .*de-en, fr-en"),
-        ("tfds:multi30k/de-en:9.9.9", "train", ("en", "de"), r"no version '9\.9\.9': it has 1"),
-        ("tfds:multi30k", "test", ("en", "de"), "no split 'test': it has train, validation"),
+        (
+            "tfds:multi30k/de-en:9.9.9",
+            "train",
+            ("en", "de"),
+            r"no version '9\.9\.9': give one of 1",
+        ),
+        ("tfds:multi30k", "test", ("en", "de"), "no split 'test': give one of train, validation"),
         ("tfds:multi30k/fr-en", "train", ("en", "de"), "no field 'de': .*en, fr"),
         ("tfds:glue/sst2", "train", ("en", "de"), "no field 'en': .*idx, label, sentence"),
         ("tfds:multi30k", "train[:10%", ("en", "de"), "cannot read split"),
@@ -154,7 +159,7 @@ def test_sets_that_cannot_be_read(tfds, source, split, languages, message):
 
 
 def test_a_folder_without_any_set(tmp_path):
-    with pytest.raises(UserError, match=r"holds nothing.*prepare it with: python -c"):
+    with pytest.raises(UserError, match=r"has nothing.*prepare it with: python -c"):
         read_set(Tfds(tmp_path), "tfds:wmt14_translate/de-en")
 
 
@@ -243,7 +248,7 @@ def test_real_sets(tfds):
         ("homeassistant:", "unknown source 'homeassistant:' of documents"),
         ("tsv:pairs.tsv", "has translation pairs: name its two languages, as in .'tsv:pairs"),
         ("tfds:nothing_of_the_kind", "no TFDS set 'nothing_of_the_kind'"),
-        ("tfds:pg19", "no split 'night': it has train"),
+        ("tfds:pg19", "no split 'night': give one of train"),
     ],
 )
 def test_no_such_source_or_split(tfds, source, message):

@@ -78,7 +78,7 @@ def test_documents_in_every_form(folder):
     assert [path.name for path in source_files("datasets:set:text", "train")] == sorted(
         path.name for path in (folder / "set").glob("*.arrow")
     )
-    refuses("no split 'test': it has train, validation", documents, "datasets:dict", "test")
+    refuses("no split 'test': give one of train, validation", documents, "datasets:dict", "test")
     refuses("has no split 'validation'", documents, "datasets:set", "validation")
 
 
