@@ -151,16 +151,14 @@ def test_pairs_need_documents_on_either_side(make, texts, tmp_path, pairs, least
     assert tuple(found) == sides
 
 
-def test_weights_repeat_but_hold_out(make, monkeypatch, capsys):
-    monkeypatch.setattr(progress, "_SECONDS", 0)
+def test_weights_repeat_but_hold_out(make):
     corpus = make(weights=(1.0, 1.0))
     train, held_out = (numbers_of(corpus, rows_of(corpus, split)) for split in BOTH)
     assert set(train) | set(held_out) == set(range(750))
     assert not set(train) & set(held_out)
     times = np.bincount(train, minlength=750)
     assert times[600:].max() >= 2 and times[:600].max() == 1
-    rows = corpus.rows("train") + corpus.rows("validation")  # those that come again are counted
-    assert rows > 75 and f" documents  {rows} rows  " in capsys.readouterr().err.splitlines()[-1]
+    assert corpus.rows("train") + corpus.rows("validation") > 75  # repeated ones are counted
 
 
 def test_sources_that_cannot_be_read(make, tmp_path):
@@ -287,7 +285,7 @@ def test_another_folder_is_asked_for(make, texts, vocabulary):
         "has sequence_length 16, not 32": {"sequence_length": 32},
         "has seed 0, not 1": {"seed": 1},
         "has sources": {"sources": (f"text-lines:{texts}/a/*.txt",)},
-        "are not those that the corpus": {"sources": (f"text:{texts}/b/*.txt",)},
+        "have changed since the corpus": {"sources": (f"text:{texts}/b/*.txt",)},
         "vocabulary mismatch: the corpus in": {
             "vocabulary": WordPieceVocabulary(vocabulary.words[:-1])
         },
@@ -311,11 +309,11 @@ def test_files_may_be_copied_but_not_changed(make, texts, out, tmp_path, monkeyp
     file, text = folder / "01.txt", (folder / "01.txt").read_text()
     file.write_text(text.replace("50 51", "51 50"))
     assert len(file.read_text()) == len(text)
-    refuses("the files of the sources are not those", again)
+    refuses("files have changed since the corpus", again)
     file.write_text(text)
     again()
     (folder / "more.txt").write_text("1 2 3")
-    refuses("the files of the sources are not those", again)
+    refuses("files have changed since the corpus", again)
 
 
 def test_damage_is_named(make, out):

@@ -128,7 +128,7 @@ def test_tfds_errors(tfds, tmp_path):
     refuses("no TFDS set 'glue/cola' in .*tfds.load", read_examples, cola, "train", Tfds(tmp_path))
     with pytest.raises(UserError, match="no field 'sentence1': its fields are idx, label, sente"):
         read_examples(TASKS["rte"], "train", tfds, source="tfds:glue/cola")
-    with pytest.raises(UserError, match="classes entailment, not_entailment, the task 'mrpc' not_"):
+    with pytest.raises(UserError, match="classes entailment, not_entailment, but the task 'mrpc'"):
         read_examples(TASKS["mrpc"], "train", tfds, source="tfds:glue/rte")
     refuses("unknown source 'csv:x'", read_examples, cola, "train", source="csv:x")
     refuses("'sentiment' has no data of its own: give tsv:FILE", read_examples, SENTIMENT, "train")
@@ -218,7 +218,7 @@ def test_choices_of_official_records(tmp_path):
     assert found.texts == (["It rained."], ["wet"], ["dry"]) and found.labels == [1]
     assert found.questions == ["effect"]
     other = {**copa, "label": tfds.ClassLabel(names=["no", "yes"])}
-    refuses("classes no, yes, the task 'copa' choice1", read, "copa", other, {**COPA, "label": 1})
+    refuses("classes no, yes, but the task 'copa'", read, "copa", other, {**COPA, "label": 1})
 
 
 def test_the_fields_of_choices_are_those_of_the_official_builders():
