@@ -84,7 +84,7 @@ def test_an_unknown_command_is_one_sentence(name, near):
 def test_a_module_s_name_is_answered_by_the_command(name):
     found = launched(name)
     assert found.returncode == 2
-    assert f"no command is called {name!r}: it is python -m macaron_tf export\n" in found.stderr
+    assert f"no command is called {name!r}: use python -m macaron_tf export\n" in found.stderr
 
 
 def test_messages_name_commands_as_typed(monkeypatch):

@@ -27,7 +27,7 @@ def run(words, **options):
 @pytest.mark.parametrize(
     "words, error",
     [
-        (f"{HELP} > /dev/full", "standard output cannot be written: No space left on device"),
+        (f"{HELP} > /dev/full", "standard output cannot be written (No space left on device)"),
         (f"{HELP} >&-", "standard output is closed"),
         ("-m export.client <&-", "standard input is closed"),
         (r"-m export.client $'\xff'", r"argument 1, '\udcff', is not UTF-8"),
@@ -155,9 +155,9 @@ def test_ctrl_c_within_an_exec_of_text_has_its_status(tmp_path):
 @pytest.mark.parametrize(
     "data, error",
     [
-        (b"\x1f\x8b\x08\0", "the input is compressed: send it through `gunzip -c`"),
-        (b"text\n\x89PNG\0\n", "line 2 of the input holds a zero byte"),
-        ("text\n".encode("utf-16"), "line 1 of the input holds a zero byte"),
+        (b"\x1f\x8b\x08\0", "the input is compressed: decompress it with `gunzip -c`"),
+        (b"text\n\x89PNG\0\n", "line 2 of the input has a zero byte"),
+        ("text\n".encode("utf-16"), "line 1 of the input has a zero byte"),
     ],
 )
 def test_input_that_is_no_text_is_refused(data, error):

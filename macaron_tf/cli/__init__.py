@@ -1,1 +1,1 @@
-"""Commands: their names, their process, their arguments."""
+"""Command lines: the launcher, the process of a command, and its arguments."""

@@ -1,7 +1,7 @@
-"""Commands as tables of their arguments: the parsers, and parts that any command may have.
+"""Builds the parsers of commands from parts, such as `argument`, `switch` and `settings`.
 
-A part adds one argument or several to a parser. The functions that commands run are named, not
-imported: `--help` answers without TensorFlow.
+A part is a function that adds one or more arguments to a parser. The function that a command runs
+is given by its name and imported when the command runs, so that `--help` needs no TensorFlow.
 """
 
 import argparse
@@ -18,23 +18,26 @@ from macaron_tf.command_names import as_typed
 from macaron_tf.errors import UserError, check_path
 from macaron_tf.plug_ins import trusting
 
-# Adds arguments to a parser, and returns them where others want to know them.
+# Adds arguments to a parser and returns them, or None if no caller needs them.
 Part = Callable[[argparse.ArgumentParser], Sequence[argparse.Action] | None]
-# Name, help, `module:function` that gets the parsed options, arguments.
+# A command's name, help, function (as `module:function`), and arguments.
 Command = tuple[str, str, str, tuple[Part, ...]]
-# Completes the options, told whether they are a process's own words.
+# Completes the parsed options. The flag tells whether they are from the process's command line.
 Prepare = Callable[[argparse.Namespace, bool], None]
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that keeps the lines of its text, and writes commands as the user typed this one."""
+    """A parser that keeps the line breaks of its texts.
+
+    Its help writes commands in the form that the user typed: `macaron` or `python -m`.
+    """
 
     def __init__(self, *, prog: str = "", **options):
         layout = argparse.RawDescriptionHelpFormatter
         super().__init__(prog=as_typed(prog), formatter_class=layout, **options)
 
     def format_help(self) -> str:
-        """The help, see `as_typed`."""
+        """Formats the help, with commands in the form that the user typed; see `as_typed`."""
         return as_typed(super().format_help())
 
 
@@ -46,13 +49,15 @@ def program(
     default: str | None = None,
     prepare: Prepare | None = None,
 ) -> Callable[..., int]:
-    """The `main` of `python -m MODULE COMMAND`.
+    """Makes the `main` function of `python -m MODULE COMMAND ...`.
 
     Args:
-        text: the help, examples included.
-        forms: the last part of every help, such as the forms of sources.
-        default: the command of words that begin with none.
-        prepare: called before a command's function.
+        module: name of the module.
+        text: the help, with examples.
+        commands: the commands; see `command`.
+        forms: text at the end of every help, such as the possible forms of sources.
+        default: the command to run if the first word is not a command.
+        prepare: function that is called before the command's own.
     """
     parser = Parser(prog=f"python -m {module}", description=text, epilog=forms)
     add = parser.add_subparsers(dest="command", required=True, metavar="COMMAND").add_parser
@@ -69,7 +74,7 @@ def program(
 def single_program(
     module: str, text: str, run: str, *parts: Part, forms: str = "", prepare: Prepare | None = None
 ) -> Callable[..., int]:
-    """The `main` of `python -m MODULE`, which has no sub-commands; see `program`."""
+    """Makes the `main` function of `python -m MODULE`, without sub-commands; see `program`."""
     parser = Parser(prog=f"python -m {module}", description=text, epilog=forms)
     _fill(parser, run, parts)
     return _main(parser.parse_intermixed_args, prepare)
@@ -85,14 +90,14 @@ def _main(
 ) -> Callable[..., int]:
     @exit_on_user_error
     def main(arguments: list[str] | None = None) -> int | None:
-        """Runs the command with the parsed arguments and `arguments`, the words given."""
+        """Parses `arguments`, None: those of the process, and runs the command's function."""
         words = sys.argv[1:] if arguments is None else arguments
         options = parse(words)
         options.arguments = words
         if written := vars(options).get("output"):
             for name in filter(None, vars(options).get("files") or [vars(options).get("input")]):
                 if os.path.realpath(name) == os.path.realpath(written):
-                    raise UserError(f"--output {written} is the input too: give another file")
+                    raise UserError(f"--output {written} is also the input: give another file")
         if prepare:
             prepare(options, arguments is None)
         with trusting(options.trust_code):
@@ -102,16 +107,17 @@ def _main(
 
 
 def command(name: str, text: str, run: str, *parts: Part) -> Command:
-    """A command of a `program`."""
+    """Describes a command of a `program`: name, help, `module:function` to run, arguments."""
     return name, text, run, parts
 
 
 def argument(form: str, text: str, **options) -> Part:
-    """An argument with its help.
+    """Makes a part that adds an argument. An empty value of a flag is an error.
 
     Args:
-        form: its name, and a flag's value after a space, such as `--out DIR`.
-        options: of `add_argument`.
+        form: the argument's name; for a flag also its value's name, such as `--out DIR`.
+        text: the help.
+        options: options of `ArgumentParser.add_argument`.
     """
     name, _, value = form.partition(" ")
     options |= {"metavar": value} if value else {}
@@ -122,12 +128,12 @@ def argument(form: str, text: str, **options) -> Part:
 
 def _word(name: str, text: str) -> str:
     if not text:
-        raise UserError(f"{name} is empty: leave it out, or give it (is a shell's variable unset?)")
+        raise UserError(f"{name} is empty: give a value (is a shell variable unset?) or omit it")
     return text
 
 
 def place(form: str, text: str, local: bool = False, **options) -> Part:
-    """An argument that names a file, a folder, or a source in one; see `check_path`."""
+    """Makes an argument that is a file, a folder or a source of data; see `check_path`."""
     checked = functools.partial(check_path, local=local, name=form.partition(" ")[0])
     return argument(form, text, type=checked, **options)
 
@@ -136,30 +142,32 @@ local_place = functools.partial(place, local=True)
 
 
 def switch(name: str, text: str) -> Part:
-    """A flag without a value."""
+    """Makes a flag without a value, which is off by default."""
     return argument(name, text, action="store_true")
 
 
 def yes_or_no(name: str, text: str) -> Part:
-    """`--NAME` and `--no-NAME`; None where neither is given."""
+    """Makes the flags `--NAME` and `--no-NAME`; the value is None if neither is given."""
     return argument(name, text, action=argparse.BooleanOptionalAction, default=None)
 
 
 class Distinct(argparse.Action):
-    """Stores the values of a flag; refuses one that is given twice."""
+    """Action that stores the values of a flag, and raises a UserError if one is repeated."""
 
     def __call__(self, parser, namespace, values, option_string=None):
         if len(set(values)) < len(values):
-            raise UserError(f"{option_string} {' '.join(map(str, values))}: give each once")
+            raise UserError(f"{option_string} {' '.join(map(str, values))}: give each value once")
         setattr(namespace, self.dest, values)
 
 
 def count(form: str, text: str, default=None, least=1, below=None, **options) -> Part:
-    """A flag that takes a number within a range; others are refused in a sentence.
+    """Makes a flag whose value is a number in a range; other values are a UserError.
 
     Args:
-        least, below: the range. An int for `least` takes whole numbers only; None = what
-            TensorFlow's int32 and float32 can hold.
+        form, text, options: see `argument`.
+        default: value if the flag is not given.
+        least: the smallest value. If it is an int, the flag takes whole numbers only.
+        below: the upper bound, not itself allowed; None: the limit of int32 or float32.
     """
     kind, name = type(least), form.partition(" ")[0]
     if below is None:
@@ -179,27 +187,26 @@ def count(form: str, text: str, default=None, least=1, below=None, **options) ->
 
 
 def together(*parts: Part) -> Part:
-    """Several parts as one."""
-
+    """Combines several parts in one."""
     return lambda parser: [action for part in parts for action in part(parser) or ()]
 
 
 def group(title: str, *parts: Part, text: str | None = None) -> Part:
-    """Parts under a title of their own in the help."""
+    """Puts parts under a title in the help."""
     return lambda parser: together(*parts)(parser.add_argument_group(title, text))
 
 
 def settings(examples: str, flag: str = "--set") -> Part:
-    """`--set PATH=VALUE`, as often as wanted."""
+    """Makes the flag `--set PATH=VALUE`, which may be repeated."""
     text = f"replace a setting, such as {examples}"
     return argument(f"{flag} PATH=VALUE", text, action="append", default=[])
 
 
 def checkpoint(names: str = "best, last or a step's number (default: best)") -> Part:
-    """`--checkpoint`, with the names it takes."""
+    """Makes the flag `--checkpoint`; `names` is its help."""
     return argument("--checkpoint NAME", names)
 
 
 TRUST_CODE = switch(
-    "--trust-code", "import the modules that a folder names, such as its author's block"
+    "--trust-code", "import the Python modules that a folder's settings name, such as a block"
 )

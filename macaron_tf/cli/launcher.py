@@ -1,9 +1,9 @@
-"""`python -m macaron_tf COMMAND` and its short form `macaron COMMAND`: the way to all commands.
+"""Launches all commands: `python -m macaron_tf COMMAND`, or in short `macaron COMMAND`.
 
-A checkout has the commands' packages, `experiments` and `export`, beside this one; an installed
-wheel has them in `macaron_tf/commands`, so that it brings one top-level name. The launcher puts
-that folder on the path: modules keep their names, and so do runs that record them and processes
-that a command starts.
+The commands are in the packages `experiments` and `export`. A checkout has these beside
+`macaron_tf`, an installed wheel in `macaron_tf/commands`, so that it has one top-level package. The
+launcher adds their folder to the path. Their modules thus have the same names in both, which runs
+record and child processes import.
 """
 
 import argparse
@@ -25,7 +25,7 @@ Macaron Net, SwishRNN and the models around them: from text to a served model.
     {me} export runs/demo served/demo
     {me} serve served/demo
 
-`{me} COMMAND --help` has the examples and flags of one.
+`{me} COMMAND --help` shows the examples and flags of a command.
 
 commands:
 """
@@ -33,7 +33,7 @@ commands:
 
 @exit_on_user_error
 def main(arguments: list[str] | None = None) -> None:
-    """Runs a command as its module's `python -m` does."""
+    """Runs the module of a command, as `python -m MODULE` does."""
     begin_command()
     short = pathlib.PurePath(sys.argv[0]).name == SCRIPT
     me = SCRIPT if short else "python -m macaron_tf"
@@ -50,13 +50,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     folder = str(FOLDER)
-    # First, so that a folder of the user's called `experiments` does not stand before ours.
+    # First in the path: the user may have a folder called `experiments`.
     sys.path.insert(0, folder)
     if alias := ALIASES.get((options.command, *options.words[:1])):
         options.command, options.words = alias, options.words[1:]
     if options.command not in COMMANDS:
         if name := name_of(options.command):
-            parser.error(f"no command is called {options.command!r}: it is {me} {name}")
+            parser.error(f"no command is called {options.command!r}: use {me} {name}")
         near = nearest(options.command, COMMANDS)
         parser.error(f"no command is called {options.command!r}: {me} --help lists them{near}")
     module, _ = COMMANDS[options.command]

@@ -1,9 +1,7 @@
-"""A command as a process: its standard streams, Ctrl-C, and its exit status; no TensorFlow here.
+"""The process of a command: standard streams, Ctrl-C, exit status. It does not import TensorFlow.
 
-    python -m experiments.translate ...
-
-The packages of commands call `begin_command` before anything else is imported; every command's
-`main` is wrapped by `exit_on_user_error`.
+The packages of commands call `begin_command` before they import anything else, and each command's
+`main` is decorated with `exit_on_user_error`.
 """
 
 import contextlib
@@ -32,16 +30,16 @@ from macaron_tf.plug_ins import allow_within
 
 LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 _NOTE = re.compile(rb"WARNING: All log messages before|I0000 ")
-INTERRUPTED = 130  # the shell's status of a process that SIGINT ended
-BROKEN_PIPE = 141  # and SIGPIPE
+INTERRUPTED = 130  # a shell's exit status of a process that SIGINT ended
+BROKEN_PIPE = 141  # the same for SIGPIPE
 
 
 class _LeanImports(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Imports TensorFlow and Keras without packages that both merely try to import.
+    """Imports TensorFlow and Keras while hiding the optional packages that they try to import.
 
-    With them a command takes 5.3 seconds of CPU and 850 MB to start, without them 2.9 and 580:
-    TensorFlow Lite's tools look for JAX, Keras's data adapters for pandas, its pictures for
-    matplotlib and OpenCV, its wrappers for scikit-learn. All can be imported afterwards.
+    TensorFlow Lite's tools try JAX, Keras's data adapters pandas, its image utilities matplotlib
+    and OpenCV, its wrappers scikit-learn. With them a command takes 5.3 seconds of CPU and 850 MB
+    to start, without them 2.9 seconds and 580 MB. They can still be imported afterwards.
     """
 
     _NAMES = ("tensorflow", "keras")
@@ -61,7 +59,7 @@ class _LeanImports(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def exec_module(self, module):
         module.__spec__.loader = module.__loader__ = loader = self._loader
         hidden = [name for name in self._TRIED if name not in sys.modules]
-        sys.modules.update(dict.fromkeys(hidden))  # None: an ImportError
+        sys.modules.update(dict.fromkeys(hidden))  # importing a module that is None fails
         silent = module.__name__ == "tensorflow" and os.environ.get(LOG_LEVEL) == "3"
         try:
             with _without_notes() if silent else contextlib.nullcontext():
@@ -73,7 +71,7 @@ class _LeanImports(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 @contextlib.contextmanager
 def _without_notes() -> Iterator[None]:
-    """Keeps the notes that TensorFlow 2.21 makes at its import, at any log level, from stderr."""
+    """Removes from stderr what TensorFlow 2.21 logs when imported, whatever the log level."""
     kept = _ctrl_c.stderr = os.dup(2)
     with open(os.memfd_create("stderr"), "r+b") as said:
         os.dup2(said.fileno(), 2)
@@ -88,22 +86,24 @@ def _without_notes() -> Iterator[None]:
 
 
 def lean_imports() -> None:
-    """Has TensorFlow and Keras imported without what they merely try to import.
+    """Makes later imports of TensorFlow and Keras lean; see `_LeanImports`.
 
-    Keras's backend is TensorFlow unless the environment says another, whatever keras.json says.
+    It also sets Keras's backend to TensorFlow, whatever keras.json says, unless the environment
+    sets another.
     """
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     sys.meta_path.insert(0, _LeanImports())
 
 
 class Repeats:
-    """Tells whether a signal was sent again on purpose: a second or more after the first.
+    """Tells whether a signal was repeated on purpose, a second or more after the first.
 
-    A key bounces, and a terminal, `timeout` and a batch system may all signal one process.
+    Earlier repetitions may be accidental: a key bounces, or a terminal, `timeout` and a batch
+    system signal the same process.
     """
 
     def __init__(self):
-        self._first: dict[int, float] = {}  # number: monotonic time
+        self._first: dict[int, float] = {}  # monotonic time of each signal number, in seconds
 
     def __call__(self, number: int) -> bool:
         now = time.monotonic()
@@ -111,16 +111,17 @@ class Repeats:
 
 
 class _CtrlC:
-    """Handler of SIGINT: while modules are imported, and when repeated, it ends the process.
+    """Handler of SIGINT.
 
-    Within a command's `main` the first Ctrl-C raises KeyboardInterrupt, which files half-written
-    and helper processes need to clean up; see `Repeats` about another.
+    The first Ctrl-C within a command's `main` raises KeyboardInterrupt, so that incomplete files
+    are removed and helper processes stop. A deliberate repetition (see `Repeats`), or a Ctrl-C
+    outside `main`, such as while modules are imported, ends the process at once.
     """
 
-    running = False  # within main
+    running = False  # whether `main` runs
     received = False
-    ended = False  # main is over
-    stderr = 2  # its descriptor; another while `_without_notes` has taken this one
+    ended = False  # whether `main` has ended
+    stderr = 2  # descriptor of stderr; `_without_notes` changes it for a while
     _is_repeated = Repeats()
 
     def __call__(self, number, frame):
@@ -130,7 +131,7 @@ class _CtrlC:
             raise KeyboardInterrupt
         if self.running and not repeated:
             return
-        # Not print: the signal may have come in the middle of another print.
+        # Not print, because the signal may have interrupted another print.
         os.write(self.stderr, b"" if self.received or self.ended else b"interrupted\n")
         os._exit(INTERRUPTED)
 
@@ -141,9 +142,10 @@ _ctrl_c = _CtrlC()
 def begin_command() -> None:
     """Prepares a command's process, before TensorFlow is imported.
 
-    Ctrl-C ends it in one line from here on, during the slow imports too; so does a Python without
-    the packages that all commands need. TensorFlow's C++ log, whose errors reach Python as
-    exceptions, is silent unless TF_CPP_MIN_LOG_LEVEL is set.
+    It installs the handler of Ctrl-C, so that even during the slow imports one line is printed
+    instead of a traceback. It exits with one line if a package that all commands need is missing.
+    Unless TF_CPP_MIN_LOG_LEVEL is set, it silences TensorFlow's C++ log, whose errors reach Python
+    as exceptions.
     """
     if lacking := [name for name in CORE if not _is_installed(name)]:
         raise SystemExit(_refused(missing_package(ModuleNotFoundError(name=", ".join(lacking)))))
@@ -161,11 +163,11 @@ def _is_installed(module: str) -> bool:
 
 
 def exit_on_user_error(main: Callable[..., int | None]) -> Callable[..., int]:
-    """Wraps a command's `main(arguments=None)`, which then returns the exit status.
+    """Decorates a command's `main(arguments=None)`, which then returns the exit status.
 
-    The status is 0 or `main`'s own, 2 for a `UserError`, which becomes one line on stderr, 130 for
-    Ctrl-C and 141 for a closed output pipe. Without arguments, as a process calls it, standard
-    streams are UTF-8 and their failures are errors of the user's; see `_open_streams`.
+    The status is that of `main`, or 0; 2 for a `UserError`, printed on stderr in one line; 130 for
+    Ctrl-C; 141 for a closed output pipe. If `main` is called without arguments, as a process calls
+    it, the standard streams become UTF-8 and their failures `UserError`s; see `_open_streams`.
     """
 
     @functools.wraps(main)
@@ -178,7 +180,7 @@ def exit_on_user_error(main: Callable[..., int | None]) -> Callable[..., int]:
         try:
             return _status(_as_process, main, *args, **kwargs)
         finally:
-            _ctrl_c.running, _ctrl_c.ended = False, True  # now Ctrl-C ends it in silence
+            _ctrl_c.running, _ctrl_c.ended = False, True  # from now on Ctrl-C prints nothing
 
     return wrapped
 
@@ -187,12 +189,12 @@ def _status(main: Callable[..., int | None], *args, **kwargs) -> int:
     try:
         return main(*args, **kwargs) or 0
     except UserError as error:
-        # Libraries swallow a KeyboardInterrupt within an import, or turn it into others.
+        # Libraries may convert a KeyboardInterrupt within an import to another exception.
         return _interrupted() if _ctrl_c.received else _refused(error)
     except KeyboardInterrupt:
         return _interrupted()
     except BrokenPipeError:
-        _discard_output()  # `... | head`: Python would complain again when it flushes at exit
+        _discard_output()  # as in `... | head`: Python's flush at exit would raise it again
         return BROKEN_PIPE
     except Exception as error:
         if _ctrl_c.received:
@@ -205,28 +207,28 @@ def _status(main: Callable[..., int | None], *args, **kwargs) -> int:
 
 
 def _refused(sentence: object) -> int:
-    # Words of the user's in it may hold line breaks, or colours of a terminal.
+    # The user's input, quoted in it, may have line breaks or a terminal's colour codes.
     words = (c if c.isprintable() else repr(c)[1:-1] for c in str(sentence))
     print(as_typed(f"error: {''.join(words)}"), file=sys.stderr)
     return 2
 
 
 def _interrupted() -> int:
-    # CPython ends by SIGINT, not with our status, once the exception has left an `exec` of text, as
-    # dataclasses call it; another one resets that.
+    # Once a KeyboardInterrupt has left an `exec` of text, which dataclasses use, CPython ends by
+    # SIGINT instead of with our status; another `exec` resets this.
     exec("")
     print("interrupted", file=sys.stderr)
     return INTERRUPTED
 
 
 def _as_process(main: Callable[..., int | None], *args, **kwargs) -> int | None:
-    """Runs `main` with streams that are open and UTF-8, and with words that are."""
+    """Runs `main` after opening UTF-8 streams and checking that the arguments are UTF-8."""
     _open_streams()
     for number, word in enumerate(sys.argv[1:], 1):
         try:
             word.encode()
         except UnicodeEncodeError as error:
-            raise UserError(f"argument {number}, {word!a}, is not UTF-8: write it so") from error
+            raise UserError(f"argument {number}, {word!a}, is not UTF-8: encode it so") from error
     try:
         try:
             return main(*args, **kwargs)
@@ -238,24 +240,29 @@ def _as_process(main: Callable[..., int | None], *args, **kwargs) -> int | None:
 
 
 def _reserve_descriptors() -> None:
-    """Opens those of 0, 1 and 2 that are closed: the next file would become a standard stream."""
+    """Opens /dev/null as each of descriptors 0 to 2 that is closed.
+
+    Otherwise the next file that is opened would become a standard stream.
+    """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(descriptor)
 
 
 class _Input(io.FileIO):
-    """Standard input, whose failures are a `UserError`."""
+    """Standard input that raises its failures as `UserError`."""
 
     def readinto(self, buffer):
         try:
             return super().readinto(buffer)
         except OSError as error:
-            raise UserError(f"standard input cannot be read: {error.strerror}") from error
+            raise UserError(
+                f"standard input cannot be read ({error.strerror}): give a file instead"
+            ) from error
 
 
 class _Output(io.FileIO):
-    """Standard output, whose failures are a `UserError`, but for a closed pipe."""
+    """Standard output that raises its failures as `UserError`, except for a closed pipe."""
 
     def write(self, data):
         try:
@@ -264,12 +271,12 @@ class _Output(io.FileIO):
             raise
         except OSError as error:
             raise UserError(
-                f"standard output cannot be written: {error.strerror}; send it elsewhere"
+                f"standard output cannot be written ({error.strerror}): redirect it elsewhere"
             ) from error
 
 
 class _Errors(io.FileIO):
-    """Standard error; where it cannot be written, nobody can be told."""
+    """Standard error that ignores its failures."""
 
     def write(self, data):
         try:
@@ -279,26 +286,26 @@ class _Errors(io.FileIO):
 
 
 class _Closed(io.RawIOBase):
-    """A standard input that was closed before the start."""
+    """Standard input that was closed before the process started; reading it is a `UserError`."""
 
     def readable(self):
         return True
 
     def readinto(self, buffer):
-        raise UserError("standard input is closed: give a file, or text as arguments")
+        raise UserError("standard input is closed: give a file, or text as an argument")
 
 
 def _open_streams() -> None:
-    """Puts streams of this module in the place of a process's own; others, of a notebook, stay.
+    """Replaces the process's standard streams; those that a notebook has set stay.
 
-    A closed standard output is refused; a closed standard input once it is read; what is said on a
-    closed standard error is lost.
+    A closed standard output is a `UserError` at once, a closed standard input when it is read. Text
+    written to a closed standard error is lost.
     """
     if sys.stderr is sys.__stderr__:
         raw = _Errors(2, "w", closefd=False)
         sys.stderr = _text(io.BufferedWriter(raw), "backslashreplace", line_buffering=True)
     if sys.stdout is None:
-        raise UserError("standard output is closed: send it to a file, or to /dev/null")
+        raise UserError("standard output is closed: redirect it to a file or to /dev/null")
     if sys.stdout is sys.__stdout__:
         sys.stdout.flush()
         each, line = sys.stdout.write_through, sys.stdout.line_buffering
@@ -314,7 +321,7 @@ def _text(buffer, errors: str = "surrogateescape", **options) -> io.TextIOWrappe
 
 
 def _discard_output() -> None:
-    """Sends to nowhere what waits in standard output's buffer and can't be written."""
+    """Discards what is left in standard output's buffer if it cannot be written."""
     try:
         sys.stdout.flush()
     except (UserError, OSError):
@@ -322,18 +329,20 @@ def _discard_output() -> None:
 
 
 def decoded(lines: Iterable[bytes]) -> Iterator[str]:
-    """Decodes UTF-8 lines. Only a newline ends a line: other breaks would shift the order.
+    """Decodes lines of UTF-8. Invalid bytes are replaced, with a warning on stderr.
+
+    Only a newline ends a line, so that line numbers of input and output agree.
 
     Raises:
-        UserError: the input is compressed or binary; bad bytes in a text are replaced instead.
+        UserError: the input is compressed or binary.
     """
     for number, line in enumerate(lines, 1):
         if number == 1 and line.startswith(b"\x1f\x8b"):
-            raise UserError("the input is compressed: send it through `gunzip -c` first")
+            raise UserError("the input is compressed: decompress it with `gunzip -c` first")
         if b"\0" in line:
-            raise UserError(f"line {number} of the input holds a zero byte: give text in UTF-8")
-        # A byte order mark is no text.
+            raise UserError(f"line {number} of the input has a zero byte: give text in UTF-8")
+        # "utf-8-sig" removes a byte order mark.
         text = line.decode("utf-8-sig" if number == 1 else "utf-8", errors="replace")
         if "\N{REPLACEMENT CHARACTER}" in text and b"\xef\xbf\xbd" not in line:
-            print(f"warning: line {number} is not UTF-8: bad bytes replaced", file=sys.stderr)
+            print(f"warning: line {number} is not UTF-8: invalid bytes replaced", file=sys.stderr)
         yield text.rstrip("\r\n")

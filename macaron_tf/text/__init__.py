@@ -1,4 +1,4 @@
-"""Text to token ids and back: normalization, the vocabularies of each kind, words."""
+"""Text to token ids and back: normalization, vocabularies of pieces, words."""
 
 import os
 
@@ -16,11 +16,15 @@ from macaron_tf.text.words import WordVocabulary
 
 
 def load_encoder_vocabulary(directory: str | os.PathLike) -> PieceVocabulary:
-    """Reads a vocabulary of any kind that has a [MASK], and verifies its hash."""
+    """Reads an encoder's vocabulary, of any kind with a [MASK], and verifies its hash.
+
+    Raises:
+        UserError: there is no vocabulary, it is damaged, or it has no [MASK].
+    """
     vocabulary = PieceVocabulary.load(directory)
     if vocabulary.mask_id is None:
         raise UserError(
-            f"{os.fspath(directory)} is not of an encoder vocabulary, for it has no [MASK]: give "
-            "the folder of one that was trained for encoders"
+            f"the vocabulary in {os.fspath(directory)} has no [MASK], which an encoder needs: give "
+            "the folder of a vocabulary that was trained for encoders"
         )
     return vocabulary

@@ -38,15 +38,22 @@ Item = TypeVar("Item")
 
 
 class Vocabulary(abc.ABC):
-    """A table of pieces in a folder: a file of its own, and `vocabulary.json` with a hash.
+    """Base of all vocabularies: tables of pieces by id, saved in a folder.
+
+    The folder has the contents, in a file whose name depends on the kind, and `vocabulary.json`
+    with the settings and a hash of both.
 
     Class attributes:
-        kind: name in `vocabulary.json`; `Vocabulary.load` finds the class by it.
-        options: the constructor's arguments besides the contents, which are attributes.
+        kind: name of the class in `vocabulary.json`, by which `Vocabulary.load` finds it.
+        contents_name: name of the file of contents.
+        options: names of the constructor's arguments, apart from the contents, that are saved as
+            settings; each is an attribute of the same name.
+        kinds: every class by its `kind`.
 
     Attributes:
-        added: ids of the tokens that Hugging Face's users added; each is matched whole in a text.
-        languages: of the lines, the source's first; empty where no rule depends on a language.
+        added: ids of the tokens that were added to a Hugging Face tokenizer, by text. An added
+            token is matched as a whole in a text, before the text is cut into pieces.
+        languages: languages of the lines, the source's first; empty if no rule depends on them.
     """
 
     kind: ClassVar[str] = ""
@@ -82,7 +89,7 @@ class Vocabulary(abc.ABC):
         """The bytes of the vocabulary's own file."""
 
     def settings(self) -> dict[str, Any]:
-        """The values of `options`, as JSON gives them back."""
+        """The values of `options` and the `added` tokens, in JSON's types."""
         values = {name: getattr(self, name) for name in self.options}
         values |= {"added": dict(self.added)} if self.added else {}
         return json.loads(json.dumps(values, default=dataclasses.asdict))
@@ -90,11 +97,15 @@ class Vocabulary(abc.ABC):
     @classmethod
     @abc.abstractmethod
     def from_contents(cls, contents: bytes, settings: dict[str, Any]) -> Self:
-        """The vocabulary of `contents` and `settings`; a UserError where they hold none."""
+        """Builds a vocabulary from its `contents` and `settings`.
+
+        Raises:
+            UserError: the contents are damaged, or are not of a vocabulary of this kind.
+        """
 
     @classmethod
     def restored(cls, contents: bytes, settings: dict[str, Any]) -> Self:
-        """`from_contents`, with the `added` tokens."""
+        """Builds a vocabulary as `from_contents` does, and sets its `added` tokens."""
         own = {name: value for name, value in settings.items() if name != "added"}
         vocabulary = cls.from_contents(contents, own)
         if "added" in settings:
@@ -102,18 +113,18 @@ class Vocabulary(abc.ABC):
         return vocabulary
 
     def __reduce__(self):
-        # Pickled for other processes as it is saved: the ops of a tokenizer stay behind.
+        # Other processes get contents and settings: a tokenizer's ops cannot be pickled.
         return type(self).restored, (self.contents(), self.settings())
 
     def trackables(self) -> list:
-        """The objects that a SavedModel has to track for the vocabulary's ops to work in it."""
+        """Tables and tokenizers that a SavedModel has to track to run the vocabulary's ops."""
         return []
 
     def save(self, directory: str | os.PathLike) -> None:
-        """Writes both files into a folder, made when absent, each file atomically."""
+        """Writes both files into a folder, created if needed; each file atomically."""
         record = {"kind": self.kind, "settings": self.settings()}
         record |= {"pieces": self.pieces, "size": self.size, "hash": self.hash}
-        # The contents go first: a record always finds them, and `load` compares the hash.
+        # The contents first, so that a record never lacks them; `load` compares the hash.
         folder = storage.as_path(directory)
         storage.write_aside(folder / self.contents_name, self.contents())
         text = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
@@ -121,11 +132,11 @@ class Vocabulary(abc.ABC):
 
     @classmethod
     def load(cls, directory: str | os.PathLike) -> Self:
-        """Reads a vocabulary of this class or of one that extends it, and verifies its hash.
+        """Reads a vocabulary of this class or of a subclass, and verifies its hash.
 
         Raises:
-            UserError: a file is missing or damaged, the vocabulary is of another class, or it is
-                not the one that was saved.
+            UserError: a file is missing or damaged, the vocabulary is of another class, or its
+                hash differs from the saved one.
         """
         folder = storage.as_path(directory)
         place = folder / RECORD
@@ -140,7 +151,7 @@ class Vocabulary(abc.ABC):
         kinds = {name: kind for name, kind in Vocabulary.kinds.items() if issubclass(kind, cls)}
         if name not in kinds:
             raise UserError(
-                f"{place} is of a vocabulary of kind {name!r}: it must be one of {', '.join(kinds)}"
+                f"{place} has a vocabulary of kind {name!r}: give one of kind {', '.join(kinds)}"
             )
         path = folder / kinds[name].contents_name
         contents = storage.read_bytes(path)
@@ -154,16 +165,16 @@ class Vocabulary(abc.ABC):
         return vocabulary
 
 
-MAX_LINES = 10_000_000  # that a vocabulary is trained on
-SAMPLE = 500_000  # pairs of lines, whose joint vocabulary takes a gigabyte to train
+MAX_LINES = 10_000_000  # most lines that a vocabulary is trained on
+SAMPLE = 500_000  # pairs of lines; training their joint vocabulary takes a gigabyte
 NO_TEXT = "no text to train a vocabulary on: every line is empty"
 
 
 def drawn(items: Iterable[Item], count: int, seed: int = 0) -> Iterator[Item]:
-    """Draws at most `count` items in one pass over them, all equally likely.
+    """Draws a uniform random sample of at most `count` items in one pass over them.
 
-    Where there are no more, they are all items in their order. An item is forgotten when it is
-    given.
+    If there are no more than `count` items, it yields all of them, in order. Each item is released
+    from memory when it is yielded.
 
     References: Vitter 1985, "Random Sampling with a Reservoir", algorithm R.
     """
@@ -179,8 +190,10 @@ def drawn(items: Iterable[Item], count: int, seed: int = 0) -> Iterator[Item]:
 
 
 def says_unknown(train: Callable) -> Callable:
-    """Gives the `train` of a vocabulary `MAX_LINES` at most, and tells which share is unknown of
-    the pieces in every line, or every second, fourth, ... of more than 10,000.
+    """Decorator of a vocabulary's `train` that limits its lines and prints the unknown share.
+
+    `train` gets at most `MAX_LINES` lines. The share of unknown pieces is measured on all lines, or
+    on every second, fourth, ... line, so that at most 10,000 are kept.
     """
 
     @functools.wraps(train)
@@ -207,22 +220,28 @@ def says_unknown(train: Callable) -> Callable:
 
 
 def too_small(size: int, units: str, least: int | str, remedy: str) -> UserError:
-    """The error for a vocabulary whose single units, such as characters, are more than `size`."""
+    """The error for a `size` below the number of single units, such as characters or bytes."""
     return UserError(
         f"a vocabulary of {size} pieces is too small: {units} alone need {least}; ask for {remedy}"
     )
 
 
 def too_large(size: int, most: int | str) -> UserError:
-    """The error for a text from which only `most` pieces can be learnt."""
+    """The error for a training text from which at most `most` pieces can be learnt."""
     return UserError(
         f"a vocabulary of {size} pieces is too large for this text: it gives at most {most}; "
-        f"ask for {most} or fewer, or bring more text"
+        f"ask for {most} or fewer, or give more text"
     )
 
 
 def check_vocabulary(expected: str, given: str, where: str | os.PathLike) -> None:
-    """Refuses a vocabulary that is not the one which `where` was made with, by their hashes."""
+    """Raises a UserError if two hashes of vocabularies differ.
+
+    Args:
+        expected: hash of the vocabulary that `where` was made with.
+        given: hash of the vocabulary at hand.
+        where: a file or folder, for the message.
+    """
     if given != expected:
         raise UserError(
             f"vocabulary mismatch: {where} was made with vocabulary {str(expected)[:12] or 'none'} "
@@ -231,21 +250,23 @@ def check_vocabulary(expected: str, given: str, where: str | os.PathLike) -> Non
 
 
 class PieceVocabulary(Vocabulary):
-    """Base of the vocabularies that cut text into pieces and put it together again.
+    """Base of the vocabularies that cut text into pieces and join pieces to text.
 
-    A row of one text is `[CLS] a [SEP]`, of two it ends with `b [SEP]`; translators call the two
-    special pieces BOS and EOS. A subclass defines the first four methods, `trackables`, and the
-    abstract methods of `Vocabulary`.
+    A text becomes the row `[CLS] a [SEP]`, a pair of texts `[CLS] a [SEP] b [SEP]`. Translators use
+    the ids of [CLS] and [SEP] as BOS and EOS. A subclass defines `normalized`, `tokenizer`,
+    `piece_bytes`, `starts_word`, and the abstract methods of `Vocabulary`.
 
     Attributes:
-        pad_id, unk_id, cls_id, sep_id, mask_id: the special ids; `pad_id` is 0, `mask_id` is None
-            where there is no [MASK].
-        pair_separators: number of [SEP] between two texts; RoBERTa's and XLM-R's have 2.
-        cls_last: [CLS] ends a row, as in XLNet, instead of beginning it.
-        spaces_after: a piece that ends a word carries the space after it; in the other kinds the
+        pad_id, unk_id, cls_id, sep_id, mask_id: the special ids. `pad_id` is 0; `mask_id` is None
+            if there is no [MASK].
+        pair_separators: number of [SEP] between two texts: 2 for RoBERTa and XLM-R.
+        cls_last: whether [CLS] ends a row, as in XLNet, instead of beginning it.
+        spaces_after: whether the piece that ends a word carries the space after it. Otherwise the
             piece that begins a word carries the space before it.
-        leading_space: pattern of the space that begins the joined pieces but not the line.
-        byte_fallback: pieces `<0x00>` to `<0xFF>` are the bytes of characters without a piece.
+        leading_space: regular expression of the space at the start of the joined pieces that is
+            not part of the line.
+        byte_fallback: whether the pieces `<0x00>` to `<0xFF>` encode the bytes of characters
+            without a piece.
     """
 
     pad_id: int = PAD
@@ -261,7 +282,7 @@ class PieceVocabulary(Vocabulary):
 
     @property
     def special_ids(self) -> tuple[int, ...]:
-        """The ids without text of their own: never hidden, never drawn."""
+        """Ids that stand for no text; they are never masked and never sampled."""
         return tuple(number for number in self._special if number is not None)
 
     @property
@@ -269,32 +290,32 @@ class PieceVocabulary(Vocabulary):
         return self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id
 
     def normalized(self, strings: tf.Tensor, language: str | None = None) -> tf.Tensor:
-        """Changes lines before they are cut, in-graph: `(B,)` strings to `(B,)` strings."""
+        """Normalizes lines before they are cut, in-graph: `(B,)` strings to `(B,)` strings."""
         raise NotImplementedError
 
     @property
     def tokenizer(self) -> Any:
-        """Cuts normalized lines in-graph: has `tokenize` and `tokenize_with_offsets`."""
+        """In-graph tokenizer of normalized lines: `tokenize` and `tokenize_with_offsets`."""
         raise NotImplementedError
 
     @abc.abstractmethod
     def piece_bytes(self, number: int) -> bytes:
-        """Bytes that a piece adds to a text: UTF-8, or a part of a character."""
+        """The bytes that a piece adds to a text: UTF-8, or a part of a character."""
 
     def piece_name(self, number: int) -> str:
-        """A piece's text, with the space that it carries, or a special piece's name."""
+        """The text of a piece, with the space that it carries, or the name of a special piece."""
         names = dict(zip(self._special, SPECIAL_PIECES, strict=True))
         return names.get(number) or self.piece_bytes(number).decode("utf-8", "backslashreplace")
 
     def starts_word(self, number: int) -> bool:
-        """Whether a piece begins a word; never asked about special pieces."""
+        """Whether a piece, which is not a special one, begins a word."""
         raise NotImplementedError
 
     def encode(self, strings: tf.Tensor, language: str | None = None) -> tf.RaggedTensor:
-        """Lines `(B,)` to ids `(B, None)` int32, in-graph, without special ids.
+        """Encodes lines `(B,)` as ids `(B, None)` int32, in-graph, without special ids.
 
         Args:
-            language: of the lines, for the rules that depend on it; None = the first of
+            language: language of the lines, where normalization depends on it; None: the first of
                 `languages`.
         """
         lines = self.normalized(strings, language)
@@ -303,21 +324,27 @@ class PieceVocabulary(Vocabulary):
         return self.tokenizer.tokenize(lines)
 
     def encode_with_offsets(self, strings: tf.Tensor) -> LocatedPieces:
-        """`encode` with each piece's position in the text, see `AlignedText`; some kinds refuse."""
+        """Encodes lines, and finds the position of each piece in its line; see `AlignedText`.
+
+        Raises:
+            UserError: this kind of vocabulary keeps no positions.
+        """
         aligned = AlignedText(strings, self.normalized)
         lines, cut = aligned.normalized, self.tokenizer.tokenize_with_offsets
         ids, starts, ends = self._with_added(lines, cut) if self.added else cut(lines)
         return LocatedPieces(ids, *aligned.original(starts, ends))
 
     def _with_added(self, lines: tf.Tensor, cut: Callable) -> Iterator[tf.RaggedTensor]:
-        """Applies `cut` to normalized lines `(B,)` between the added tokens, and inserts these.
+        """Applies `cut` to the parts of lines `(B,)` between added tokens, and inserts the tokens.
 
         Args:
-            cut: texts `(N,)` to ids `(N, None)` and perhaps the bytes where they begin and end.
+            lines: normalized lines.
+            cut: function of texts `(N,)` that returns ids `(N, None)`, optionally with the first
+                bytes and the ends of the pieces.
         """
         with tf.init_scope():
             names = list(self.normalized_lines(self.added))
-        # Of two that begin alike the longer one, as in Hugging Face's tokenizers.
+        # Longer tokens first: they win over their prefixes, as in Hugging Face's tokenizers.
         pattern = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
         parts, begins, ends = tensorflow_text.regex_split_with_offsets(lines, pattern, pattern)
         found = parts.values[:, None] == tf.constant(names)  # (N, added)
@@ -326,14 +353,14 @@ class PieceVocabulary(Vocabulary):
         made = cut(tf.where(alone, "", parts.values))
         for i, own in enumerate((numbers, begins.values, ends.values)[: len(made)]):
             pieces = tf.cast(made[i], own.dtype)
-            if i:  # bytes of the part: of the line
+            if i:  # positions within the part become positions within the line
                 before = tf.gather(begins.values, pieces.value_rowids())
                 pieces = pieces.with_values(pieces.values + before)
             own = tf.ragged.boolean_mask(own[:, None], alone[:, None])  # (parts, 0 or 1)
             yield parts.with_values(tf.concat([pieces, own], axis=1)).merge_dims(1, 2)
 
     def encode_rows(self, lines: Iterable[str], language: str | None = None) -> TokenRows:
-        """`encode` for a corpus: the same ids, packed."""
+        """Encodes a corpus outside a graph; the ids are those of `encode`, packed in one array."""
         ids, lengths = [], []
         for chunk in in_chunks(lines):
             with tf.device("CPU"):
@@ -343,23 +370,23 @@ class PieceVocabulary(Vocabulary):
         return TokenRows.of_lengths(ids, lengths, self.size)
 
     def normalized_lines(self, lines: Iterable[str], language: str | None = None) -> Iterator[str]:
-        """`normalized` outside a graph."""
+        """Normalizes lines outside a graph; see `normalized`."""
         return map_lines(lambda strings: self.normalized(strings, language), lines)
 
     def encode_lines(self, lines: Iterable[str], language: str | None = None) -> list[list[int]]:
-        """`encode` outside a graph: a list of ids for each line."""
+        """Encodes lines outside a graph, as a list of ids for each line."""
         rows = self.encode_rows(lines, language)
         ids, offsets = rows.ids.tolist(), rows.offsets.tolist()
         return [ids[a:b] for a, b in itertools.pairwise(offsets)]
 
     def decode(self, ids: tf.Tensor | tf.RaggedTensor) -> tf.Tensor:
-        """Ids `(B, L)`, or ragged, to lines `(B,)`, in-graph: a row ends at its first [SEP].
+        """Decodes ids `(B, L)`, or ragged, to lines `(B,)`, in-graph.
 
-        Special ids and those outside 0 to V - 1 add nothing.
+        A row ends at its first [SEP]. Special ids and ids outside 0 to V - 1 add nothing.
         """
         if not isinstance(ids, tf.RaggedTensor):
             ids = tf.RaggedTensor.from_tensor(ids)
-        # Flat over the batch, (N,): one line of 100,000 pieces must not widen all the others.
+        # Flat over the batch, (N,): a line of 100,000 pieces would pad all others to its length.
         flat, rows = ids.values, ids.value_rowids()
         positions = tf.ragged.range(ids.row_lengths()).values
         ends = tf.where(flat == self.sep_id, positions, positions.dtype.max)
@@ -369,7 +396,7 @@ class PieceVocabulary(Vocabulary):
         return tf.strings.regex_replace(texts, self.leading_space, "")
 
     def decode_lines(self, rows: Iterable[Sequence[int]]) -> list[str]:
-        """`decode` outside a graph, of lists or arrays of ids."""
+        """Decodes lists or arrays of ids outside a graph; see `decode`."""
         lines = []
         for row in rows:
             kept = itertools.takewhile(lambda number: number != self.sep_id, map(int, row))
@@ -379,7 +406,7 @@ class PieceVocabulary(Vocabulary):
 
     @functools.cached_property
     def detokenizer(self) -> "Detokenizer":
-        """Ids to the text of a model, its leading space included; special ids add nothing."""
+        """Joins ids to text, with the leading space of the first piece; special ids add nothing."""
         token_bytes = [b""] * self.size
         for number in self._text_ids:
             token_bytes[number] = self.piece_bytes(number)
@@ -390,7 +417,7 @@ class PieceVocabulary(Vocabulary):
         return [number for number in range(self.pieces) if number not in self.special_ids]
 
     def word_starts(self) -> np.ndarray:
-        """(V,) bool: False where a piece continues the word of the piece before it."""
+        """Whether each id begins a word, `(V,)` bool; True for special ids."""
         starts = np.ones(self.size, bool)
         for number in self._text_ids:
             starts[number] = self.starts_word(number)
@@ -405,11 +432,11 @@ class Detokenizer:
     """Joins the bytes of ids to text; bytes that form no character become U+FFFD.
 
     Args:
-        token_bytes: of each of the V ids: UTF-8, or a part of a character.
-        spaces_after: see `PieceVocabulary`; the text begins with a space all the same, and ends
-            with none.
-        byte_fallback: each byte without a character is one U+FFFD, as in SentencePiece; otherwise
-            the bytes of a character that breaks off are one together, as in Python and in GPT-2.
+        token_bytes: the bytes of each of the V ids: UTF-8, or a part of a character.
+        spaces_after: see `PieceVocabulary`. Also then, the text begins with a space and does not
+            end with one.
+        byte_fallback: whether every invalid byte becomes one U+FFFD, as in SentencePiece.
+            Otherwise the bytes of an incomplete character become one, as in Python and GPT-2.
     """
 
     def __init__(
@@ -420,40 +447,41 @@ class Detokenizer:
         self.errors = _EACH_BYTE if byte_fallback else "replace"
 
     def __call__(self, ids: Iterable[int]) -> str:
-        """The text of ids from 0 to V - 1."""
+        """Joins ids from 0 to V - 1 to a text."""
         text = b"".join(self.token_bytes[int(i)] for i in ids)
         if self.spaces_after and text:
             text = b" " + text.removesuffix(b" ")
         return text.decode("utf-8", self.errors)
 
     def in_graph(self, ids: tf.Tensor | tf.RaggedTensor) -> tf.Tensor:
-        """Ids `(B, N)` to texts `(B,)`, in-graph."""
+        """Joins ids `(B, N)` to texts `(B,)`, in-graph."""
         texts = tf.strings.reduce_join(tf.gather(tf.constant(self.token_bytes), ids), axis=-1)
         if self.spaces_after:
             texts = tf.strings.regex_replace(texts, r" \z", "")
             texts = tf.where(texts == "", "", tf.strings.join([" ", texts]))
         if self.errors == _EACH_BYTE:
-            # A byte that is never valid ends each text: every run of characters has one behind it.
+            # \C matches one invalid byte after a run of characters. An appended byte that is never
+            # valid lets the pattern match the last run too; its U+FFFD is removed again.
             texts = tf.strings.join([texts, b"\xff"])
             texts = tf.strings.regex_replace(texts, r"([\x00-\x{10ffff}]*)\C", "\\1\ufffd")
             texts = tf.strings.regex_replace(texts, r"\x{fffd}\z", "")
         return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
 
     def stream(self) -> "TextStream":
-        """A new text, one id at a time."""
+        """Starts a new text that is decoded id by id."""
         return TextStream(self)
 
 
 class TextStream:
-    """The text of a `Detokenizer`, one id at a time: a character comes with its last byte."""
+    """Decodes a text id by id; a character is returned when its last byte has arrived."""
 
     def __init__(self, detokenizer: Detokenizer):
         self._detokenizer = detokenizer
-        self._space = b" "  # before the next piece, where spaces stand after words
+        self._space = b" "  # held back until the next piece, if `spaces_after`
         self._decoder = codecs.getincrementaldecoder("utf-8")(detokenizer.errors)
 
     def add(self, token: int) -> str:
-        """The text that this id makes certain; it may be empty."""
+        """Adds an id; returns the text that is complete now, perhaps empty."""
         piece = self._detokenizer.token_bytes[int(token)]
         if self._detokenizer.spaces_after and piece:
             before, self._space = self._space, piece[-1:] if piece.endswith(b" ") else b""
@@ -461,16 +489,17 @@ class TextStream:
         return self._decoder.decode(piece)
 
     def end(self) -> str:
-        """The rest: U+FFFD where a character is not whole."""
+        """Ends the text; returns U+FFFD for an incomplete character, otherwise an empty string."""
         return self._decoder.decode(b"", final=True)
 
 
 class PairVocabulary(PieceVocabulary):
-    """A pre-trained vocabulary for each language of a translation; ids are decoded as the target's.
+    """The source's and the target's vocabularies of a translation; it decodes the target's ids.
 
     Args:
-        source, target: of each side; the same one where both were learnt together.
-        normalization: applied to a line before its vocabulary's own.
+        source, target: vocabulary of each side; twice the same one if it was learnt jointly.
+        normalization: applied to a line before the normalization of its vocabulary.
+        languages: languages of the source and the target.
     """
 
     kind = "pair"
@@ -499,7 +528,7 @@ class PairVocabulary(PieceVocabulary):
 
     @property
     def size(self) -> int:
-        """Greater than every id of both sides."""
+        """V: the size of the larger vocabulary."""
         return max(self.source.size, self.target.size)
 
     def contents(self) -> bytes:
@@ -518,12 +547,12 @@ class PairVocabulary(PieceVocabulary):
                 own = base64.b64decode(side["contents"])
                 made.append(kinds[side["kind"]].restored(own, side["settings"]))
         except ValueError as error:
-            raise UserError("it holds no two vocabularies: restore it") from error
+            raise UserError("the file does not hold two vocabularies: restore it") from error
         normalization = NormalizationConfig(**settings["normalization"])
         return cls(*made, normalization, settings["languages"])
 
     def _side(self, language: str | None) -> tuple[PieceVocabulary, str]:
-        """The vocabulary of a language, the source's by default, and the language."""
+        """The vocabulary of a language, and the language; None: the source's."""
         language = language or self.languages[0]
         return (self.target if language == self.languages[1] else self.source), language
 
@@ -543,15 +572,15 @@ class PairVocabulary(PieceVocabulary):
 
 
 class TextVocabulary:
-    """A vocabulary whose lines are cut off at a greatest length, for text-to-text models.
+    """A vocabulary for text-to-text models, which truncates long lines.
 
     Args:
-        vocabulary: its [CLS] and [SEP] are BOS and EOS.
-        max_source, max_target: greatest number of ids of a line, EOS included.
-        starts: the ids of a line begin with BOS, as in Hugging Face's BART.
+        vocabulary: vocabulary whose [CLS] and [SEP] have the ids of BOS and EOS.
+        max_source, max_target: most ids of a source and a target, EOS included.
+        starts: whether the ids of a line begin with BOS, as in Hugging Face's BART.
 
     Attributes:
-        languages: names of the two sides, used as a translation's languages.
+        languages: "source" and "target", which take the place of a translation's languages.
     """
 
     languages = ("source", "target")
@@ -567,21 +596,21 @@ class TextVocabulary:
         self.decode_lines = vocabulary.decode_lines
 
     def encode_lines(self, lines: Iterable[str], language: str = "source") -> list[list[int]]:
-        """Lines of one side to ids, with room for EOS; none for a line without text."""
+        """Encodes lines of one side, truncated to leave room for EOS; an empty line has no ids."""
         room = self.limits[language] - 1
         rows = self.vocabulary.encode_lines(lines)
         return [[*self.before, *row][:room] if row else [] for row in rows]
 
     def encode_rows(self, lines: Iterable[str], language: str = "source") -> TokenRows:
-        """`encode_lines`, packed."""
+        """Encodes lines as `encode_lines` does, packed in one array."""
         return TokenRows.from_lists(self.encode_lines(lines, language), self.size)
 
 
 def check_ends(vocabulary: PieceVocabulary) -> None:
-    """Raises a UserError where [CLS] and [SEP] are not an encoder-decoder's BOS and EOS."""
+    """Raises a UserError unless [CLS] and [SEP] have the ids of BOS and EOS."""
     if (vocabulary.cls_id, vocabulary.sep_id) != (BOS, EOS):
         raise UserError(
             f"the vocabulary has [CLS] and [SEP] at ids {vocabulary.cls_id} and "
-            f"{vocabulary.sep_id}, an encoder-decoder needs {BOS} and {EOS}: take a run whose "
-            "vocabulary was trained here"
+            f"{vocabulary.sep_id}, but an encoder-decoder needs them at {BOS} and {EOS}: use a run "
+            "whose vocabulary was trained with this library"
         )

@@ -1,4 +1,4 @@
-"""Byte-pair vocabularies in a graph: pieces of bytes (GPT-2, RoBERTa) or characters (GPT, XLM)."""
+"""Byte-pair encoding (BPE) in a graph: of bytes (GPT-2, RoBERTa) or of characters (GPT, XLM)."""
 
 import abc
 import functools
@@ -23,45 +23,46 @@ from macaron_tf.text.normalization import LocatedPieces, map_lines, moses_words
 from macaron_tf.text.wordpiece import basic_words
 
 CLS, SEP, MASK = BOS, EOS, 4
-SPECIAL = 5  # ids of PAD, UNK, [CLS], [SEP] and [MASK]: the pieces follow them
-WORD_END = "</w>"  # ends a piece that ends a word, where pieces are of characters
+SPECIAL = 5  # number of special ids: PAD, UNK, [CLS], [SEP] and [MASK]; the pieces follow
+WORD_END = "</w>"  # suffix of a piece of characters that ends a word
 
-# White space of Python's and Rust's `\s`; RE2's own knows ASCII alone.
+# The white space of `\s` in Python and Rust; that of RE2 is ASCII only.
 _SPACE = r"\t-\r\x{85}\pZ"
-# Set between two words for a moment. Unicode reserves it for such uses, so that it may be removed
+# Separates words temporarily. It is a noncharacter of Unicode, so that `normalized` may remove it
 # from every text.
 _MARK = "\U0010ffff"
-# Radford et al. 2019: contractions, then letters, digits and signs, each with the one space before
-# them. Their pattern leaves the last space of several to the next word by looking ahead, which
-# RE2 cannot: `_MARK` is set there.
+# Radford et al. 2019: contractions, then runs of letters, digits or signs, each with one space
+# before it. Their pattern leaves the last one of several spaces to the next word by a lookahead,
+# which RE2 lacks: `words` sets `_MARK` there.
 _WORDS = {
     "gpt2": (
         "'s|'t|'re|'ve|'m|'ll|'d"
         rf"| ?\pL+| ?\pN+| ?[^{_SPACE}\pL\pN{_MARK}]+|[{_SPACE}]+"
     ),
-    # Dubey et al. 2024, its released tokenizer: a sign may go with the letters behind it, digits by
-    # three, and line ends are words or end one.
+    # The released tokenizer of Dubey et al. 2024: letters may take one sign before them, digits are
+    # in groups of three, and line ends are words or end signs.
     "llama3": (
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
         rf"|[^\r\n\pL\pN{_MARK}]?\pL+|\pN{{1,3}}| ?[^{_SPACE}\pL\pN{_MARK}]+[\r\n]*"
         rf"|[{_SPACE}]*[\r\n]+|[{_SPACE}]+"
     ),
 }
-# White space that the next word takes, where it is the last of several.
+# White space that goes to the next word if it is the last of several.
 _BEFORE = {"gpt2": f"[{_SPACE}]", "llama3": r"[\t\v\f\x{85}\pZ]"}
-_SHIFT = 1 << 32  # makes one number of a pair of ids
+_SHIFT = 1 << 32  # a pair of ids is looked up as the number left * _SHIFT + right
 
 
 class MergedPieceVocabulary(PieceVocabulary):
-    """Pieces that grow by merges: 0 to 4 are PAD, UNK, [CLS], [SEP] and [MASK].
+    """Base of byte-pair vocabularies; ids 0 to 4 are PAD, UNK, [CLS], [SEP] and [MASK].
 
     Args:
         units: the pieces from id 5 on.
-        merges: `"left right"`, in the order of learning.
+        merges: the merges as `"left right"`, in the order in which they were learnt.
 
     Attributes:
-        merges_through: whether merges may make and take what is no piece: what is left of it in
-            the end is UNK. They are another vocabulary's otherwise.
+        merges_through: whether the two sides or the result of a merge may be missing among the
+            pieces, as in XLM. Text that ends as such a unit is UNK. Otherwise a missing unit is an
+            error: the merges belong to another vocabulary.
 
     References: Sennrich et al. 2016, section 3.2.
     """
@@ -72,12 +73,12 @@ class MergedPieceVocabulary(PieceVocabulary):
 
     def __init__(self, units: Sequence[str], merges: Sequence[str]):
         self.units = tuple(units)
-        # A merge that stands twice has the later rank, as in Hugging Face's tokenizers.
+        # A repeated merge has its last rank, as in Hugging Face's tokenizers.
         self.merges = tuple(dict.fromkeys(reversed(merges)))[::-1]
         self.numbers = {unit: number for number, unit in enumerate(self.units, SPECIAL)}
         if len(self.numbers) < len(self.units):
             twice = next(unit for unit in self.units if self.units.count(unit) > 1)
-            raise UserError(f"the vocabulary holds the piece {twice!r} twice: restore its file")
+            raise UserError(f"the vocabulary has the piece {twice!r} twice: restore its file")
         rows = []
         for merge in self.merges:
             left, _, right = merge.partition(" ")
@@ -88,8 +89,8 @@ class MergedPieceVocabulary(PieceVocabulary):
             rows.append([self.numbers.get(unit) for unit in made])
             if None in rows[-1]:
                 raise UserError(
-                    f"the vocabulary merges {merge!r}, and not all of that are pieces: the merges "
-                    "are another vocabulary's"
+                    f"the vocabulary lacks a piece of the merge {merge!r}: give the merges that "
+                    "belong to this vocabulary"
                 )
         # (merges, 3): ids of the left, the right and the merged piece.
         self._merge_ids = np.array(rows, np.int64).reshape(-1, 3)
@@ -108,7 +109,7 @@ class MergedPieceVocabulary(PieceVocabulary):
             record = parse_json(contents, pieces=list, merges=list)
             pieces, merges = record["pieces"], record["merges"]
         except ValueError as error:
-            raise UserError(f"it is no file of a vocabulary of kind {cls.kind}") from error
+            raise UserError(f"the file is not a vocabulary of kind {cls.kind}") from error
         return cls(pieces, merges, **settings)
 
     @property
@@ -121,12 +122,17 @@ class MergedPieceVocabulary(PieceVocabulary):
 
     @abc.abstractmethod
     def letters(self, words: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Ids of the letters of all words `(N,)`, `(all,)` int64, and the words' lengths `(N,)`."""
+        """Splits words `(N,)` into the units that merges start from: bytes or characters.
+
+        Returns:
+            The ids of the units of all words, `(all,)` int64, and the number of each word's units,
+            `(N,)` int32.
+        """
 
     def tokenize(self, lines: tf.Tensor) -> tf.RaggedTensor:
         """Cuts normalized lines `(B,)` into pieces `(B, None)` int32."""
         words = self.words(lines)
-        # A text has few words that it does not repeat.
+        # Most words of a text are repeated: each distinct one is cut once.
         distinct, positions = tf.unique(words.values)
         merged = self._merged(*self.letters(distinct))
         if self.merges_through:
@@ -138,9 +144,9 @@ class MergedPieceVocabulary(PieceVocabulary):
 
     @functools.cached_property
     def ranks(self) -> tf.lookup.StaticHashTable:
-        """The rank of each merge by its pair of ids."""
+        """Table of the rank of each merge; a key is `left * 2**32 + right`."""
         left, right, _ = self._merge_ids.T
-        # The last key is no pair's: TensorFlow makes no table of nothing.
+        # The last key is no pair: TensorFlow does not allow an empty table.
         keys = np.append(left * _SHIFT + right, -1)
         ranks = np.arange(len(keys), dtype=np.int64)
         return _table(keys, ranks, len(self.merges))
@@ -149,15 +155,16 @@ class MergedPieceVocabulary(PieceVocabulary):
         return [self.ranks]
 
     def _merged(self, ids: tf.Tensor, lengths: tf.Tensor) -> tf.RaggedTensor:
-        """Applies the merges within words, the earliest learnt ones first.
+        """Applies the merges within words, those that were learnt first before others.
 
-        All words go at once, one merge of each a round: English takes about ten rounds.
+        Each round makes the best merge of every word at once; English takes about ten rounds.
 
         Args:
-            ids: (all,) int64, of the letters of all N words, one word after the other.
+            ids: `(all,)` int64, the units of all N words, one word after the other.
+            lengths: `(N,)` int32, the number of each word's units.
 
         Returns:
-            (N, None) int32 ragged tensor.
+            The pieces of each word, `(N, None)` int32, ragged.
         """
         count = tf.size(lengths)
         owners = tf.repeat(tf.range(count), lengths)
@@ -173,28 +180,32 @@ class MergedPieceVocabulary(PieceVocabulary):
         )
 
     def _round(self, ids: tf.Tensor, owners: tf.Tensor, count: tf.Tensor):
-        """Merges the best pair of each word at all its positions; whether there was any."""
-        none = len(self.merges)  # the rank of a pair that is not merged
+        """Merges the best pair of each word wherever it occurs in the word.
+
+        Returns:
+            The new ids, the word of each id, and whether there was a pair to merge.
+        """
+        none = len(self.merges)  # the rank of a pair without a merge
         merged = np.append(self._merge_ids[:, 2], 0)
         within = owners[:-1] == owners[1:]
         rank = tf.where(within, self.ranks.lookup(ids[:-1] * _SHIFT + ids[1:]), none)
         best = tf.math.unsorted_segment_min(rank, owners[:-1], count)
         chosen = (rank < none) & (rank == tf.gather(best, owners[:-1]))
-        chosen = _every_second(chosen)  # of "aaa" the first two
+        chosen = _every_second(chosen)  # pairs must not overlap: "aaa" merges its first two
         ids = tf.concat([tf.where(chosen, tf.gather(merged, rank), ids[:-1]), ids[-1:]], 0)
         kept = tf.concat([tf.ones_like(ids[:1], tf.bool), ~chosen], 0)
         return tf.boolean_mask(ids, kept), tf.boolean_mask(owners, kept), tf.reduce_any(chosen)
 
 
 def _table(keys: Sequence, values: Sequence[int], default: int) -> tf.lookup.StaticHashTable:
-    # A graph may be under construction: the table has to outlive it.
+    # Built outside of a graph under construction, because the table is used in later ones.
     with tf.init_scope():
         entries = tf.lookup.KeyValueTensorInitializer(keys, values, value_dtype=tf.int64)
         return tf.lookup.StaticHashTable(entries, default)
 
 
 def _every_second(chosen: tf.Tensor) -> tf.Tensor:
-    """Of each run of True the first, the third, the fifth, ..."""
+    """Keeps the first, third, fifth, ... element of each run of True, and clears the others."""
     positions = tf.range(tf.size(chosen))
     starts = chosen & ~tf.concat([tf.zeros_like(chosen[:1]), chosen[:-1]], 0)
     runs = tf.cumsum(tf.cast(starts, tf.int32))
@@ -203,9 +214,9 @@ def _every_second(chosen: tf.Tensor) -> tf.Tensor:
 
 
 def byte_alphabet() -> tuple[str, ...]:
-    """The character that stands for each of the 256 bytes in a piece: none is a space.
+    """The characters that represent the 256 bytes in the pieces of GPT-2; none is a space.
 
-    Bytes that Latin-1 prints stand for themselves, the others for U+0100, U+0101, ... in turn.
+    A printable byte of Latin-1 is its own character; the others are U+0100, U+0101, ... in order.
     """
     printed = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
@@ -217,18 +228,22 @@ _SPACE_UNITS = frozenset(byte_alphabet()[ord(space)] for space in " \t\n\v\f\r")
 
 
 class BytePairVocabulary(MergedPieceVocabulary):
-    """Pieces of bytes: 0 to 4 are PAD, UNK (which no text gives), [CLS], [SEP] and [MASK].
+    """Byte-level BPE, which cuts text exactly as GPT-2's or Llama 3's tokenizer does.
 
-    Text is cut into the pieces of GPT-2's tokenizer. A word carries the space before it: a piece
-    that begins with white space begins a word.
+    Ids 0 to 4 are PAD, UNK, [CLS], [SEP] and [MASK]; no text is unknown. A word carries the space
+    before it, so that a piece that begins with white space begins a word.
 
     Args:
         units: the pieces from id 5 on, each byte written as its character of `byte_alphabet`.
-        add_prefix_space: begin each line with a space that has none, so that its first word is as
-            any other; RoBERTa and GPT-2 do not.
-        composed: join letters and their accents first, Unicode's form NFC (ModernBERT's); pieces
-            with offsets are of the characters alone.
-        pattern: of the words, `"gpt2"` or `"llama3"`, whose words that are pieces are not cut.
+        merges: see `MergedPieceVocabulary`.
+        lower_case: whether to lower-case text.
+        add_prefix_space: whether to add a space before a line that does not begin with one, so that
+            its first word is cut like any other. RoBERTa and GPT-2 do not add it.
+        pair_separators: see `PieceVocabulary`.
+        composed: whether to first compose letters with their accents, Unicode's form NFC, as
+            ModernBERT does. `encode_with_offsets` does not compose them.
+        pattern: how text is split into words: `"gpt2"` or `"llama3"`. With the latter, a word that
+            is itself a piece is not cut by the merges.
 
     References: Radford et al. 2019 (GPT-2), section 2.2; Liu et al. 2019 (RoBERTa), section 4.4.
     """
@@ -256,21 +271,26 @@ class BytePairVocabulary(MergedPieceVocabulary):
         missing = [byte for byte, unit in enumerate(byte_alphabet()) if unit not in self.numbers]
         if missing:
             raise UserError(
-                f"the vocabulary has no piece for the byte {missing[0]}: give a byte-level one"
+                f"the vocabulary has no piece for the byte {missing[0]}: give one of byte-level BPE"
             )
         self._byte_ids = np.array([self.numbers[unit] for unit in byte_alphabet()], np.int64)
 
     @classmethod
     @says_unknown
     def train(cls, lines: Iterable[str], size: int, lower_case: bool = False) -> Self:
-        """Learns a vocabulary that begins each line with a space, the same of the same lines.
+        """Trains a vocabulary with `add_prefix_space`; the same lines give the same vocabulary.
 
         Args:
+            lines: the training text.
             size: number of pieces, the 5 special ones and the 256 bytes included.
+            lower_case: whether to lower-case text.
+
+        Raises:
+            UserError: there is no text, or `size` is too small or too large for it.
         """
         with needed("training a byte-level BPE vocabulary"):
             from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-        # A vocabulary of bytes alone says how text is normalized.
+        # A vocabulary without merges normalizes the training text.
         plain = cls(byte_alphabet(), [], lower_case, add_prefix_space=True)
         if size < (least := plain.pieces):
             raise too_small(size, "the bytes", least, f"{least} pieces or more")
@@ -301,14 +321,14 @@ class BytePairVocabulary(MergedPieceVocabulary):
     def normalized(self, strings: tf.Tensor, language: str | None = None) -> tf.Tensor:
         lines = tf.strings.unicode_transcode(strings, "UTF-8", "UTF-8", errors="replace")
         lines = tf.strings.regex_replace(lines, _MARK, "")
-        # `regex_split` loses a line that has a NUL.
+        # `regex_split` drops a line with a NUL.
         lines = tf.strings.regex_replace(lines, r"\x00", "\ufffd")
         if self.composed:
             lines = tensorflow_text.normalize_utf8(lines, "NFC")
         return tf.strings.lower(lines, encoding="utf-8") if self.lower_case else lines
 
     def spaced(self, lines: tf.Tensor) -> tf.Tensor:
-        """Normalized lines with the space that `add_prefix_space` asks for."""
+        """Adds the first space to normalized lines, if `add_prefix_space`."""
         if not self.add_prefix_space:
             return lines
         return tf.strings.regex_replace(lines, r"^([^ ])", r" \1")
@@ -327,7 +347,7 @@ class BytePairVocabulary(MergedPieceVocabulary):
         lengths = tf.strings.length(words)
         if self.pattern == "gpt2":
             return ids, lengths
-        # A word that is a piece is a single letter for the merges.
+        # A word that is a piece is a single unit, so that the merges leave it whole.
         whole = self.piece_ids.lookup(words)  # (N,), -1 for others
         letters = tf.RaggedTensor.from_row_lengths(ids, lengths)
         piece, place = tf.gather(whole, letters.value_rowids()), tf.ragged.range(lengths).values
@@ -336,7 +356,7 @@ class BytePairVocabulary(MergedPieceVocabulary):
 
     @functools.cached_property
     def piece_ids(self) -> tf.lookup.StaticHashTable:
-        """The id of each piece by its bytes; -1 for others."""
+        """Table of the ids of pieces by their bytes; -1 for other strings."""
         numbers = {self.piece_bytes(number): number for number in range(SPECIAL, self.pieces)}
         return _table(list(numbers), list(numbers.values()), -1)
 
@@ -346,11 +366,16 @@ class BytePairVocabulary(MergedPieceVocabulary):
     def tokenize_with_offsets(
         self, lines: tf.Tensor
     ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
-        """Pieces `(B, None)` of normalized lines, and the bytes where each begins and ends."""
+        """Cuts normalized lines `(B,)` into pieces.
+
+        Returns:
+            The ids `(B, None)` int32, and the bytes of the line where each piece begins and ends,
+            `(B, None)` int64.
+        """
         ids = self.tokenize(lines)  # (B, None)
         lengths = np.array([0] * SPECIAL + [len(unit) for unit in self.units], np.int64)
         lengths = tf.gather(lengths, ids.values)
-        # Bytes before a line, the space that it was given among them.
+        # Bytes of all lines before a line, with the spaces added to them and to it.
         sizes = tf.cast(tf.strings.length(self.spaced(lines)), tf.int64)
         added = sizes - tf.cast(tf.strings.length(lines), tf.int64)
         before = tf.gather(tf.cumsum(sizes, exclusive=True) + added, ids.value_rowids())
@@ -359,7 +384,7 @@ class BytePairVocabulary(MergedPieceVocabulary):
         return ids, ids.with_values(starts), ids.with_values(ends)
 
     def piece_bytes(self, number: int) -> bytes:
-        # A piece that is not of bytes, such as GPT-2's <|endoftext|>, stands for itself.
+        # A piece that is plain text, such as GPT-2's <|endoftext|>, is its own text.
         unit = self.units[number - SPECIAL]
         if unit in self.added:
             return unit.encode()
@@ -370,13 +395,14 @@ class BytePairVocabulary(MergedPieceVocabulary):
 
 
 class CharacterPairVocabulary(MergedPieceVocabulary):
-    """Pieces of characters: 0 to 4 are PAD, UNK, [CLS], [SEP] and [MASK].
+    """BPE of characters, as in GPT; ids 0 to 4 are PAD, UNK, [CLS], [SEP] and [MASK].
 
-    Words are cut as BERT's "uncased" ones, without accents. A piece that ends a word carries the
-    space after it; a character that is no piece is UNK.
+    Text is lower-cased, without accents, and split into words as by BERT's "uncased" tokenizer. A
+    piece that ends a word carries the space after it. A character without a piece is UNK.
 
     Args:
-        units: the pieces from id 5 on; one that ends a word ends with `</w>`.
+        units: the pieces from id 5 on; one that ends a word has the suffix `</w>`.
+        merges: see `MergedPieceVocabulary`.
 
     References: Radford et al. 2018 (GPT), section 4.1.
     """
@@ -401,7 +427,7 @@ class CharacterPairVocabulary(MergedPieceVocabulary):
 
     @functools.cached_property
     def letter_ids(self) -> tf.lookup.StaticHashTable:
-        """Ids of single characters, with and without `WORD_END`; others are UNK."""
+        """Table of the ids of single characters, with and without `WORD_END`; others are UNK."""
         letters = [unit for unit in self.numbers if len(unit.removesuffix(WORD_END)) <= 1]
         return _table(letters, [self.numbers[unit] for unit in letters], UNK)
 
@@ -410,7 +436,7 @@ class CharacterPairVocabulary(MergedPieceVocabulary):
 
     def encode_with_offsets(self, strings: tf.Tensor) -> LocatedPieces:
         raise UserError(
-            f"a {self.kind} vocabulary keeps no offsets of its pieces in a text: take a model of "
+            f"a {self.kind} vocabulary cannot locate its pieces in a text: use a model with "
             "another kind of vocabulary"
         )
 
@@ -421,20 +447,22 @@ class CharacterPairVocabulary(MergedPieceVocabulary):
 
     def starts_word(self, number: int) -> bool:
         raise UserError(
-            f"a {self.kind} vocabulary says where words end, not where they begin: take one of "
-            "another kind to hide or to fill whole words"
+            f"a {self.kind} vocabulary marks where words end, not where they begin: use another "
+            "kind of vocabulary to mask or fill whole words"
         )
 
 
 class MosesPairVocabulary(CharacterPairVocabulary):
-    """Pieces of characters of words that Moses's rules cut, language by language: XLM's.
+    """XLM's BPE of characters, after words are split by Moses' rules for each language.
 
-    The rules, `moses_words`, are Python and no graph: a SavedModel that takes text is refused, and
-    text is cut in this process alone.
+    Words are split in Python, by `moses_words`, so that a SavedModel cannot contain this vocabulary
+    and takes ids instead of text.
 
     Args:
-        languages: of the texts; one without a name is of the first, or English.
-        lower_case: lower-case text and take its accents off.
+        units, merges: see `CharacterPairVocabulary`.
+        languages: languages of the texts. The first, or English if there is none, is that of a text
+            whose language is not given.
+        lower_case: whether to lower-case text and strip accents.
 
     References: Conneau and Lample 2019 (XLM), section 5.1.
     """
@@ -456,20 +484,23 @@ class MosesPairVocabulary(CharacterPairVocabulary):
         made = longer.intersection(merge.replace(" ", "") for merge in self.merges)
         if 2 * len(made) < len(longer):
             raise UserError(
-                f"{len(made)} of the vocabulary's {len(longer)} longer pieces are made by a merge: "
-                "the merges are another vocabulary's"
+                f"the merges make only {len(made)} of {len(longer)} longer pieces of the "
+                "vocabulary: give the merges that belong to it"
             )
         self.languages = (languages,) if isinstance(languages, str) else tuple(languages)
         self.lower_case = lower_case
 
     @classmethod
     def from_fastbpe(cls, codes: str | os.PathLike, pieces: str | os.PathLike, **options) -> Self:
-        """Reads the two files of XLM's own release, whose lines end with counts.
+        """Reads the two files of fastBPE that XLM's release has; each line ends with a count.
 
         Args:
-            codes: a merge a line.
-            pieces: a piece a line; one that ends no word ends with "@@".
+            codes: the file of merges, one per line.
+            pieces: the file of pieces, one per line; a piece inside a word ends with "@@".
             options: `languages` and `lower_case`.
+
+        Raises:
+            UserError: a file is empty, or a line has another form.
         """
         units = []
         for (unit,) in _columns(pieces, 1):
@@ -488,21 +519,23 @@ class MosesPairVocabulary(CharacterPairVocabulary):
 
     def trackables(self) -> list:
         raise UserError(
-            f"a {self.kind} vocabulary cuts text by Moses's rules in Python, which a SavedModel "
-            "cannot hold: export the network alone, by its export(), and give it ids"
+            f"a {self.kind} vocabulary splits words in Python, which a SavedModel cannot contain: "
+            "export the network without text, by its export(), and give it ids"
         )
 
 
 def _columns(path: str | os.PathLike, count: int) -> Iterable[list[str]]:
-    """The first `count` columns, and a number behind them, of each line of a file of fastBPE's."""
+    """Yields the first `count` columns of each line of a fastBPE file; the next must be a count."""
     number = 0
     for number, line in enumerate(lines_of(as_path(path)), start=1):
         columns = line.split(" ")
         if len(columns) != count + 1 or not columns[-1].isdecimal():
             raise UserError(
-                f"{os.fspath(path)}, line {number}: {line!r:.60} is not {count} and a count: give "
-                "the codes and the vocabulary of XLM's release"
+                f"{os.fspath(path)}, line {number}: {line!r:.60} is not {count + 1} columns, the "
+                "last one a count: give the codes and the vocabulary of XLM's release"
             )
         yield columns[:-1]
     if not number:
-        raise UserError(f"{os.fspath(path)} is empty: give the codes and the vocabulary of XLM's")
+        raise UserError(
+            f"{os.fspath(path)} is empty: give the codes and the vocabulary of XLM's release"
+        )

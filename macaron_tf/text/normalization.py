@@ -1,4 +1,4 @@
-"""Text normalization in a graph, and the way from normalized text back to the original."""
+"""Text normalization in a graph, and positions in normalized text mapped back to the original."""
 
 import dataclasses
 import functools
@@ -13,23 +13,23 @@ import tensorflow as tf
 from macaron_tf.errors import UserError, needed
 from macaron_tf.settings import Settings
 
-# RE2's classes are ASCII only; Python's `\s`, `\d`, which sacremoses' rules rely on, are Unicode's.
-# These two classes make up the difference (a no-break space is white space here).
+# The rules of sacremoses rely on Python's `\s` and `\d`, which match Unicode (a no-break space is
+# white space). Those of RE2 match ASCII only, so that these classes replace them.
 _SPACE = r"[\s\v\x{1c}-\x{1f}\x{85}\pZ]"
 _DIGIT = r"\p{Nd}"
-# A control character (a NUL, a stray line feed) or a Unicode line separator inside a line would
-# break "one line in = one line out" or become an unknown piece: it counts as a space.
+# Control characters (NUL, line feed) and Unicode line separators inside a line. They would split a
+# line of output or become an unknown piece, so that each becomes a space.
 _LINE_BREAKERS = r"[\p{Cc}\x{2028}\x{2029}]"
 
 
 @dataclasses.dataclass(frozen=True)
 class NormalizationConfig(Settings):
-    """Changes of a line before it is cut into pieces; every option is off by default.
+    """Normalization of a line before it is cut into pieces; every option is off by default.
 
     Attributes:
-        punctuation: Moses punctuation normalization, as `sacremoses.MosesPunctNormalizer`.
-        lower_case: Unicode lower-casing.
-        remove_nonprinting: remove every character of Unicode category C (format characters,
+        punctuation: whether to normalize punctuation as `sacremoses.MosesPunctNormalizer` does.
+        lower_case: whether to lower-case the text, by Unicode's rules.
+        remove_nonprinting: whether to remove characters of Unicode category C (format characters,
             private use), as Moses' remove-non-printing-char does.
     """
 
@@ -39,12 +39,12 @@ class NormalizationConfig(Settings):
 
 
 def punctuation_rules(language: str) -> list[tuple[str, str]]:
-    """Moses' punctuation rules of a language in order: RE2 patterns and their replacements.
+    """Moses' punctuation rules for a language, in order: RE2 patterns and their replacements.
 
     Args:
-        language: a language code such as "en" or "de-AT"; only its first part counts.
+        language: a language code such as "en" or "de-AT", of which the first part is used.
     """
-    import sacremoses  # half a second, and few commands normalize punctuation
+    import sacremoses  # takes half a second, and few commands normalize punctuation
 
     moses = sacremoses.MosesPunctNormalizer(language.replace("_", "-").split("-")[0].lower())
     return [
@@ -56,24 +56,30 @@ def punctuation_rules(language: str) -> list[tuple[str, str]]:
     ]
 
 
-# Of Sennrich's scripts for Romanian: both ways to write a letter, and no diacritics.
+# Sennrich's scripts for Romanian: removes diacritics, in both encodings of a letter.
 _ROMANIAN = str.maketrans("ŞşȘșŢţȚțĂăÂâÎî", "SsSsTtTtAaAaIi")
 
 
 def moses_words(line: str, language: str, lower_case: bool = False) -> list[str]:
-    """The words of a line as XLM's texts were cut, by Moses's rules of a language, in Python.
+    """Splits a line into words by Moses' rules for its language, as XLM's texts were; in Python.
 
-    Punctuation is normalized, characters of Unicode's category C are removed, and signs are set
-    apart. Chinese is cut by jieba and Thai by PyThaiNLP, packages that are not this library's.
+    It normalizes punctuation, removes characters of Unicode category C, and separates punctuation
+    from words. Chinese needs the package jieba, Thai pythainlp; neither comes with this library.
 
     Args:
-        lower_case: lower-case and take accents off.
+        line: the line.
+        language: a language code, such as "en".
+        lower_case: whether to lower-case and strip accents.
+
+    Raises:
+        UserError: the text is Japanese, or a package is missing.
 
     References: Conneau and Lample 2019 (XLM), section 5.1, and its released `tools/`.
     """
     if language == "ja":
         raise UserError(
-            "XLM's Japanese was cut by KyTea, which is not used here: give text of other languages"
+            "XLM's Japanese was cut by KyTea, which this library does not support: give text of "
+            "other languages"
         )
     punctuation, tokenizer = _moses(language)
     if language == "zh":
@@ -106,11 +112,13 @@ def _moses(language: str) -> tuple:
 
 
 def normalize(strings: tf.Tensor, config: NormalizationConfig, language: str) -> tf.Tensor:
-    """Normalizes lines in-graph; always repairs invalid UTF-8 and removes line breakers.
+    """Normalizes lines `(B,)` in-graph.
+
+    Whatever the configuration, invalid bytes become U+FFFD, control characters and line separators
+    become spaces, and outer white space is stripped.
 
     Returns:
-        (B,) string tensor of valid UTF-8, U+FFFD for an invalid byte, without control characters,
-        stripped of outer space.
+        `(B,)` strings of valid UTF-8.
     """
     lines = tf.strings.unicode_transcode(strings, "UTF-8", "UTF-8", errors="replace")
     lines = tf.strings.regex_replace(lines, _LINE_BREAKERS, " ")
@@ -125,11 +133,12 @@ def normalize(strings: tf.Tensor, config: NormalizationConfig, language: str) ->
 
 
 def normalize_lines(lines: Iterable[str], config: NormalizationConfig, language: str) -> list[str]:
+    """Normalizes lines outside a graph; see `normalize`."""
     return list(map_lines(lambda strings: normalize(strings, config, language), lines))
 
 
 def map_lines(function: Callable[[tf.Tensor], tf.Tensor], lines: Iterable[str]) -> Iterator[str]:
-    """Applies a graph function, `(B,)` strings to `(B,)`, to lines on the CPU, chunk by chunk."""
+    """Applies a function of TensorFlow, `(B,)` strings to `(B,)`, to lines in chunks on the CPU."""
     for chunk in in_chunks(lines):
         with tf.device("CPU"):
             results = function(as_strings(chunk)).numpy().tolist()
@@ -137,48 +146,50 @@ def map_lines(function: Callable[[tf.Tensor], tf.Tensor], lines: Iterable[str]) 
 
 
 def as_strings(lines: Sequence[str]) -> tf.Tensor:
-    """Lines as a string tensor; a lone surrogate, which UTF-8 cannot hold, is invalid bytes."""
+    """Converts lines to a string tensor; a lone surrogate becomes bytes that are invalid UTF-8."""
     return tf.constant([line.encode("utf-8", "surrogatepass") for line in lines], tf.string)
 
 
 def in_chunks(items: Iterable, size: int = 8192) -> Iterator[list]:
-    """Cuts a stream into lists; 8192 lines are about 1 MB, so no corpus sits in one tensor."""
+    """Cuts a stream into lists of `size` items; 8192 lines are about 1 MB."""
     items = iter(items)
     while chunk := list(itertools.islice(items, size)):
         yield chunk
 
 
-# Rows of running text have no line ends: documents are cut at them. Python and RE2 agree here.
+# Rows of training text have no line ends, because documents are split there. Python and RE2 read
+# these patterns alike.
 _LINE_ENDS, _TRAILING = r"[ \t\r]*\n[ \t\r\n]*", r"[ \t\r\n]+\z"
 
 
 def as_prompt(text: str) -> str:
-    """A text in the form of a corpus's rows: each line end is a space.
+    """Brings a prompt into the form of training text: line ends become spaces.
 
-    White space at the end is removed: the next word carries its own space.
+    White space at the end is removed, because the next word carries its own space.
     """
     return re.sub(_LINE_ENDS, " ", text.rstrip(" \t\r\n"))
 
 
 def as_prompts(texts: tf.Tensor) -> tf.Tensor:
-    """`as_prompt` in-graph, `(B,)` strings to `(B,)` strings."""
+    """Applies `as_prompt` in-graph: `(B,)` strings to `(B,)` strings."""
     texts = tf.strings.regex_replace(texts, _TRAILING, "")
     return tf.strings.regex_replace(texts, _LINE_ENDS, " ")
 
 
 _SPACES = r"[\s\x{85}\pZ]+"
 _MARK = r"\pM+"
-# A normalization may strip a line: each character goes through it between two letters. Unicode has
-# no "q" with an accent, which an accent alone could become part of.
+# A normalization may strip white space, so each character passes it between two letters. A lone
+# accent does not combine with them: Unicode has no "q" with an accent.
 _GUARD = "q"
 
 
 class LocatedPieces(NamedTuple):
-    """Ids of pieces, and the position of each in the original text.
+    """Ids of pieces, and their positions in the original texts.
 
     Attributes:
-        starts, ends: (B, None) int64 ragged, of the same rows: `text[start:end]` in characters
-            (code points, as Python counts them).
+        ids: `(B, None)` int32, ragged.
+        starts, ends: `(B, None)` int64, ragged like `ids`; a piece is `text[start:end]`, counted in
+            characters (code points, as in Python).
     """
 
     ids: tf.RaggedTensor
@@ -187,20 +198,23 @@ class LocatedPieces(NamedTuple):
 
 
 class AlignedText:
-    """Texts normalized character by character, with the way back to the original.
+    """Normalizes texts character by character, and maps positions back to the original texts.
 
-    A combining mark belongs to the character before it: a piece that holds a part of "e" and its
-    accent lies over both.
+    A combining mark belongs to the character before it: a piece with "e" or its accent covers both.
 
     Args:
-        texts: (B,) string tensor of UTF-8.
-        normalize: (N,) strings to (N,) strings; it sees one character at a time: rules that
-            depend on neighbours, such as BERT's limit of a word's length, have no effect.
+        texts: `(B,)` strings of UTF-8.
+        normalize: function of strings `(N,)` that returns strings `(N,)`. It gets single
+            characters, so that rules which depend on their neighbours, such as BERT's limit on the
+            length of a word, have no effect.
+
+    Attributes:
+        normalized: `(B,)` strings, the normalized texts.
     """
 
     def __init__(self, texts: tf.Tensor, normalize: Callable[[tf.Tensor], tf.Tensor]):
         characters = tf.strings.unicode_split(texts, "UTF-8")  # (B, None)
-        # A page has some hundred distinct characters: only those are normalized.
+        # A page has about a hundred distinct characters: only these are normalized.
         distinct, index = tf.unique(characters.values)
         guarded = normalize(tf.strings.join([_GUARD, distinct, _GUARD]))
         lengths = tf.strings.length(guarded) - 2
@@ -214,19 +228,26 @@ class AlignedText:
         columns = tf.ragged.range(characters.row_lengths()).values  # (N,)
         opens = ~tf.gather(tf.strings.regex_full_match(distinct, _MARK), index) | (columns == 0)
         cluster = tf.cumsum(tf.cast(opens, tf.int64)) - 1  # (N,)
-        # Of each cluster, the K of all texts: first character, one past the last, bytes so far.
+        # For each of the K clusters of all texts: its first character, the one after its last, and
+        # the number of normalized bytes up to its end.
         self._starts = tf.math.segment_min(columns, cluster)
         self._ends = tf.math.segment_max(columns, cluster) + 1
         self._bytes = tf.math.segment_max(ends[1:], cluster)
         space = tf.gather(tf.strings.regex_full_match(distinct, _SPACES), index)
-        self._words = tf.where(~tf.boolean_mask(space, opens))[:, 0]  # clusters that are no space
+        self._words = tf.where(~tf.boolean_mask(space, opens))[:, 0]  # clusters without space
 
     def original(
         self, starts: tf.RaggedTensor, ends: tf.RaggedTensor
     ) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
-        """Bytes `(B, None)` of the normalized texts to characters `(B, None)` of the original ones.
+        """Converts positions of pieces from bytes of normalized texts to original characters.
 
-        White space at a piece's beginning, which SentencePiece counts to the piece, is left out.
+        White space at the start of a piece, which SentencePiece includes, is left out.
+
+        Args:
+            starts, ends: `(B, None)` bytes of the normalized texts.
+
+        Returns:
+            The starts and ends `(B, None)` int64 in characters of the original texts.
         """
         before = tf.gather(self._text_bytes, starts.value_rowids())
         first = tf.cast(starts.values, tf.int64) + before
@@ -236,7 +257,7 @@ class AlignedText:
             for value in (first, last)
         )
         last = tf.minimum(last, tf.size(self._bytes, tf.int64) - 1)
-        # The next cluster that is no space, if it belongs to this piece.
+        # Start at the next cluster that is not a space, if it belongs to this piece.
         words = tf.concat([self._words, [tf.int64.max]], axis=0)
         word = tf.gather(words, tf.searchsorted(self._words, first))
         first = tf.where(word <= last, word, tf.minimum(first, last))

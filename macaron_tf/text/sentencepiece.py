@@ -1,4 +1,4 @@
-"""SentencePiece vocabularies: of encoders, with [CLS], [SEP] and [MASK], and of translators."""
+"""SentencePiece vocabularies: for encoders, with [CLS], [SEP] and [MASK], and for translators."""
 
 import concurrent.futures
 import functools
@@ -30,24 +30,27 @@ from macaron_tf.text.token_rows import TokenRows
 CONTROL = ("[CLS]", "[SEP]", "[MASK]")
 _MASK = 4
 WORD_START = "\u2581"
-# Recorded in the model's bytes, hence in the hash: a constant, not the machine's number of cores.
+# A constant, not the number of cores: SentencePiece writes it into the model, so the hash has it.
 _THREADS = 4
-# The tables of SentencePiece's own normalization, which a trained model holds.
+# The names of SentencePiece's own tables of normalization; a model contains its table.
 NormalizationRule = Literal["nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity"]
 
 
 class SentencePieceVocabulary(PieceVocabulary):
-    """A SentencePiece model, the normalization before it, and its languages.
+    """A SentencePiece model with the normalization of text before it.
 
-    A translator's pieces 0 to 3 are PAD, UNK, BOS and EOS; an encoder's 0 to 4 are PAD, UNK, [CLS],
-    [SEP] and [MASK].
+    The first ids of a translator's vocabulary are PAD, UNK, BOS and EOS; those of an encoder's are
+    PAD, UNK, [CLS], [SEP] and [MASK].
 
     Args:
+        proto: the serialized SentencePiece model.
         normalization: applied to a line before it is cut.
-        languages: of the lines; they choose the punctuation rules.
-        fold_accents: before all else, take accents off and write LaTeX's quotation marks as `"`,
-            as ALBERT does.
-        verbatim: keep line ends, control characters and outer spaces, as Llama does.
+        languages: languages of the lines, which select the punctuation rules.
+        fold_accents: whether to first strip accents and replace LaTeX's quotation marks by `"`, as
+            ALBERT does.
+        pair_separators, cls_last: see `PieceVocabulary`.
+        verbatim: whether to skip the normalization and keep line ends, control characters and outer
+            spaces, as Llama does.
     """
 
     kind = "sentencepiece"
@@ -81,7 +84,7 @@ class SentencePieceVocabulary(PieceVocabulary):
             model.LoadFromSerializedProto(self.proto)
         except RuntimeError as error:
             raise UserError(
-                "the vocabulary's model is not a SentencePiece model: train the vocabulary again"
+                "the vocabulary's file is not a SentencePiece model: train the vocabulary again"
             ) from error
         controls = tuple(n for n in model.piece_to_id(list(CONTROL)) if model.is_control(n))
         found = (model.pad_id(), model.unk_id(), model.bos_id(), model.eos_id())
@@ -89,9 +92,9 @@ class SentencePieceVocabulary(PieceVocabulary):
             self.mask_id = _MASK
         elif found != (PAD, UNK, BOS, EOS):
             raise UserError(
-                f"the SentencePiece model numbers PAD, UNK, BOS, EOS as {found} and "
-                f"{', '.join(CONTROL)} as {controls}: train it with pad_id={PAD} unk_id={UNK}, "
-                f"and bos_id={BOS} eos_id={EOS} for translations, or bos_id=-1 eos_id=-1 "
+                f"the SentencePiece model has PAD, UNK, BOS, EOS at ids {found} and "
+                f"{', '.join(CONTROL)} at {controls}: train it with pad_id={PAD} unk_id={UNK}, "
+                f"and bos_id={BOS} eos_id={EOS} for translation, or bos_id=-1 eos_id=-1 "
                 f"control_symbols={','.join(CONTROL)} for encoders"
             )
         self.byte_fallback = model.is_byte(model.piece_to_id("<0x00>"))
@@ -115,19 +118,22 @@ class SentencePieceVocabulary(PieceVocabulary):
         """Trains a vocabulary; the same lines give the same vocabulary, byte for byte.
 
         Args:
-            lines: lines of the first language, or (line, language) pairs; `interleave` makes the
-                feed of a joint vocabulary from sentence pairs.
+            lines: lines of the first language, or (line, language) pairs. `interleave` makes such
+                pairs for a joint vocabulary of sentence pairs.
             size: number of pieces, the special ones included.
-            masks: an encoder's special pieces, with [MASK], instead of a translator's.
-            model_type: "bpe" (the papers') or "unigram".
-            character_coverage: share of the text's characters that become pieces; by default all
-                but one in 10,000, for an encyclopedia holds thousands that occur once.
-            normalization_rule: SentencePiece's table for text, after `normalization`. `nmt_nfkc`
-                and `nfkc` write compatibility characters plainly, such as `m²` as `m2`; `nmt_nfkc`
-                makes a zero-width non-joiner a space; `identity` changes no character.
+            masks: whether to add an encoder's special pieces, with [MASK], instead of a
+                translator's.
+            normalization, languages, fold_accents: see `SentencePieceVocabulary`.
+            model_type: "bpe" (as in the papers) or "unigram".
+            character_coverage: share of the text's characters that have a piece. The default leaves
+                out one in 10,000, because an encyclopedia has thousands that occur once.
+            normalization_rule: SentencePiece's normalization, applied after `normalization`.
+                `nmt_nfkc` and `nfkc` replace compatibility characters, such as `m²` by `m2`;
+                `nmt_nfkc` also replaces a zero-width non-joiner by a space. The rules in `_cf` fold
+                case as well; `identity` changes nothing.
 
         Raises:
-            UserError: no text at all, or too little of it (or too much) for `size` pieces.
+            UserError: there is no text, or `size` is too small or too large for it.
         """
         normalization = normalization or NormalizationConfig()
         if fold_accents:
@@ -161,13 +167,13 @@ class SentencePieceVocabulary(PieceVocabulary):
 
     @functools.cached_property
     def model_type(self) -> str:
-        """The trainer's: "bpe" or "unigram", or another of SentencePiece's."""
+        """The algorithm that the model was trained with: "bpe", "unigram", "word" or "char"."""
         kinds = sentencepiece_model_pb2.TrainerSpec.ModelType
         return kinds.Name(self._model.trainer_spec.model_type).lower()
 
     @property
     def normalization_rule(self) -> str:
-        """The name of the table that the model normalizes text with."""
+        """Name of SentencePiece's own normalization in the model, such as "nmt_nfkc"."""
         return self._model.normalizer_spec.name
 
     @property
@@ -184,13 +190,13 @@ class SentencePieceVocabulary(PieceVocabulary):
     def tokenizer(self) -> tensorflow_text.SentencepieceTokenizer:
         """The in-graph tokenizer.
 
-        FastSentencepieceTokenizer is 2.6 times as fast but wrong here: it cuts a BPE model's text
-        as a unigram model does (0.04% of 58,000 lines came out equal), and cannot be tracked.
+        FastSentencepieceTokenizer is 2.6 times as fast, but it cuts the text of a BPE model as a
+        unigram model does (0.04% of 58,000 lines were equal), and a SavedModel cannot track it.
         """
-        # A graph may be under construction: the resource has to outlive it.
+        # Built outside of a graph under construction, because the resource is used in later ones.
         with tf.init_scope():
             if self._tokenizer is not None:
-                # TensorFlow drops the resource with its kernel whenever a seed is set
+                # TensorFlow deletes the resource when a seed is set
                 # (`keras.utils.set_random_seed`).
                 try:
                     self._tokenizer.tokenize([""])
@@ -206,10 +212,11 @@ class SentencePieceVocabulary(PieceVocabulary):
         return [self.tokenizer]
 
     def encode_rows(self, lines: Iterable[str], language: str | None = None) -> TokenRows:
-        """`encode` for a corpus: the same ids, through SentencePiece's own threads where it can.
+        """Encodes a corpus outside a graph; the ids are those of `encode`.
 
-        They are 1.4 times as fast for a BPE model and no faster for a unigram model, of whose
-        equally likely cuts, such as "d dd" and "dd d", the two releases choose different ones.
+        A BPE model runs in SentencePiece's own threads, which is 1.4 times as fast. A unigram model
+        does not: it is no faster there, and among equally likely cuts, such as "d dd" and "dd d",
+        SentencePiece and tensorflow_text choose different ones.
         """
         if self.model_type != "bpe" or self.added:
             return super().encode_rows(lines, language)
@@ -223,17 +230,20 @@ class SentencePieceVocabulary(PieceVocabulary):
     def sample_lines(
         self, lines: Iterable[str], dropout: float, seed: int, language: str | None = None
     ) -> list[list[int]]:
-        """`encode_lines` where every merge of a BPE model is left out with a probability.
+        """Encodes lines with BPE-dropout, which skips each merge at random.
 
         Args:
-            dropout: probability of leaving a merge out, in [0, 1].
+            lines: the lines.
+            dropout: probability of skipping a merge, in [0, 1].
+            seed: seed of the random numbers.
+            language: see `encode`.
 
-        References: Provilkov et al. 2020, BPE-Dropout, section 3.
+        References: Provilkov et al. 2020, "BPE-Dropout", section 3.
         """
         text = self.normalized_lines(lines, language)
         options = {"enable_sampling": True, "alpha": dropout, "nbest_size": -1}
-        # SentencePiece seeds a thread's generator when the thread first draws: only a new thread
-        # draws the same numbers again.
+        # SentencePiece seeds the generator of a thread at the thread's first draw, so that only a
+        # new thread repeats the numbers of a seed.
         sentencepiece.set_random_generator_seed(seed)
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             return pool.submit(
@@ -252,18 +262,22 @@ class SentencePieceVocabulary(PieceVocabulary):
 
 
 def _folded(strings: tf.Tensor) -> tf.Tensor:
-    """ALBERT's text cleaning without its lower-casing: `(B,)` strings to `(B,)` strings."""
+    """Cleans text as ALBERT does, but keeps the case: `(B,)` strings to `(B,)` strings."""
     lines = tf.strings.unicode_transcode(strings, "UTF-8", "UTF-8", errors="replace")
     lines = tf.strings.regex_replace(lines, "``|''", '"')
     return tf.strings.regex_replace(tensorflow_text.normalize_utf8(lines, "NFKD"), r"\pM+", "")
 
 
 def train_pieces(lines: Iterable[str], size: int, **options) -> bytes:
-    """Trains a SentencePiece model; the same lines give the same bytes, the serialized model.
+    """Trains a SentencePiece model and returns it serialized; the same lines give the same bytes.
 
     Args:
         lines: normalized lines, none empty.
         size: number of pieces, special ones included.
+        options: further options of SentencePiece's trainer.
+
+    Raises:
+        UserError: there is no text, or `size` is too small or too large for it.
     """
     model, progress = io.BytesIO(), Progress("training the vocabulary", "lines")
     try:
@@ -272,7 +286,7 @@ def train_pieces(lines: Iterable[str], size: int, **options) -> bytes:
                 sentence_iterator=progress.over(lines),
                 model_writer=model,
                 vocab_size=size,
-                # SentencePiece leaves longer lines out without a word; its own default is 4192.
+                # In bytes. SentencePiece silently skips longer lines; its default is 4192.
                 max_sentence_length=1 << 20,
                 num_threads=_THREADS,
                 minloglevel=2,
@@ -283,7 +297,7 @@ def train_pieces(lines: Iterable[str], size: int, **options) -> bytes:
         if most := re.search(r"too high.*<= (\d+)", message):
             raise too_large(size, most[1]) from error
         if least := re.search(r"required_chars\. \d+ vs (\d+)", message):
-            remedy = "more pieces or lower the character coverage"
+            remedy = "more pieces or for a lower character coverage"
             raise too_small(size, "the text's characters", least[1], remedy) from error
         if "sentences_.empty()" in message:
             raise UserError(NO_TEXT) from error
@@ -296,7 +310,7 @@ def train_pieces(lines: Iterable[str], size: int, **options) -> bytes:
 def interleave(
     pairs: Iterable[tuple[str, str]], languages: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
-    """Training text of a joint vocabulary: (line, language) of each pair, the source first."""
+    """Yields (line, language) of each sentence pair, the source first, to train one vocabulary."""
     for source, target in pairs:
         yield source, languages[0]
         yield target, languages[1]
@@ -307,13 +321,15 @@ def normalized_text(
     config: NormalizationConfig,
     languages: Sequence[str],
 ) -> Iterator[str]:
-    """Normalizes a training text chunk by chunk; within a chunk, language by language.
+    """Normalizes a training text in chunks; the lines of a chunk are grouped by language.
 
     Args:
         lines: lines of the first language, or (line, language) pairs.
+        config: the normalization.
+        languages: the languages; the first is that of lines without one.
 
     Yields:
-        Normalized lines, none empty: SentencePiece takes an empty one for an error in its feed.
+        Normalized lines, none empty, because SentencePiece stops with an error at an empty line.
     """
     for chunk in in_chunks(lines):
         by_language: dict[str, list[str]] = {}

@@ -10,11 +10,11 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class TokenRows:
-    """Rows of ids of unequal length, one after another.
+    """Rows of token ids of unequal length, stored one after another in a flat array.
 
     Attributes:
-        ids: (sum of lengths,) uint16 or int32.
-        offsets: (rows + 1,) int64; row i is `ids[offsets[i] : offsets[i + 1]]`.
+        ids: `(sum of lengths,)` uint16 or int32.
+        offsets: `(rows + 1,)` int64; row i is `ids[offsets[i] : offsets[i + 1]]`.
     """
 
     ids: np.ndarray
@@ -24,14 +24,17 @@ class TokenRows:
     def of_lengths(
         cls, ids: Sequence[np.ndarray], lengths: Sequence[np.ndarray], vocabulary_size: int
     ) -> "TokenRows":
-        """Rows of concatenated ids and concatenated lengths; two bytes an id where they suffice."""
+        """Builds rows from the parts of their ids and of their lengths.
+
+        The ids are uint16 for a vocabulary of at most 65,536 pieces, otherwise int32.
+        """
         dtype = np.uint16 if vocabulary_size <= 1 << 16 else np.int32
         ids = np.concatenate([np.zeros(0, dtype), *(part.astype(dtype) for part in ids)])
         return cls(ids, _offsets(np.concatenate([np.zeros(0, np.int64), *lengths])))
 
     @classmethod
     def from_lists(cls, rows: Sequence[Sequence[int]], vocabulary_size: int) -> "TokenRows":
-        """Packs lists of ids; every id is less than the vocabulary's size."""
+        """Builds rows from lists of ids, each below `vocabulary_size`; see `of_lengths`."""
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
         ids = np.fromiter((i for row in rows for i in row), np.int32, int(lengths.sum()))
         return cls.of_lengths([ids], [lengths], vocabulary_size)
@@ -41,7 +44,7 @@ class TokenRows:
 
     @property
     def size(self) -> int:
-        """The number of ids."""
+        """Number of ids of all rows."""
         return int(self.offsets[-1])
 
     @property
@@ -50,28 +53,32 @@ class TokenRows:
 
     @property
     def is_mapped(self) -> bool:
-        """Whether the ids are a file's, mapped into memory."""
+        """Whether the ids are a memory-mapped file."""
         return isinstance(self.ids.base, mmap.mmap)
 
     def taken(self, rows: np.ndarray) -> "TokenRows":
+        """Selects rows by their numbers, in that order."""
         lengths = self.lengths[rows]
         offsets = _offsets(lengths)
-        # Position of each kept id: its row's start, plus its distance from there.
+        # Position of each kept id: the start of its row plus its distance from there.
         positions = np.repeat(self.offsets[rows] - offsets[:-1], lengths) + np.arange(offsets[-1])
         return TokenRows(self.ids[positions], offsets)
 
     def ended(self, end: int) -> "TokenRows":
-        """The rows with another id at the end of each."""
+        """Returns the rows with the id `end` appended to each."""
         ids = np.insert(self.ids, self.offsets[1:], end)
         return TokenRows(ids, self.offsets + np.arange(len(self.offsets)))
 
     def arrays(self) -> Iterator[np.ndarray]:
-        """The arrays, whose bytes identify the rows: offsets, then ids."""
+        """Yields the arrays to hash, offsets first; see `fingerprint`."""
         yield self.offsets
         yield self.ids
 
     def padded(self, rows: np.ndarray, length: int) -> np.ndarray:
-        """Gathers rows `(B,)` of at most L ids, -1 a row of padding, to (B, L) int32."""
+        """Gathers rows `(B,)` into `(B, L)` int32, padded with zeros; longer rows are cut to L.
+
+        Row -1 is a row of padding.
+        """
         starts = self.offsets[rows]
         ends = np.where(rows < 0, starts, self.offsets[rows + 1])
         columns = starts[:, None] + np.arange(length)  # (B, L)
@@ -82,10 +89,12 @@ class TokenRows:
 
 
 class JoinedRows:
-    """Several parts read as one, such as those mapped from files, whose pages are not kept.
+    """Rows of several parts, read as if they were one, such as memory-mapped shards.
+
+    After each use the pages of a mapped file leave the process's memory.
 
     Args:
-        parts: one at least.
+        parts: the parts in order, at least one.
     """
 
     def __init__(self, parts: Sequence[TokenRows]):
@@ -107,7 +116,7 @@ class JoinedRows:
         return lengths
 
     def arrays(self) -> Iterator[np.ndarray]:
-        """The bytes of `TokenRows.arrays`, the offsets and then the ids, in one array a part."""
+        """Yields arrays part by part, whose bytes equal those of `TokenRows.arrays` of all rows."""
         yield self.parts[0].offsets[:1]
         begin = 0
         for part in self.parts:
@@ -117,9 +126,9 @@ class JoinedRows:
             yield part.ids
 
     def padded(self, rows: np.ndarray, length: int) -> np.ndarray:
-        """As `TokenRows.padded`."""
+        """Gathers rows as `TokenRows.padded` does."""
         result = np.zeros((len(rows), length), np.int32)
-        owners = np.searchsorted(self._ends, rows, side="right")  # (B,); 0 of padding
+        owners = np.searchsorted(self._ends, rows, side="right")  # (B,); 0 for padding
         for owner in np.unique(owners):
             part, own = self.parts[owner], owners == owner
             result[own] = part.padded(rows[own] - (self._ends[owner] - len(part)), length)
@@ -128,9 +137,9 @@ class JoinedRows:
 
 
 def _unmap(rows: TokenRows) -> None:
-    """Takes the pages of a mapped file out of the process's memory, not out of the system's cache.
+    """Releases the pages of a mapped file from the process's memory; the system's cache keeps them.
 
-    A page of 4 KB that is read maps the 15 around it, so that batches would map all of a corpus.
+    Reading one page of 4 KB also maps the 15 around it, so random batches soon map a whole corpus.
     """
     if rows.is_mapped:
         rows.ids.base.madvise(mmap.MADV_DONTNEED)
@@ -143,7 +152,7 @@ def _offsets(lengths: np.ndarray) -> np.ndarray:
 
 
 def fingerprint(arrays: Iterable[np.ndarray]) -> str:
-    """SHA-256 (hex) of the bytes of arrays."""
+    """SHA-256 (hex) of the concatenated bytes of arrays."""
     digest = hashlib.sha256()
     for array in arrays:
         digest.update(np.ascontiguousarray(array))

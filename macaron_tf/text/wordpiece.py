@@ -1,5 +1,5 @@
-"""BERT's WordPiece vocabulary: text cut into words, and a word into its longest pieces."""
-# ruff: noqa: RUF001 -- a sigma is no "o" here
+"""BERT's WordPiece vocabulary: cuts text into words, and words into the longest known pieces."""
+# ruff: noqa: RUF001 -- the sigma in a string is meant
 
 import collections
 import functools
@@ -21,15 +21,15 @@ from macaron_tf.text.base import NO_TEXT, PieceVocabulary, says_unknown, too_lar
 from macaron_tf.text.normalization import map_lines
 from macaron_tf.text.sentencepiece import WORD_START, train_pieces
 
-CONTINUES = "##"  # begins a piece that continues a word
-# BERT gives up on words of more than 100 characters; one takes four bytes at most in UTF-8.
+CONTINUES = "##"  # prefix of a piece that continues a word
+# In BERT a word of more than 100 characters is unknown. A character has at most 4 bytes in UTF-8.
 LONG_WORD_BYTES = 400
 
-# Everything that `str.isspace` or BERT takes for white space, the no-break spaces included.
+# White space according to `str.isspace` or BERT, with no-break spaces.
 _SPACE = r"\s\x{85}\pZ"
-# ASCII signs count as punctuation even where Unicode calls them symbols, such as "$" and "+".
+# In BERT all ASCII signs are punctuation, also "$" and "+", which are symbols in Unicode.
 _PUNCTUATION = r"!-/:-@\[-`{-~\pP"
-# "CJK Unified Ideographs" and their extensions: each character is a word.
+# "CJK Unified Ideographs" and their extensions: each of these characters is a word.
 _IDEOGRAPHS = (
     r"\x{4e00}-\x{9fff}\x{3400}-\x{4dbf}\x{20000}-\x{2a6df}\x{2a700}-\x{2b73f}"
     r"\x{2b740}-\x{2b81f}\x{2b820}-\x{2ceaf}\x{f900}-\x{faff}\x{2f800}-\x{2fa1f}"
@@ -37,22 +37,24 @@ _IDEOGRAPHS = (
 _IDEOGRAPH = re.compile(
     "[" + re.sub(r"\\x\{(\w+)\}", lambda code: chr(int(code[1], 16)), _IDEOGRAPHS) + "]"
 )
-# Between single spaces: over the classes above, {101,} takes RE2 more memory than it allows.
+# Between spaces alone: with the classes above, {101,} exceeds RE2's memory limit.
 _LONG_WORD = "[^ ]{101,}"
-# A character of no meaning that `clean` removes everywhere else: no piece can hold it.
+# A noncharacter. `clean` removes it from texts, so that no piece contains it.
 _UNKNOWN_WORD = "\U0010ffff"
 
 
 def clean(strings: tf.Tensor, lower_case: bool) -> tf.Tensor:
-    """BERT's text cleaning, in-graph, `(B,)` strings to `(B,)` strings without control characters.
+    """Cleans text as BERT does, in-graph: `(B,)` strings to `(B,)` strings.
 
-    Invalid UTF-8 is left out, and a word of more than 100 characters becomes one unknown character.
+    It removes control characters and invalid UTF-8, and replaces a word of more than 100 characters
+    by one unknown character.
 
     Args:
-        lower_case: lower-case and strip accents (BERT does both or neither).
+        strings: `(B,)` lines.
+        lower_case: whether to lower-case and strip accents (BERT does both or neither).
     """
     lines = _without_case(strings, lower_case)
-    # Few lines have so long a run without a space: only these are examined more closely.
+    # Few lines have such a run without a space: only these are split into words here.
     return _where(
         lines,
         f"(?s).*{_LONG_WORD}.*",
@@ -62,25 +64,25 @@ def clean(strings: tf.Tensor, lower_case: bool) -> tf.Tensor:
 
 
 def spaced_words(strings: tf.Tensor, lower_case: bool) -> tf.Tensor:
-    """`clean`, with words set apart by single spaces; words too long for BERT are left out."""
+    """Cleans text and puts single spaces between words; drops words of over 100 characters."""
     lines = tf.strings.regex_replace(clean(strings, lower_case), _UNKNOWN_WORD, " ")
     return tf.strings.strip(_spaced(lines))
 
 
 def basic_words(strings: tf.Tensor) -> tf.Tensor:
-    """BERT's "uncased" basic tokenizer: `spaced_words` with words of any length."""
+    """Applies BERT's "uncased" basic tokenizer: `spaced_words` that keeps words of any length."""
     return tf.strings.strip(_spaced(_without_case(strings, lower_case=True)))
 
 
 def _without_case(strings: tf.Tensor, lower_case: bool) -> tf.Tensor:
-    """`clean` without its limit of a word's length."""
-    # Most lines of English are plain ASCII, which the slower ops leave as it is.
+    """Cleans text as `clean` does, without the limit on the length of words."""
+    # Most English lines are plain ASCII, which the slower ops would not change.
     lines = _where(strings, "[ -~]*", False, lambda found: _without_oddities(found, lower_case))
     return tf.strings.lower(lines, encoding="utf-8") if lower_case else lines
 
 
 def _where(lines: tf.Tensor, pattern: str, matching: bool, change) -> tf.Tensor:
-    """Applies `change` to the lines that match a pattern as a whole, or to all others."""
+    """Applies `change` to lines that fully match a pattern, or if not `matching` to the others."""
     matches = tf.strings.regex_full_match(lines, pattern)
     chosen = tf.where(matches == matching)  # (n, 1)
     return tf.tensor_scatter_nd_update(lines, chosen, change(tf.gather(lines, chosen[:, 0])))
@@ -93,7 +95,7 @@ def _without_oddities(lines: tf.Tensor, lower_case: bool) -> tf.Tensor:
     if lower_case:
         lines = tensorflow_text.normalize_utf8(lines, "NFD")
         lines = tf.strings.regex_replace(lines, r"\p{Mn}+", "")
-        # Character by character, as BERT's tokenizers do it: no final form of the sigma.
+        # BERT's tokenizers lower-case single characters, which gives no final form of the sigma.
         lines = tf.strings.regex_replace(lines, "Σ", "σ")
     return lines
 
@@ -106,14 +108,15 @@ def _spaced(lines: tf.Tensor) -> tf.Tensor:
 class WordPieceVocabulary(PieceVocabulary):
     """A WordPiece vocabulary; it cuts text exactly as BERT's tokenizer does.
 
-    Devlin et al. 2019, BERT: Pre-training of Deep Bidirectional Transformers for Language
-    Understanding; Schuster and Nakajima 2012 for WordPiece. A "[MASK]" or "[SEP]" within a
-    text is text like any other, so that no document forges a special id.
+    "[MASK]" or "[SEP]" within a text is ordinary text, so that no document can inject a special id.
 
     Args:
-        words: the pieces, by id; one that continues a word begins with "##". An id without a
-            piece has "", which no text gives and which adds nothing to one.
-        lower_case: lower-case the text and take its accents off, for "uncased" models.
+        words: the pieces, by id. A piece that continues a word begins with "##". An empty string
+            marks an unused id, which is never produced and decodes to nothing.
+        lower_case: whether to lower-case text and strip accents, as "uncased" models need.
+
+    References: Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers for
+    Language Understanding"; Schuster and Nakajima 2012 for WordPiece.
     """
 
     kind = "wordpiece"
@@ -123,15 +126,15 @@ class WordPieceVocabulary(PieceVocabulary):
     def __init__(self, words: Sequence[str], lower_case: bool = True):
         self.lower_case = lower_case
         numbers = {word: number for number, word in enumerate(words)}
-        # Of a piece that stands twice the last id counts, as in Hugging Face's tokenizers.
+        # A repeated piece has its last id, as in Hugging Face's tokenizers.
         self.words = tuple("" if numbers[w] != n else w for n, w in enumerate(words))
         missing = [piece for piece in SPECIAL_PIECES if piece not in numbers]
         if missing:
             raise UserError(f"the vocabulary has no piece {missing[0]}: give a BERT vocabulary")
         if numbers["[PAD]"] != PAD:
             raise UserError(
-                f"[PAD] stands in line {numbers['[PAD]'] + 1} of the vocabulary: it must stand in "
-                "the first, for 0 marks padding"
+                f"[PAD] is in line {numbers['[PAD]'] + 1} of the vocabulary: move it to the first, "
+                "because id 0 marks padding"
             )
         self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
             numbers[piece] for piece in SPECIAL_PIECES[1:]
@@ -139,7 +142,7 @@ class WordPieceVocabulary(PieceVocabulary):
 
     @classmethod
     def from_file(cls, path: str | os.PathLike, lower_case: bool = True) -> "WordPieceVocabulary":
-        """Reads a `vocab.txt` of BERT's releases: a piece a line."""
+        """Reads the `vocab.txt` of a BERT release, which has one piece per line."""
         contents = storage.read_bytes(path)
         try:
             return cls.from_contents(contents, {"lower_case": lower_case})
@@ -155,24 +158,27 @@ class WordPieceVocabulary(PieceVocabulary):
         lower_case: bool = True,
         max_characters: int | None = None,
     ) -> "WordPieceVocabulary":
-        """Learns a vocabulary; the same lines give the same vocabulary, byte for byte.
+        """Trains a vocabulary; the same lines give the same vocabulary, byte for byte.
 
-        The merges are SentencePiece's: `tokenizers` numbers equal merges by chance (two runs on six
-        novels gave two vocabularies), and tensorflow_text's learner took 150 s for their 21,000
-        words and gave 5,900 pieces where 8,000 were asked for.
+        SentencePiece learns the merges, because `tokenizers` orders ties at random (two runs on six
+        novels gave two vocabularies), and tensorflow_text's learner took 150 s for the 21,000
+        words of these novels and returned 5,900 pieces instead of 8,000.
 
         Args:
+            lines: the training text.
             size: number of pieces, the 5 special ones included.
-            max_characters: only that many of the text's characters become pieces, the most
-                frequent ones; a word with another one is [UNK]. See `_characters` for None.
+            lower_case: see `WordPieceVocabulary`.
+            max_characters: number of characters, the most frequent ones, that become pieces. Words
+                with other characters are [UNK]. None: 1,000, or those of 99.95% of the text if
+                they are more.
 
         Raises:
-            UserError: no text at all, or too little of it (or too much) for `size` pieces.
+            UserError: there is no text, or `size` is too small or too large for it.
         """
         with Progress("training the vocabulary", "lines") as progress:
             lines = progress.over(lines)
             words = map_lines(lambda strings: spaced_words(strings, lower_case), lines)
-            # SentencePiece would take its own mark in a text for a space.
+            # SentencePiece would read its own mark of a space in a text as a space.
             text = [line.replace(WORD_START, "").strip() for line in words]
             counts = collections.Counter(itertools.chain.from_iterable(text))
             counts.pop(" ", None)
@@ -183,7 +189,7 @@ class WordPieceVocabulary(PieceVocabulary):
                 known = (" ".join(filter(kept.issuperset, line.split(" "))) for line in text)
                 if not (known := [line for line in known if line]):
                     raise UserError(NO_TEXT)
-                # In Unicode's order, each as a word's start and as a continuation.
+                # In Unicode's order: first as the start of a word, then as a continuation.
                 singles = [*alphabet, *(CONTINUES + character for character in continuing)]
                 if size < (least := len(SPECIAL_PIECES) + len(singles)):
                     remedy = f"{least} pieces or more, or lower max_characters"
@@ -191,7 +197,7 @@ class WordPieceVocabulary(PieceVocabulary):
                 merges = _merges(known, size - least + 2 * len(alphabet))
                 if len(merges) >= size - least:
                     break
-                # Ideographs alone have no merges: characters take their room.
+                # A text of ideographs has few merges: more characters fill the vocabulary.
                 room = size - len(SPECIAL_PIECES) - len(merges)
             else:
                 raise too_large(size, len(merges) + least)
@@ -207,7 +213,7 @@ class WordPieceVocabulary(PieceVocabulary):
     @classmethod
     def from_contents(cls, contents: bytes, settings: dict) -> "WordPieceVocabulary":
         try:
-            # Line feeds only: a piece may be a character that `splitlines` takes for a line's end.
+            # Not `splitlines`: a piece may be one of the other characters that it cuts at.
             words = contents.decode("utf-8").removesuffix("\n").split("\n")
         except UnicodeDecodeError as error:
             line = contents[: error.start].count(b"\n") + 1
@@ -223,20 +229,20 @@ class WordPieceVocabulary(PieceVocabulary):
         return (word.removeprefix(CONTINUES) if word.startswith(CONTINUES) else f" {word}").encode()
 
     def starts_word(self, number: int) -> bool:
-        # A bare "##" is two signs, no continuation.
+        # "##" itself is a piece of two signs, not a continuation.
         return not self.words[number].startswith(CONTINUES) or self.words[number] == CONTINUES
 
     @functools.cached_property
     def tokenizer(self) -> tensorflow_text.FastBertTokenizer:
-        """The in-graph tokenizer, made at its first use.
+        """The in-graph tokenizer, built at first use.
 
-        4.8 times as fast as `BertTokenizer` on 13.7 MB of English; its own lower-casing is not
-        BERT's ("ß" becomes "ss"): `clean` goes before it.
+        On 13.7 MB of English it is 4.8 times as fast as `BertTokenizer`. Its own lower-casing
+        differs from BERT's ("ß" becomes "ss"), so it is off, and `clean` runs first.
         """
-        # A graph may be under construction: the model's tensor has to outlive it.
+        # Built outside of a graph under construction, because its tensor is used in later ones.
         with tf.init_scope():
             return tensorflow_text.FastBertTokenizer(
-                # Names that no word has: the pieces of a tokenizer must differ.
+                # The pieces must differ: unused ids get names with a space, which no word has.
                 [word or f" {number}" for number, word in enumerate(self.words)],
                 token_out_type=tf.int32,
                 max_bytes_per_word=LONG_WORD_BYTES,
@@ -250,15 +256,17 @@ class WordPieceVocabulary(PieceVocabulary):
 def _characters(
     counts: collections.Counter, room: int, most: int | None
 ) -> tuple[list[str], list[str]]:
-    """The characters that become pieces, and those of them that also continue a word; sorted.
+    """Returns the characters that become pieces, and those that also continue a word, sorted.
 
     Args:
-        room: the number of pieces that may be characters.
-        most: the number of characters; None = 1,000, or 99.95% of the text, as SentencePiece
-            advises for Chinese and Japanese. Where there is no room for both forms of these, an
-            ideograph, always a word of its own, gets one piece.
+        counts: the number of times that each character occurs.
+        room: most pieces that may be single characters.
+        most: most characters. None: 1,000, or those of 99.95% of the text if they are more (the
+            share that SentencePiece recommends for Chinese and Japanese). If twice that number
+            exceeds `room`, an ideograph gets only one piece, because each is a word of its own,
+            and the most frequent characters fill the room.
     """
-    # By number and character: a tie must not depend on the order of the text.
+    # By count and character: ties must not depend on the order of the text.
     ranked = sorted(counts, key=lambda character: (-counts[character], character))
     if most is None:
         covered = np.cumsum([counts[character] for character in ranked])
@@ -272,10 +280,13 @@ def _characters(
 
 
 def _merges(text: list[str], size: int) -> list[str]:
-    """The merged pieces, WordPiece's way, in the order of the merges; fewer where the text ends."""
+    """Learns `size` merges or fewer, if the text has no more; returns the pieces in their order.
+
+    Pieces that continue a word begin with "##".
+    """
     special = 3  # UNK, BOS and EOS
-    # SentencePiece counts these too: its specials, its own mark, and for each character the
-    # character and at most one merge "▁" + character, which is a single here.
+    # SentencePiece's size includes its special pieces, its mark of a space, and each character with
+    # at most one merge of the mark and the character, which here is a single character.
     proto = train_pieces(
         text,
         special + 1 + size,
@@ -286,6 +297,6 @@ def _merges(text: list[str], size: int) -> list[str]:
     )
     model = sentencepiece.SentencePieceProcessor(model_proto=proto)
     merged = (model.id_to_piece(i) for i in range(special, model.get_piece_size()))
-    # With SentencePiece's mark a piece begins a word, without it goes on with one.
+    # A piece with SentencePiece's mark of a space begins a word; the others continue one.
     merged = (f"{CONTINUES}{piece}".removeprefix(f"{CONTINUES}{WORD_START}") for piece in merged)
     return [piece for piece in merged if len(piece.removeprefix(CONTINUES)) > 1]

@@ -1,4 +1,4 @@
-"""Words of running text: sentences, words, their characters, and a vocabulary of words (ELMo)."""
+"""Text as words: splits sentences and words, encodes characters, counts vocabularies (ELMo)."""
 
 import collections
 import dataclasses
@@ -17,42 +17,44 @@ from macaron_tf.text.base import PieceVocabulary, Vocabulary
 from macaron_tf.text.normalization import in_chunks
 
 SENTENCE_START, SENTENCE_END = "<S>", "</S>"
-# 0 follows a word's end, byte n is n + 1.
+# Byte n has the character id n + 1; 0 is padding.
 _WORD_START, _WORD_END, _OF_SENTENCE_START, _OF_SENTENCE_END = range(257, 261)
 
-# White space, and characters that are words of their own; `\s` alone leaves out \v.
+# White space, and characters that are words by themselves. RE2's `\s` lacks \v.
 _SPACE, _APART = r"[\s\v]", r"[^\p{L}\p{M}\p{N}\s\v]"
 
 
 def split_words(texts: tf.Tensor) -> tf.RaggedTensor:
-    """Cuts texts `(B,)` into words `(B, words)`, at white space and around every character that is
-    no letter, mark or digit."""
+    """Splits texts `(B,)` into words `(B, words)`, ragged.
+
+    It splits at white space. A character that is not a letter, mark or digit is a word by itself.
+    """
     apart = tf.strings.regex_replace(texts, r"([^\p{L}\p{M}\p{N}\s])", r" \1 ")
     return tf.strings.split(apart)
 
 
 def with_ends(words: tf.RaggedTensor) -> tf.RaggedTensor:
-    """Sentences `(B, words)` between the words that mark their two ends."""
+    """Adds the words "<S>" and "</S>" at the two ends of sentences `(B, words)`."""
     count = words.nrows()
     start, end = (tf.fill([count, 1], mark) for mark in (SENTENCE_START, SENTENCE_END))
     return tf.concat([start, words, end], axis=1)
 
 
 def character_ids(words: tf.Tensor, width: int) -> tf.Tensor:
-    """The characters, which are bytes, of words, between the marks of a word's two ends.
+    """Encodes each word as the ids of its characters, which are its UTF-8 bytes.
 
     Args:
-        words: `(...)` strings; the empty one is padding. The two marks of a sentence's ends are
-            one character each.
-        width: C; a word of more than C - 2 bytes is cut.
+        words: `(...)` strings; an empty one is padding. The words "<S>" and "</S>", the ends of a
+            sentence, are one character each.
+        width: C. A word of more than C - 2 bytes is truncated.
 
     Returns:
-        `(..., C)` int32: the mark of the beginning, the bytes plus 1, the mark of the end, zeros;
-        padding is all zeros.
+        `(..., C)` int32: the mark of a word's start, each byte plus 1, the mark of a word's end,
+        then zeros. A padding word is all zeros.
     """
     flat = tf.reshape(words, [-1])  # (...) -> (N,)
     kept = tf.strings.substr(flat, 0, width - 2)
-    # decode_raw puts zeros behind the bytes: ones, once the bytes are counted from 1.
+    # decode_raw pads with zeros, which become ones here; the last tf.where replaces them.
     ids = tf.cast(tf.io.decode_raw(kept, tf.uint8, fixed_length=width - 2), tf.int32) + 1
     length = tf.strings.length(kept)[:, None]  # (N, 1)
     marks = {SENTENCE_START: _OF_SENTENCE_START, SENTENCE_END: _OF_SENTENCE_END}
@@ -68,11 +70,14 @@ def character_ids(words: tf.Tensor, width: int) -> tf.Tensor:
 
 
 SPLITTERS = ("tensorflow_text", "blingfire")
-_LONGEST = 1 << 16  # characters of a line; the sentence breakers are slow on longer ones
+_LONGEST = 1 << 16  # most characters of a line; the sentence splitters are slow on longer ones
 
 
 def cut_lines(text: str, longest: int = _LONGEST) -> list[str]:
-    """The stripped lines of a text, none empty; one of more characters is cut at a space."""
+    """Splits a text into stripped lines, none empty; cuts lines of over `longest` characters.
+
+    It cuts them at a space if there is one.
+    """
     lines = []
     for line in text.split("\n"):
         line = line.strip()
@@ -87,12 +92,16 @@ def cut_lines(text: str, longest: int = _LONGEST) -> list[str]:
 
 
 def split_sentences(lines: Sequence[str], splitter: str = "tensorflow_text") -> list[list[str]]:
-    """Cuts lines into sentences.
+    """Splits lines into sentences.
 
-    `tensorflow_text`'s StateBasedSentenceBreaker cuts after every ".", "?" and "!", in "Mr. Smith"
-    and "3.5" too, and leaves a closing quotation mark to the next sentence; it takes 2.2 MB a
-    second. `blingfire`, an optional package, knows abbreviations, numbers and quotation marks and
-    takes 9.7 MB a second, but leaves lower-cased text whole.
+    The StateBasedSentenceBreaker of tensorflow_text splits after every ".", "?" and "!", even in
+    "Mr. Smith" and "3.5", and puts a closing quotation mark into the next sentence. It processes
+    2.2 MB per second. `blingfire`, an optional package, knows abbreviations, numbers and quotation
+    marks and processes 9.7 MB per second, but does not split lower-cased text.
+
+    Args:
+        lines: the lines.
+        splitter: one of `SPLITTERS`.
 
     Returns:
         The sentences of each line, stripped, none empty.
@@ -113,12 +122,16 @@ def split_sentences(lines: Sequence[str], splitter: str = "tensorflow_text") -> 
 
 UNKNOWN = "<UNK>"
 _SPECIAL = (UNKNOWN, SENTENCE_START, SENTENCE_END)
-_CHUNK = 256  # documents at once
+_CHUNK = 256  # documents that are processed at once
 
 
 @dataclasses.dataclass(frozen=True)
 class WordVocabulary(Vocabulary):
-    """The words that a model predicts, by id: three special ones, then the most frequent first."""
+    """The words that a model predicts, by id.
+
+    The ids begin with the unknown word and the two ends of a sentence; the others follow from the
+    most to the least frequent.
+    """
 
     kind = "words"
     contents_name = "words.txt"
@@ -131,7 +144,7 @@ class WordVocabulary(Vocabulary):
 
     @property
     def size(self) -> int:
-        """V: an output layer has no padding rows."""
+        """V, without padding rows, because the words are an output layer's only."""
         return len(self.words)
 
     def contents(self) -> bytes:
@@ -142,17 +155,17 @@ class WordVocabulary(Vocabulary):
         try:
             return cls(tuple(contents.decode().removesuffix("\n").split("\n")))
         except UnicodeDecodeError as error:
-            raise UserError("it is not UTF-8: restore it") from error
+            raise UserError("the file is not UTF-8: restore it") from error
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WordText:
-    """A text of words, with the characters of each and its id in a vocabulary.
+    """A text as a sequence of word indices, with the list of distinct words.
 
     Attributes:
-        types: the distinct words, `WordVocabulary`'s first and in its order.
-        ids: `(N,)` int32, the text: each word's index in `types`.
-        vocab_size: V; words with this index and later ones are unknown to the vocabulary.
+        types: the distinct words: first those of the `WordVocabulary`, in its order, then others.
+        ids: `(N,)` int32, the index in `types` of each word of the text.
+        vocab_size: V; words from this index on are unknown to the vocabulary.
     """
 
     types: Sequence[str]
@@ -160,16 +173,19 @@ class WordText:
     vocab_size: int
 
     def characters(self, width: int) -> np.ndarray:
-        """The types' characters `(types, width)` int32, see `character_ids`."""
+        """Encodes the distinct words as characters `(types, width)` int32; see `character_ids`."""
         return character_ids(tf.constant(list(self.types)), width).numpy()
 
     def targets(self, ids: np.ndarray) -> np.ndarray:
-        """Vocabulary ids of words by their index in `types`; 0 is the unknown word."""
+        """Converts indices in `types` to ids of the vocabulary, 0 for unknown words."""
         return np.where(ids < self.vocab_size, ids, 0)
 
 
 def read_words(documents: Iterable[str]) -> list[list[str]]:
-    """The words of each document, every sentence between its two marks; a line ends a sentence."""
+    """Splits documents into words; "<S>" and "</S>" surround each sentence.
+
+    A sentence does not go beyond the end of its line.
+    """
     found = []
     for chunk in in_chunks(documents, _CHUNK):
         lines = [text.split("\n") for text in chunk]
@@ -184,16 +200,17 @@ def read_words(documents: Iterable[str]) -> list[list[str]]:
 
 
 def count_words(texts: Iterable[Sequence[str]], size: int) -> WordVocabulary:
-    """A vocabulary of the most frequent words; ties in alphabetical order.
+    """Makes a vocabulary of the most frequent words, ties in alphabetical order.
 
     Args:
-        size: V, the special ones included.
+        texts: the words of each text.
+        size: V, the greatest number of words, the special ones included.
     """
     counts = collections.Counter(itertools.chain.from_iterable(texts))
     for word in _SPECIAL:
         counts.pop(word, None)
     if not counts:
-        raise UserError("the sources hold no word: give others")
+        raise UserError("the sources have no words to count: give other sources")
     ordered = sorted(counts, key=lambda word: (-counts[word], word))
     kept = ordered[: size - len(_SPECIAL)]
     unknown = counts.total() - sum(counts[word] for word in kept)
@@ -203,7 +220,7 @@ def count_words(texts: Iterable[Sequence[str]], size: int) -> WordVocabulary:
 
 
 def as_word_text(words: Sequence[str], vocabulary: WordVocabulary) -> WordText:
-    """The ids of a text's words: the vocabulary's, then one for each further word."""
+    """Numbers the words of a text: first those of the vocabulary, then each unknown word."""
     numbers = {word: number for number, word in enumerate(vocabulary.words)}
     ids = np.fromiter(
         (numbers.setdefault(word, len(numbers)) for word in words), np.int32, len(words)
@@ -212,14 +229,15 @@ def as_word_text(words: Sequence[str], vocabulary: WordVocabulary) -> WordText:
 
 
 class CharacterWords(PieceVocabulary):
-    """Words for a model that reads their characters: there is no unknown one.
+    """The open vocabulary of a model that reads words as characters; no word is unknown.
 
-    The ids are numbers of the words that were met, for rows and batches; `characters` has what the
-    model reads. They begin anew in each graph and each `opened` copy, so that the ids of a set of
-    examples follow from its texts alone.
+    Words are numbered when they are first met. These ids fill rows and batches like those of other
+    vocabularies, and `characters` has the characters of each id, which the model reads. A graph
+    numbers its words separately, and an `opened` copy starts without words, so that the ids of a
+    set of examples depend only on its texts.
 
     Args:
-        max_characters: C, see `character_ids`.
+        max_characters: C, the width of `character_ids`.
     """
 
     kind = "character_words"
@@ -232,20 +250,20 @@ class CharacterWords(PieceVocabulary):
         self.max_characters = max_characters
         words = ("", *_SPECIAL)  # in the order of the special ids
         self._numbers = {word.encode(): number for number, word in enumerate(words)}
-        # Of each graph, the words of its tokenized tensors, whose numbers follow the special ones'.
+        # For each graph, the word tensors that it tokenizes; their ids follow the eager ones.
         self._in_graphs = weakref.WeakKeyDictionary()
 
     def opened(self) -> "CharacterWords":
-        """A copy that has met no word."""
+        """Returns a copy that has not met any word."""
         return CharacterWords(self.max_characters)
 
     @property
     def characters(self) -> np.ndarray:
-        """The characters of the words met, `(words, C)` int32; of padding zeros."""
+        """The characters `(words, C)` int32 of all words met, by id; zeros for padding."""
         return character_ids(tf.constant(list(self._numbers)), self.max_characters).numpy()
 
     def characters_of(self, ids: tf.Tensor) -> tf.Tensor:
-        """The characters `(..., C)` int32 of words that were met, by their ids."""
+        """Looks up the characters `(..., C)` int32 of ids `(...)`."""
         words = tf.constant([*self._numbers])
         if not tf.executing_eagerly():
             words = tf.concat([words, *self._met_in_graph()], axis=0)
@@ -262,7 +280,7 @@ class CharacterWords(PieceVocabulary):
         return cls(**settings)
 
     def normalized(self, strings: tf.Tensor, language: str | None = None) -> tf.Tensor:
-        # `regex_split_with_offsets` loses what follows a NUL.
+        # `regex_split_with_offsets` drops the text after a NUL.
         return tf.strings.regex_replace(strings, r"\x00", "\ufffd")
 
     @property
@@ -270,11 +288,11 @@ class CharacterWords(PieceVocabulary):
         return self
 
     def tokenize(self, strings: tf.Tensor) -> tf.RaggedTensor:
-        """Lines `(B,)` to ids `(B, words)` int32, cut as `split_words` cuts."""
+        """Encodes lines `(B,)` as ids `(B, words)` int32; words are those of `split_words`."""
         return self.tokenize_with_offsets(strings)[0]
 
     def tokenize_with_offsets(self, strings: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
-        """`tokenize`, and where each word begins and ends, in bytes."""
+        """Returns the ids of `tokenize`, and the bytes where each word begins and ends."""
         words, starts, ends = tensorflow_text.regex_split_with_offsets(
             strings, f"{_SPACE}+|{_APART}", _APART
         )

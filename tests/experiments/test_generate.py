@@ -216,7 +216,7 @@ def test_files_of_ones_own_become_a_table_and_figures(language_run, tmp_path, ra
     refused(few_shot, ask, "--out", tmp_path)  # a file in the way, before the models are asked
     ask = [language_run, "--task", "sst2", "--template", "{first}", "--out", out]
     refused(few_shot, [*ask, "--words", "good", "good"], "must be different and not empty")
-    refused(few_shot, [*ask, "--shots", "1", "1"], "--shots 1 1: give each once")
+    refused(few_shot, [*ask, "--shots", "1", "1"], "--shots 1 1: give each value once")
     # A second model that is none is refused before the first one is asked, and OUT made.
     ask = [language_run, "--out", tmp_path / "other", "--task"]
     refused(few_shot, [tmp_path / "nowhere", *ask, *files], "nowhere is not a run", tmp_path)

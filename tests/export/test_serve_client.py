@@ -238,7 +238,7 @@ def test_the_command_translates_arguments_and_standard_input(live_server, monkey
     assert command.main([*flags, "--batch-size", "2"]) == 0
     printed = capsys.readouterr()
     assert printed.out == "v1:C\nv1:\nv1:D\rE\u2028F\nv1:G\ufffdH\n"
-    assert printed.err == "warning: line 4 is not UTF-8: bad bytes replaced\n"
+    assert printed.err == "warning: line 4 is not UTF-8: invalid bytes replaced\n"
     assert command.main([*flags, "--n-best", "a"]) == 0
     assert capsys.readouterr().out == "0 ||| v1:A ||| -0.1000\n0 ||| v1:A? ||| -1.2000\n"
     grpc_flags = ["--grpc", f"127.0.0.1:{live_server.grpc_port}", "--name", "toy"]

@@ -183,5 +183,5 @@ def test_an_output_that_is_the_input_is_refused(words, same, capsys, tmp_path):
     file, same = str(tmp_path / "lines"), same.format(tmp_path)
     command, *given = words.replace("X", file).split()
     assert main_of(command)([*given, "--output", same]) == 2
-    said = f"error: --output {same} is the input too: give another file\n"
+    said = f"error: --output {same} is also the input: give another file\n"
     assert capsys.readouterr().err == said and (tmp_path / "lines").read_text() == "kept\n"

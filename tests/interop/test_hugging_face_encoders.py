@@ -230,7 +230,7 @@ def test_nothing_says_whether_text_is_lower_cased(tmp_path):
         ({"tokenizer_config": {"tokenize_chinese_chars": False}}, "chinese_chars=False"),
         ({"tokenizer_config": {"mask_token": "<mask>"}}, "mask_token='<mask>'"),
         ({"words": [*toys.WORDS, "more"]}, "has ids up to 10 and the model embeds only 10"),
-        ({"words": [toys.WORDS[1], toys.WORDS[0], *toys.WORDS[2:]]}, r"\[PAD\] stands in line 2"),
+        ({"words": [toys.WORDS[1], toys.WORDS[0], *toys.WORDS[2:]]}, r"\[PAD\] is in line 2"),
         (
             {"state": {**toys.random_state(), OUTPUT: np.ones((10, 8), "float32")}},
             "one table for both",

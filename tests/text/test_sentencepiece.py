@@ -144,7 +144,7 @@ def test_a_model_with_other_special_ids_is_refused(lines, options):
         sentence_iterator=iter(lines), model_writer=model, vocab_size=50, model_type="bpe",
         minloglevel=2, **options,
     )  # fmt: skip
-    refuses("numbers PAD, UNK, BOS, EOS as", lambda: SentencePieceVocabulary(model.getvalue()))
+    refuses("has PAD, UNK, BOS, EOS at", lambda: SentencePieceVocabulary(model.getvalue()))
 
 
 def test_accents_and_quotes_are_folded_as_in_albert(lines, encoders):

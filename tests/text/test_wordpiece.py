@@ -158,7 +158,7 @@ def test_a_file_that_is_no_vocabulary(tmp_path):
     path = tmp_path / "vocab.txt"
     refuses(r"cannot read .*vocab\.txt", WordPieceVocabulary.from_file, path)
     for words, message in (
-        (["[UNK]", "[PAD]", *SPECIAL[2:]], r"vocab\.txt: \[PAD\] stands in line 2"),
+        (["[UNK]", "[PAD]", *SPECIAL[2:]], r"vocab\.txt: \[PAD\] is in line 2"),
         ([], r"no piece \[PAD\]"),
     ):
         path.write_text("\n".join(words))

@@ -100,8 +100,11 @@ def test_bad_input_is_named(tunes, tmp_path, refused):
         (["jsb", "--data", str(other)], "'traindata' must hold pieces of 88 columns"),
         (["jsb", "--data", tunes, "--set", "model.widths=()"], "model: widths=() must be one"),
         (["jsb", "--data", tunes, "--set", "model=bert_tiny"], "is no model of sequences"),
-        (["jsb", "--data", tunes, "--seeds", "1", "1"], "--seeds 1 1: give each once"),
-        (["jsb", "--data", tunes, "--models", "tcn", "tcn"], "--models tcn tcn: give each once"),
+        (["jsb", "--data", tunes, "--seeds", "1", "1"], "--seeds 1 1: give each value once"),
+        (
+            ["jsb", "--data", tunes, "--models", "tcn", "tcn"],
+            "--models tcn tcn: give each value once",
+        ),
         (
             ["jsb", "--data", tunes, "--set", "training.best_metric=perplexity"],
             "training.best_metric is 'perplexity': give one of loss",
