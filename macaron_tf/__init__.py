@@ -6,9 +6,9 @@
     translator.predict(["A man is riding a bike."])
     encoder = macaron_tf.build("swish_rnn_base")
 
-The import registers all layers and models with Keras, whose saved models can then be loaded. Only
-within this project's commands does it wait until one of the names below is used, so that `--help`
-and clients of a server answer without TensorFlow.
+The import registers all layers and models with Keras, so that `keras.saving.load_model` finds them.
+In this project's own commands, TensorFlow is only imported when one of the names below is used, so
+that `--help` and a server's clients work without it.
 """
 
 import importlib
@@ -16,7 +16,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-if sys.version_info < (3, 11):  # noqa: UP036  a checkout, run outside its environment
+if sys.version_info < (3, 11):  # noqa: UP036  a checkout can be run outside its environment
     print("error: macaron_tf needs Python 3.11 or later: activate its environment", file=sys.stderr)
     sys.exit(2)
 
@@ -46,7 +46,7 @@ def __dir__() -> list[str]:
 
 
 def _is_command() -> bool:
-    """Whether this process runs one of this project's commands, or starts to."""
+    """Whether this process runs, or is about to run, one of this project's commands."""
     # sys.argv[0] is "-m" while the module of `python -m MODULE` is looked up.
     launched = sys.argv[0] == "-m" and "macaron_tf" in sys.orig_argv
     script = os.path.basename(sys.argv[0]) == SCRIPT

@@ -1,16 +1,16 @@
-"""The commands' names, and how a message writes them."""
+"""Names of the commands, and how messages spell them."""
 
 import os
 import pathlib
 import re
 
-# The packages of commands: beside this one in a checkout, within it in an installed wheel.
+# The folder of the packages of commands: the checkout's root, or `commands` in an installed wheel.
 _INSTALLED = pathlib.Path(__file__).with_name("commands")
 FOLDER = _INSTALLED if _INSTALLED.is_dir() else _INSTALLED.parents[1]
-# The script that the package installs, and the variable by which the processes of one command know
-# that it was started by the launcher, `macaron_tf.cli.launcher`: the words that it was started by.
+# The script that the package installs, and an environment variable. In the variable, the launcher
+# (`macaron_tf.cli.launcher`) tells all processes of a command how the user started it.
 SCRIPT, FORM = "macaron", "MACARON_TF_COMMAND"
-# Name of a command: the module that `python -m` runs in a checkout, and its help.
+# For each command the module that `python -m` runs in a checkout, and its help.
 COMMANDS = {
     "translate": ("experiments.translate", "translators: train, score, use"),
     "pretrain": ("experiments.pretrain", "BERT, GPT and other models of text: train, fill masks"),
@@ -32,22 +32,22 @@ COMMANDS = {
     "compare": ("experiments.compare", "blocks, schemes or recipes, seed by seed, with a verdict"),
     "data_service": ("experiments.data_service", "make a training's batches on another machine"),
 }
-# Other spellings of a command, by its first two words.
+# Commands that two words name as well.
 ALIASES = {("export", "hugging-face"): "hugging_face", ("export", "hub"): "hub"}
 
 
 def as_typed(text: str) -> str:
-    """Text with this project's commands as the user runs them.
+    """Rewrites this project's commands in a text the way the user types them.
 
-    That is the form that started this process; otherwise `macaron NAME` where a wheel is
-    installed, and the text's own `python -m MODULE` in a checkout.
+    This is the way this process was started, if a launcher started it. Otherwise, an installed
+    wheel's commands become `macaron NAME`, and a checkout's stay `python -m MODULE`.
     """
     form = os.environ.get(FORM) or (SCRIPT if FOLDER == _INSTALLED else "")
     return spelled(text, form) if form else text
 
 
 def spelled(text: str, form: str = SCRIPT) -> str:
-    """Text with `FORM NAME` for each `python -m MODULE` that is a command."""
+    """Replaces each `python -m MODULE` in a text by `FORM NAME`, if the module is a command."""
 
     def command(found: re.Match) -> str:
         name = name_of(found[1])
@@ -57,6 +57,10 @@ def spelled(text: str, form: str = SCRIPT) -> str:
 
 
 def name_of(module: str) -> str:
-    """The command that a module is, also by the last part of its name; "" = none."""
+    """The name of a module's command; "" if it is none.
+
+    Args:
+        module: full name of the module, or the last part of it.
+    """
     known = {place: name for name, (place, _) in COMMANDS.items()}
     return known.get(module) or {m.rpartition(".")[2]: n for m, n in known.items()}.get(module, "")

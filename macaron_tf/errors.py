@@ -1,4 +1,4 @@
-"""Errors of a user's input."""
+"""Errors in what a user gives, and checks that raise them."""
 
 import contextlib
 import difflib
@@ -25,7 +25,7 @@ class UserError(Exception):
 
 
 class TextError(UserError):
-    """A text, by its number from 1 on, that a model refuses, and why."""
+    """A text that a model does not accept; texts are counted from 1."""
 
     def __init__(self, number: int, reason: str):
         super().__init__(f"text {number}: {reason}")
@@ -36,21 +36,29 @@ _HALVES = re.compile("[\ud800-\udfff]")
 
 
 def check_whole(texts: Iterable[str], first: int = 1) -> None:
-    """Raises a UserError where a text holds half of a character, which UTF-8 cannot say.
+    """Raises a UserError if a text has an unpaired surrogate, which UTF-8 cannot encode.
 
     Args:
-        first: the number of the first text.
+        first: the number of the first text, for the message.
     """
     for number, text in enumerate(texts, first):
         if half := _HALVES.search(text):
             raise UserError(
-                f"text {number} holds {half[0]!a}, an unpaired surrogate (half of a character, or "
-                "a byte that was not UTF-8): take it out, or read the text as what it is"
+                f"text {number} has {half[0]!a}, an unpaired surrogate (half of a character, or "
+                "a byte that was not UTF-8): remove it, or read the text in its own encoding"
             )
 
 
 def parse_json(text: str | bytes, kind: type = dict, /, **fields: type) -> Any:
-    """The object (or list, by `kind`) of a JSON text, with fields of some types, or ValueError."""
+    """Parses a JSON text and checks its type and its fields.
+
+    Args:
+        kind: type of the whole value.
+        fields: types of fields that must be present.
+
+    Raises:
+        ValueError: the text is not JSON, or the value or a field has another type.
+    """
     try:
         value = json.loads(text)
     except RecursionError:
@@ -59,7 +67,7 @@ def parse_json(text: str | bytes, kind: type = dict, /, **fields: type) -> Any:
         raise ValueError(f"no {kind.__name__}")
     for name, wanted in fields.items():
         if not isinstance(value.get(name), wanted):
-            raise ValueError(f"{name!r} is no {wanted.__name__}")
+            raise ValueError(f"{name!r} is missing or no {wanted.__name__}")
     return value
 
 
@@ -86,22 +94,28 @@ def check_count(argument: str, value: int, least: int = 1) -> int:
     return value
 
 
-STORES = {"gs"}  # the schemes of places that are not on a local disk
-# With one slash too, as in s3:/bucket, these name no local folder.
+STORES = {"gs"}  # supported schemes of remote storage
+# These schemes never name a local folder, not even with a single slash, as in s3:/bucket.
 _NOT_LOCAL = {"gs", "s3", "hdfs", "file", "memory", "http", "https", "ftp", "az", "abfs", "hf"}
 _SCHEME = re.compile(r"(?<![\w+.-])([A-Za-z][\w+.-]*):(/*)(?=([^/,]*))")
 
 
 def check_path(text: str, local: bool = False, name: str = "a path") -> str:
-    """Refuses other places than a local disk and `gs://`, or `local` ones; replaces `~`.
+    """Checks that paths are local or `gs://`, and expands `~`.
 
-    The text may be a form with paths in it, such as `tsv:FILE` or `NAME=DIR`.
+    Args:
+        text: a path, or a form that contains paths, such as `tsv:FILE` or `NAME=DIR`.
+        local: allow local paths only.
+        name: what the path is, for the message about an empty one.
+
+    Raises:
+        UserError: the text is empty or names storage that is not supported.
     """
     if not text:
-        raise UserError(f"{name} is empty: give a file or a folder (is a shell's variable unset?)")
+        raise UserError(f"{name} is empty: give a file or a folder (is a shell variable unset?)")
     for scheme, slashes, bucket in _SCHEME.findall(text):
         if not slashes[1:] and scheme.lower() not in (_NOT_LOCAL if slashes else STORES):
-            continue  # the kind of a source, or a local name
+            continue  # a prefix such as tsv:, or a local name with a colon
         if local or scheme not in STORES or slashes != "//" or not bucket:
             places = "a local path" if local else "a local path or gs://BUCKET/NAME"
             raise UserError(f"{text}: {scheme}:{slashes} is not supported; give {places}")
@@ -109,20 +123,20 @@ def check_path(text: str, local: bool = False, name: str = "a path") -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of a sentence about an unknown name: the known one that is most like it, or ""."""
+    """Ends an error message about an unknown name with the most similar known one, if any."""
     close = difflib.get_close_matches(name, list(known), 1)
     return f"; perhaps you meant {close[0]!r}" if close else ""
 
 
-# Files of the user's code that settings name, see `macaron_tf.plug_ins`.
+# Files of user code that this process has imported; see `macaron_tf.plug_ins`.
 USER_FILES: set[str] = set()
 
 
 def sentence_of(error: BaseException, place: str = "") -> str | None:
-    """An error in a sentence, where code of the user's is in use; None = it is not.
+    """Describes an exception in one sentence if user code may have caused it, else returns None.
 
     Args:
-        place: name of the code, where it is known to be the user's.
+        place: name of the user's module or function that raised it; "": unknown.
     """
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if frame.filename in USER_FILES]
@@ -132,19 +146,20 @@ def sentence_of(error: BaseException, place: str = "") -> str | None:
     words = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
     where = f"{frames[-1].filename}, line {frames[-1].lineno}"
     if not place:
-        # Code that does not raise may still be at fault: by a wrong signature, or an odd result.
-        blamed = "" if own else f"; code of yours is in use, {', '.join(sorted(USER_FILES))}"
+        # The user's code may be the cause even if it did not raise: a wrong signature or result.
+        blamed = "" if own else f"; code of yours is in use: {', '.join(sorted(USER_FILES))}"
         return f"{where} raised {words}{blamed}"
-    # The words of a SyntaxError end with the place.
+    # The message of a SyntaxError ends with the file and line.
     return f"{place} raised {words}{'' if isinstance(error, SyntaxError) else f' ({where})'}"
 
 
-# Modules that every command needs: pyproject.toml's dependencies, and Keras's files.
+# Modules that every command needs: the dependencies in pyproject.toml, and what Keras needs to
+# write files.
 CORE = (
     *("annotated_types", "docstring_parser", "etils", "filelock", "h5py", "keras", "numpy"),
     *("regex", "rich", "sacremoses", "sentencepiece", "tensorflow", "tensorflow_text"),
 )
-# Optional modules, and the extra of pyproject.toml that brings each.
+# Optional modules, and the extra in pyproject.toml that installs each.
 EXTRAS = {
     "ai_edge_litert": "lite",
     "apache_beam": "beam",
@@ -173,7 +188,7 @@ EXTRAS = {
 
 
 def missing_package(error: Exception, purpose: str = "this command") -> str | None:
-    """The sentence about a module that is not installed; None of other errors."""
+    """The message about a package that is not installed; None for other errors."""
     module = error.name.partition(".")[0] if isinstance(error, ImportError) and error.name else ""
     if module in EXTRAS:
         return f"{purpose} needs {module}: pip install 'macaron_tf[{EXTRAS[module]}]'"
@@ -186,46 +201,49 @@ def missing_package(error: Exception, purpose: str = "this command") -> str | No
 
 
 def check_train_packages() -> None:
-    """Refuses a training whose first validation would find a package missing, at its start."""
+    """Raises a UserError if a package that training or validation needs is not installed.
+
+    Called before training, because otherwise the first validation would fail.
+    """
     asked = [module for module, extra in EXTRAS.items() if extra in ("evaluate", "train")]
     if lacking := [module for module in asked if importlib.util.find_spec(module) is None]:
         raise UserError(
-            f"training and its scores need {', '.join(lacking)}: pip install 'macaron_tf[train]'"
+            f"training and validation need {', '.join(lacking)}: pip install 'macaron_tf[train]'"
         )
 
 
 def diverged(model: str | os.PathLike) -> UserError:
-    """The error for a model whose answers are NaN, which argmax would take for the first class."""
+    """The error for a model whose outputs are NaN, which argmax would take for the first class."""
     return UserError(
-        f"{model} answers NaN, since its training diverged: give an earlier checkpoint, or train "
+        f"{model} answers NaN because its training diverged: give an earlier checkpoint, or train "
         "again with a lower training.learning_rate"
     )
 
 
 def needs_vocabulary(path: str | os.PathLike) -> UserError:
-    """The error for a `.keras` file where text is to be read."""
+    """The error for a `.keras` file given to a command that reads text."""
     return UserError(
-        f"{path} is a network without a vocabulary: put both into a folder, by macaron_tf.load("
-        f"'{path}', vocabulary='DIR').save_pretrained('FOLDER'), and give FOLDER; "
-        f"`python -m export.keras_model {path} DIR OUT` exports it"
+        f"{path} is a network without a vocabulary: save both into a folder by macaron_tf.load("
+        f"'{path}', vocabulary='DIR').save_pretrained('FOLDER'), and give FOLDER; to export it, "
+        f"run `python -m export.keras_model {path} DIR OUT`"
     )
 
 
 def out_of_memory(error: Exception) -> str | None:
-    """The sentence about an allocation that failed; None of other errors."""
+    """The message about a failed allocation; None for other errors."""
     tensorflow, jax, words = sys.modules.get("tensorflow"), sys.modules.get("jax"), str(error)
     exhausted = (tensorflow.errors.ResourceExhaustedError,) if tensorflow else ()
     on_jax = jax and isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXH" in words
-    # TensorFlow counts a shape in 32 bits, and says no more than that it is negative then.
+    # TensorFlow counts elements in 32 bits; its message only shows the negative number.
     overflow = isinstance(error, ValueError) and "used for shape: -" in words
     overflow |= "Operation received an exception:Status: 1," in words  # oneDNN's out_of_memory
     if not (isinstance(error, (MemoryError, *exhausted)) or overflow or on_jax):
         return None
     asked = re.search(r"shape\s?[\[(][\d, ]*[\])]|allocate [\d.]+ \w+", words)
     return (
-        f"memory ran out{f' ({asked[0]})' if asked else ''}: lower the rows or tokens of a batch "
-        "(with training.accumulation_steps as many times higher an update sees as many), the "
-        "greatest lengths, or the model"
+        f"memory ran out{f' ({asked[0]})' if asked else ''}: use smaller batches (and raise "
+        "training.accumulation_steps by the same factor, so that an update sees as much), shorter "
+        "rows, or a smaller model"
     )
 
 
@@ -237,9 +255,9 @@ _REQUESTED = re.compile(r"gs://[^\s,;]+")
 
 
 def store_problem(error: Exception) -> tuple[str, str] | None:
-    """Why a bucket (`gs://`) refused a request, and the mend; None of other errors.
+    """Why a request to a bucket (`gs://`) failed, and what to do; None for other errors.
 
-    TensorFlow repeats a request ten times by itself where a later one may succeed.
+    TensorFlow itself repeats a request ten times if a later one may succeed.
     """
     if not (found := _REQUEST.search(str(error))):
         return None
@@ -247,14 +265,14 @@ def store_problem(error: Exception) -> tuple[str, str] | None:
     again = "run the same command again"
     if unreachable:
         reason = f"{unreachable[:1].lower()}{unreachable[1:]}"
-        return f"no request reaches it ({reason})", f"check the network and {again}"
+        return f"requests do not reach it ({reason})", f"check the network and {again}"
     if code in ("401", "403"):
-        return f"it answers HTTP {code}", "see that your credentials may read and write there"
-    return f"it answers HTTP {code}, however often it is asked", f"{again} when it is well"
+        return f"it answers HTTP {code}", "check that your credentials may read and write there"
+    return f"it answers HTTP {code} to repeated requests", f"{again} later"
 
 
 def store_sentence(error: Exception) -> str | None:
-    """The sentence about a bucket that refused a request; None of other errors."""
+    """The message about a failed request to a bucket; None for other errors."""
     if (problem := store_problem(error)) is None:
         return None
     place = _REQUESTED.search(str(error))
@@ -266,7 +284,8 @@ def needed(purpose: str, package: str = "") -> Iterator[None]:
     """Turns an `ImportError` within the `with` into a `UserError` that says what to install.
 
     Args:
-        package: to install where no extra of ours brings it.
+        purpose: what needs the package, for the message.
+        package: the package to install if it is in none of this project's extras.
     """
     try:
         yield

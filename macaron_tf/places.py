@@ -1,4 +1,4 @@
-"""`load`: a trained network and its vocabulary, from wherever they are kept."""
+"""`load`: reads a trained network and its vocabulary from a run, another library, or a hub."""
 
 import contextlib
 import dataclasses
@@ -54,26 +54,26 @@ def load(
 
     Args:
         place: one of
-            - the folder of a run, or `RUN@CHECKPOINT` for another than its default checkpoint (see
+            - the folder of a run, or `RUN@CHECKPOINT` to choose a checkpoint (see
               `find_checkpoint`), or a folder that `Pretrained.save_pretrained` wrote;
             - `hugging-face:DIR`, a folder that transformers' `save_pretrained` or
               sentence-transformers wrote;
-            - `keras-hub:DIR` of a BERT, RoBERTa, DistilBERT, ELECTRA or GPT-2 preset, or one of
-              `macaron_tf.interop.keras_hub`;
-            - `model-garden:DIR` of a BERT as Model Garden publishes it;
-            - `hub:OWNER/NAME[@REVISION]`, any of these on Hugging Face's hub, which is downloaded
-              once, by the package huggingface_hub;
-            - a network's `.keras` file, which holds no vocabulary: give `vocabulary`.
-        lower_case: whether text is lower-cased, for a folder whose WordPiece vocabulary does not
-            say.
-        pooling: whether to read how a sentence-transformers model pools, and refuse an unknown way;
-            False reads its encoder alone.
+            - `keras-hub:DIR`, a KerasHub preset of BERT, RoBERTa, DistilBERT, ELECTRA or GPT-2, or
+              one that `macaron_tf.interop.keras_hub` wrote;
+            - `model-garden:DIR`, a BERT in the form that TensorFlow's Model Garden publishes;
+            - `hub:OWNER/NAME[@REVISION]`, any of these on Hugging Face's hub; the package
+              huggingface_hub downloads it once;
+            - a network's `.keras` file, which has no vocabulary: give `vocabulary`.
+        lower_case: whether text is lower-cased, for a folder whose WordPiece files do not say so.
+        pooling: whether to read the pooling of a sentence-transformers model, and raise if it is
+            not supported; False: read only its encoder.
         vocabulary: a vocabulary or its folder, for a network that was saved without one.
-        trust_code: import the modules that the folder names or brings, such as someone's own block,
-            and open `.keras` files without Keras's safe mode. Their code runs in this process.
+        trust_code: whether to import modules that the folder names or contains, such as a block
+            that its author wrote, and open `.keras` files without Keras's safe mode. Their code
+            runs in this process.
 
     Raises:
-        UserError: nothing is there, it cannot be read, or it names code, see `trust_code`.
+        UserError: nothing is there, it cannot be read, or it needs `trust_code`.
 
     Example:
         bert = macaron_tf.load("hugging-face:bert-base-uncased")
@@ -95,8 +95,8 @@ def load(
             rows = network.config.vocab_size
             if vocabulary.size > rows:
                 raise UserError(
-                    f"the vocabulary has {vocabulary.size} pieces and {place} knows {rows}: give "
-                    "the one it was trained with"
+                    f"the vocabulary has {vocabulary.size} tokens, and {place} has embeddings of "
+                    f"{rows}: give the vocabulary that it was trained with"
                 )
         return dataclasses.replace(found, vocabulary=vocabulary)
     if place.endswith(".keras"):
@@ -107,14 +107,15 @@ def load(
     found = locate(place)
     if lower_case is not None and found.library not in (HUGGING_FACE, MODEL_GARDEN):
         raise UserError(
-            f"{place} says whether text is lower-cased: leave lower_case (--[no-]lower-case) out"
+            f"the files of {place} say whether text is lower-cased: leave lower_case "
+            "(--[no-]lower-case) out"
         )
     with Progress(f"loading {place}"):
         if found.library:
             read = dataclasses.replace(_read_library(found, lower_case, pooling), checkpoint=place)
         else:
             read = _read_own(found)
-    # A hub's folder is named by a revision.
+    # A folder downloaded from a hub is named after the revision.
     on_hub = place.startswith(f"{HUB}:")
     name = place.rpartition("/")[2] if on_hub else paths.absolute(found.folder).name
     return dataclasses.replace(read, name=name)
@@ -122,12 +123,12 @@ def load(
 
 @dataclasses.dataclass(frozen=True)
 class Location:
-    """The folder of a place that `load` takes.
+    """A place that `load` accepts, and its folder.
 
     Attributes:
-        place: as it was given.
-        folder: where its files are; another library's is local and absolute.
-        library: one of `LIBRARIES`; "" = this library: a run or a folder of `save_pretrained`.
+        place: the place that the caller gave.
+        folder: folder of the files; local and absolute if another library wrote them.
+        library: one of `LIBRARIES`; "": this library, as a run or a folder of `save_pretrained`.
         checkpoint: CHECKPOINT in RUN@CHECKPOINT, or None.
     """
 
@@ -138,17 +139,17 @@ class Location:
 
     @property
     def without_recipe(self) -> bool:
-        """Whether it is another library's model, also one that `save_pretrained` wrote."""
+        """Whether the model came from another library, even if `save_pretrained` wrote it."""
         recipe = self.folder / RECIPE
         return bool(self.library) or (is_saved(self.folder) and not recipe.exists())
 
 
 def locate(place: str) -> Location:
-    """Finds the folder of a place, which need not exist; one on a hub is downloaded."""
+    """Finds the folder of a place. It may be missing. A model on a hub is downloaded."""
     kind, _, directory = place.partition(":")
     if kind in LIBRARIES and directory:
         if paths.is_remote(directory):
-            raise UserError(f"{place}: copy the folder from its bucket to the disk first")
+            raise UserError(f"{place}: copy the folder from its bucket to a local disk first")
         return Location(place, paths.as_path(directory).expanduser().absolute(), kind)
     if kind == HUB:
         folder = paths.as_path(downloaded(place))
@@ -157,13 +158,13 @@ def locate(place: str) -> Location:
     if not folder.exists() and "@" in place:
         run, _, checkpoint = place.rpartition("@")
         if not checkpoint:
-            raise UserError(f"{place}: give a checkpoint behind the @, or leave it out")
+            raise UserError(f"{place}: give a checkpoint after the @, or leave the @ out")
         return Location(place, paths.as_path(run), checkpoint=checkpoint)
     return Location(place, folder)
 
 
 def _library_of(folder: epath.Path) -> str:
-    """The one of `LIBRARIES` whose files a folder holds; "" = this library."""
+    """The one of `LIBRARIES` that wrote a folder's files; "": this library."""
     if is_saved(folder):
         return ""
     if (folder / "bert_config.json").exists() and list(folder.glob("*.index")):
@@ -175,19 +176,19 @@ def _library_of(folder: epath.Path) -> str:
 
 @contextlib.contextmanager
 def _refuse_network(place: str) -> Iterator[None]:
-    """Turns Keras's errors about a network's description into a UserError."""
+    """Turns errors of reading a network from its configuration into a UserError."""
     try:
         yield
     except (ImportError, *paths.FILE_ERRORS, *paths.DAMAGE) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(
-            f"{place} holds no network that this version can make ({reason[:200]}): check the "
-            "path, or load it with the version that wrote it"
+            f"{place} has no network that this version can read ({reason[:200]}): check the path, "
+            "or load it with the version that wrote it"
         ) from error
 
 
 def saved_network(folder: epath.Path) -> keras.Model:
-    """The network that a folder's model.json describes, built, without its weights."""
+    """Builds the network that a folder's model.json describes, without reading its weights."""
     return _layers(folder, _described(folder, str(folder)))["network"]
 
 
@@ -196,7 +197,7 @@ def _described(path: epath.Path, place: str) -> dict[str, Any]:
         record = parse_json(paths.read_bytes(path / MODEL))
     except (UserError, ValueError) as error:
         raise UserError(
-            f"{place} is no run: it has no model.json that can be read; give the folder that a "
+            f"{place} is no run: it has no readable model.json; give the folder that a "
             "`train` command or `save_pretrained` wrote, hugging-face:DIR, keras-hub:DIR, "
             "model-garden:DIR, hub:OWNER/NAME or a .keras file"
         ) from error
@@ -206,7 +207,7 @@ def _described(path: epath.Path, place: str) -> dict[str, Any]:
 
 
 def _layers(path: epath.Path, record: dict[str, Any]) -> dict[str, keras.layers.Layer]:
-    """The network, built, and the heads outside it."""
+    """Builds the network and the heads outside it that a model.json describes."""
     with paths.refuse_damage(path / MODEL, _MEND):
         heads = {n: head for n, head in record.get("heads", {}).items() if n in HEADS}
         layers = {"network": record["network"], **heads}
@@ -252,7 +253,7 @@ def _read_own(found: Location) -> Pretrained:
 
 
 def _optional(path: epath.Path) -> dict[str, Any]:
-    """The object in a JSON file; {} where the file is missing or holds anything else."""
+    """Reads the object in a JSON file; {} if the file is missing or has no object."""
     try:
         return paths.read_json(path)
     except UserError:
@@ -260,7 +261,7 @@ def _optional(path: epath.Path) -> dict[str, Any]:
 
 
 def _scores(run: epath.Path) -> dict[str, dict[str, float]]:
-    """Metrics of the evaluations in RUN/scores, by the names of their files."""
+    """Reads the metrics of a run's evaluations, by the names of their files in RUN/scores."""
     files = sorted((run / "scores").glob("*.json")) if (run / "scores").exists() else ()
     found = {}
     for file in files:
@@ -300,11 +301,11 @@ def _read_library(found: Location, lower_case: bool | None, pooling: bool) -> Pr
 
 
 def _lower_case(folder: pathlib.Path, given: bool | None) -> bool:
-    """Whether Model Garden's BERT lower-cases: as given, or as the name of its folder says."""
+    """Whether a BERT of Model Garden lower-cases text; by default from its folder's name."""
     found = re.search("uncased|cased", folder.name)
     if given is None and not found:
         raise UserError(
-            f"no file in {folder} says whether its text is lower-cased, nor does its name "
+            f"neither the files nor the name of {folder} say whether text is lower-cased "
             "(uncased_..., cased_...): give lower_case=True or False, or --[no-]lower-case"
         )
     return given if given is not None else found[0] == "uncased"

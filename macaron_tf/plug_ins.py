@@ -1,13 +1,13 @@
-"""Code of the user's own, which a setting or a command names: `package.module:Name`.
+"""User code that a setting or a command names: `package.module:Name`.
 
-Where a class is made, arguments may follow: `package.module:Name(rate=0.1)`.
+For a class that is to be instantiated, arguments may follow: `package.module:Name(rate=0.1)`.
 
-A run records the name, never the code, and every process that opens the run imports it again: the
-module must be found from the working directory or on PYTHONPATH.
+A run records the name, not the code. Every process that opens the run imports the module again and
+must find it in the working directory or on PYTHONPATH.
 
-A folder may come from a stranger, so only these names are imported: a name in the words that the
-user wrote, on the command line or in Python (`allow`); a name that this user's own training signed
-(`macaron_tf.io.signatures`); any module with `--trust-code` or `trust_code=True` (`trusting`).
+A folder may come from a stranger, so only these names are imported: names that the user wrote on
+the command line or in Python (`allow`); names that this user's own training signed
+(`macaron_tf.io.signatures`); any name with `--trust-code` or `trust_code=True` (`trusting`).
 """
 
 import ast
@@ -27,26 +27,26 @@ from macaron_tf.errors import USER_FILES, UserError, sentence_of
 
 
 class _Trust:
-    """The code that this process may import; shared by its threads."""
+    """The user code that this process may import; shared by its threads."""
 
     places: ClassVar[set[str]] = set()
-    texts: ClassVar[set[str]] = set()  # written by the user, such as words of the command line
+    texts: ClassVar[set[str]] = set()  # what the user wrote, such as words of the command line
     everything = False
 
 
-_files: dict[pathlib.Path, types.ModuleType] = {}  # modules made of FILE.py
+_files: dict[pathlib.Path, types.ModuleType] = {}  # modules imported from FILE.py
 
 
 def is_place(name: str) -> bool:
-    """Whether a name is `package.module:Name` or `FILE.py[:Name]`, and none of ours."""
+    """Whether a name refers to user code: `package.module:Name` or `FILE.py[:Name]`."""
     return ":" in name or name.endswith(".py")
 
 
 def parse_call(text: str) -> tuple[str, dict[str, Any]]:
-    """The NAME and the arguments of `NAME` or `NAME(key=value, ...)`.
+    """Parses `NAME` or `NAME(key=value, ...)` into NAME and its keyword arguments.
 
     Raises:
-        UserError: it is no such form, or a value is no literal.
+        UserError: the text has another form, or a value is not a literal.
     """
     name, bracket, rest = text.partition("(")
     if not bracket:
@@ -57,24 +57,24 @@ def parse_call(text: str) -> tuple[str, dict[str, Any]]:
         if name and plain and all(word.arg for word in call.keywords):
             return name, {word.arg: ast.literal_eval(word.value) for word in call.keywords}
     raise UserError(
-        f"{text!r}: write NAME(key=value, ...), where a value is a number, a text in quotes, True, "
-        "False, None or a tuple of these"
+        f"{text!r}: write NAME(key=value, ...) with values that are numbers, quoted text, True, "
+        "False, None or tuples of these"
     )
 
 
 def find(place: str, base: type | None = None) -> Any:
-    """The object that `package.module:Name` or `FILE.py:Name` names.
+    """Imports the object that `package.module:Name` or `FILE.py:Name` names.
 
     Args:
-        place: without a Name, the only one that the module defines.
-        base: the class that it must be a subclass of; None = a function.
+        place: the name. Without `:Name`, the only suitable object that the module defines.
+        base: the class that the object must be a subclass of; None: it must be a function.
 
     Raises:
-        UserError: there is no such module or name, its import raises, it is no such object, or
-            the name comes out of a file and nobody has said that its code may run.
+        UserError: there is no such module or object, its import raises, the object is of another
+            kind, or the name was read from a file and the user has not allowed its code to run.
     """
     name, _, attribute = place.partition(":")
-    # A class of a module that Python code has imported runs nothing.
+    # Taking a class from a module that is already imported runs no code.
     there = base and attribute in vars_of(sys.modules.get(name), base)
     if not there:
         check_allowed(place)
@@ -86,7 +86,7 @@ def find(place: str, base: type | None = None) -> Any:
     if attribute not in vars(module):
         raise UserError(
             f"{place}: {name} has {', '.join(known) or 'nothing of that kind'}"
-            f"{f' and no {attribute!r}' if attribute else ''}: write {name}:NAME"
+            f"{f', but no {attribute!r}' if attribute else ''}: write {name}:NAME"
         )
     found = vars(module)[attribute]
     if not _is_kind(found, base):
@@ -96,23 +96,24 @@ def find(place: str, base: type | None = None) -> Any:
 
 
 def allow(*places: str) -> None:
-    """Lets places be imported, `package.module:Name`."""
+    """Allows imports of user code by its names, `package.module:Name`."""
     _Trust.places.update(place.removeprefix("python:") for place in places)
 
 
 def allow_within(*texts: str) -> None:
-    """Lets the places be imported that stand in texts which the user wrote.
+    """Allows imports of the user code that occurs in texts which the user wrote.
 
     Args:
-        texts: such as `model.block=mine:Block`, `python:mine:rows`, or the `repr` of a recipe that
-            code of the user's has made. A whole word is none: `lambada:dev` names no code.
+        texts: texts such as `model.block=mine:Block`, `python:mine:rows`, or the `repr` of a
+            recipe that user code made. A text that is only a name allows nothing, because
+            `lambada:dev`, for example, names no code.
     """
     _Trust.texts.update(texts)
 
 
 @contextlib.contextmanager
 def trusting(trust: bool = True) -> Iterator[None]:
-    """Lets any module be imported within the `with`, whoever names it; False changes nothing."""
+    """Allows imports of any module within the `with`, whoever names it; False: no change."""
     before, _Trust.everything = _Trust.everything, trust or _Trust.everything
     try:
         yield
@@ -121,12 +122,13 @@ def trusting(trust: bool = True) -> Iterator[None]:
 
 
 def trusts_code() -> bool:
-    """Whether any module may be imported, see `trusting`."""
+    """Whether imports of any module are allowed; see `trusting`."""
     return _Trust.everything
 
 
 def is_allowed(place: str) -> bool:
-    """Whether a place may be imported; FILE.py and `~` only where the user wrote or signed them."""
+    """Whether user code may be imported. `FILE.py` and `~` need more than `trusting`: the user must
+    have written or signed the name."""
     if place in _Trust.places or (_Trust.everything and not _is_file(place)):
         return True
     within = re.compile(rf"(?:python:|[=,(\[\s'\"]){re.escape(place)}(?:$|[,()\]\s'\"])")
@@ -138,31 +140,31 @@ def _is_file(place: str) -> bool:
 
 
 def check_allowed(place: str) -> None:
-    """Raises a UserError where a place may not be imported."""
+    """Raises a UserError if user code may not be imported."""
     name = place.partition(":")[0]
     if is_allowed(place):
         return
     if _is_file(place):
         raise UserError(
-            f"{place!r} comes out of a file, and no FILE.py that a file names is run: write "
+            f"{place!r} comes out of a file, and a FILE.py that a file names is never run: write "
             f"{place} in the command, or make it a module, {pathlib.Path(name).stem}:Name"
         )
     raise UserError(
         f"{place!r} comes out of a file: the module {name} would be imported, and its code run. If "
-        f"you trust it, give --trust-code (in Python trust_code=True, or plug_ins.allow({place!r}))"
+        f"you trust it, give --trust-code (in Python trust_code=True or plug_ins.allow({place!r}))"
     )
 
 
 def origin_of(place: str) -> str | None:
-    """The file that a place's module would be imported from; None = it is not found.
+    """Finds the file that user code would be imported from; None: it is not found.
 
-    Nothing is imported, not the packages above it either.
+    Nothing is imported, not even the packages that contain the module.
     """
     name = place.partition(":")[0]
-    # Modules are found in the working directory, as by `python -m`; a script does not look there.
+    # As with `python -m`, modules in the working directory are found; a script does not look there.
     if (here := str(pathlib.Path.cwd())) not in sys.path:
         sys.path.append(here)
-    strange = (ImportError, ValueError, AttributeError, OSError, RuntimeError)  # of any text
+    strange = (ImportError, ValueError, AttributeError, OSError, RuntimeError)  # for any text
     with contextlib.suppress(*strange):
         if name.endswith(".py"):
             file = pathlib.Path(name).expanduser().resolve()
@@ -177,12 +179,12 @@ def origin_of(place: str) -> str | None:
 
 
 def file_of(place: str) -> pathlib.Path:
-    """The file of the function that a place names."""
+    """The source file of the function that `package.module:Name` names."""
     return pathlib.Path(find(place).__code__.co_filename)
 
 
 def vars_of(module: types.ModuleType | None, base: type | None = None) -> dict[str, Any]:
-    """The public functions (or subclasses of `base`) that a module defines, by name."""
+    """Returns the public functions, or subclasses of `base`, that a module itself defines."""
     return {
         name: value
         for name, value in sorted(vars(module).items() if module else ())
@@ -199,9 +201,9 @@ def _is_kind(value: Any, base: type | None) -> bool:
 
 
 def import_module(name: str) -> types.ModuleType:
-    """Imports `package.module`, from the working directory too, or a file `FOLDER/NAME.py`.
+    """Imports `package.module`, which may be in the working directory, or a file `FOLDER/NAME.py`.
 
-    Each is executed once in a process, and named on stderr then.
+    A module is executed once in a process. stderr then shows its name and file.
     """
     if name.endswith(".py"):
         file = pathlib.Path(name).expanduser().resolve()
@@ -210,7 +212,7 @@ def import_module(name: str) -> types.ModuleType:
         module, load = _files.get(file), lambda: _import_file(file)
     else:
         if not all(part.isidentifier() for part in name.split(".")):
-            raise UserError(f"{name!r} is no name of a module: write package.module:Name")
+            raise UserError(f"{name!r} is not a module's name: write package.module:Name")
         module, load = sys.modules.get(name), lambda: _import_name(name)
     if module is None:
         if origin := origin_of(name):
@@ -226,9 +228,9 @@ def _import_name(name: str) -> types.ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if not error.name or not f"{name}.".startswith(f"{error.name}."):
-            raise  # the module is there, and imports one that is not
+            raise  # the module exists, but imports one that does not
         raise UserError(
-            f"{name}: there is no module {error.name!r}: run the command in the folder that holds "
+            f"{name}: there is no module {error.name!r}: run the command in the folder that has "
             "it, or add that folder to PYTHONPATH"
         ) from error
 
@@ -236,7 +238,7 @@ def _import_name(name: str) -> types.ModuleType:
 def _import_file(file: pathlib.Path) -> types.ModuleType:
     spec = importlib.util.spec_from_file_location(file.stem, file)
     module = importlib.util.module_from_spec(spec)
-    # Dataclasses look their module up there.
+    # Dataclasses look up their module in sys.modules.
     before = sys.modules.setdefault(file.stem, module)
     try:
         spec.loader.exec_module(module)
@@ -250,7 +252,7 @@ def _import_file(file: pathlib.Path) -> types.ModuleType:
 
 @contextlib.contextmanager
 def clear_errors(place: str) -> Iterator[None]:
-    """Turns an error of the user's code within the `with` into a `UserError` of one sentence."""
+    """Turns an exception of user code within the `with` into a `UserError` of one sentence."""
     try:
         yield
     except UserError:
@@ -260,6 +262,6 @@ def clear_errors(place: str) -> Iterator[None]:
 
 
 def called(place: str, function: Callable, *arguments) -> Any:
-    """The result of a function of the user's; see `clear_errors`."""
+    """Calls a function of the user, and turns its exceptions into a `UserError`."""
     with clear_errors(place):
         return function(*arguments)

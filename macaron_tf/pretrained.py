@@ -1,4 +1,4 @@
-"""A network with its weights, its vocabulary and its task: ask it, score with it, export it."""
+"""`Pretrained`: a trained network with its vocabulary and its task."""
 
 import contextlib
 import dataclasses
@@ -48,7 +48,7 @@ RECIPE, VOCABULARY = "recipe.json", "vocabulary"
 HUGGING_FACE = "hugging-face"
 FORMATS = ("weights.h5", "safetensors", HUGGING_FACE)  # of `save_pretrained`
 HEADS = ("pooler", "replaced_token")  # layers outside the network
-# Fields that are kept elsewhere, or belong to one place or process.
+# Fields that are saved elsewhere, or that only hold for one folder or process.
 _APART = ("network", "vocabulary", "ids", "name", "checkpoint", "lite", "recipe", "results", *HEADS)
 
 
@@ -61,44 +61,50 @@ class Pretrained:
         model.predict([("Two men sleep.", "Men sleep.")])  # one answer for each pair
 
     Attributes:
-        network: of a run, as it was trained; of another library's model, a network of this library
-            with the same outputs: of a task that class's, as in a run; of other encoders a
-            `PretrainingEncoder`, with its head `sentence_pair` where the weights have that head and
-            a pooler.
-        model: the catalog's name of the model that it varies; "" = chosen by its configuration.
-        objective: name of its pre-training objective; None = another training. For a
-            `LanguageModel` None becomes "causal_language".
-        vocabulary: tokenizes text for the network; None where the tokenizer is missing or of a kind
-            that this library does not have.
-        ids: `(V',)` int, the other library's id for each id here, -1 for none; None where all are
-            equal.
+        network: a run's network, or for another library's model an equivalent network of this
+            library. A model with a task's head becomes the class that a run of that task has; other
+            encoders become a `PretrainingEncoder`, with its head `sentence_pair` if the weights
+            have that head and a pooler.
+        model: name of the catalog's model that the network is a variant of; "": chosen by its
+            configuration.
+        objective: name of its pre-training objective; None: it has none. For a `LanguageModel`,
+            None becomes "causal_language".
+        vocabulary: tokenizes text for the network; None: the tokenizer is missing or of a kind that
+            this library does not support.
+        ids: `(V',)` int, the other library's id for each id here, -1 if there is none; None: all
+            are equal.
         unread: names of weights that were not read, such as those of other heads.
-        pooler: an encoder's pooler over [CLS], where it is outside the network.
+        pooler: an encoder's pooler over [CLS] that is outside the network, or None.
         replaced_token: an ELECTRA discriminator's head, `(B, L, D) -> (B, L)` logits, or None.
-        has_masked_language: whether the weights of the head over masked tokens were read; otherwise
+        has_masked_language: whether the weights of the masked language head were read; otherwise
             they have their initial values.
-        starts: whether a language model can begin a text, after [CLS].
-        sentinels: of an encoder-decoder, number of ids after the vocabulary's that are T5's
-            sentinels.
-        ends: of an encoder-decoder, arguments of `SequenceGenerator` for models whose texts begin
-            or end otherwise than those trained here.
-        answers: of a fine-tuned encoder-decoder, arguments of `TaskGenerator`: its task, and the
-            limits and starts of its texts.
-        pooling, normalize, max_length: of a sentence encoder: `"cls"`, `"mean"` or `"max"`, [CLS]
-            and [SEP] included; whether vectors get length 1; longest row, to which texts are cut.
+        starts: whether a language model can write the beginning of a text, after [CLS].
+        sentinels: for an encoder-decoder, number of T5's sentinel ids, which follow the
+            vocabulary's ids.
+        ends: for an encoder-decoder, arguments of `SequenceGenerator`: the ids before a source and
+            before an answer, if they are not its defaults.
+        answers: for a fine-tuned encoder-decoder, arguments of `TaskGenerator`: the task, the
+            greatest lengths and the first tokens of its texts.
+        pooling: how a sentence encoder pools: `"cls"`, `"mean"` or `"max"`, the latter two with
+            [CLS] and [SEP].
+        normalize: whether a sentence encoder scales vectors to length 1.
+        max_length: longest row of a sentence encoder or classifier; longer texts are cut.
         name: a short name, for tables.
-        checkpoint: the checkpoint or place that the weights were read from.
-        optimizer, trained_length, languages: of a run: its optimizer, the length of its longest
-            training rows, and its languages in the order of their embeddings.
-        language: language of a classifier's texts; None = the model's first.
-        labels: of a classifier or tagger: names of its classes, class 0 first; () = unknown.
-        labelled: of a fine-tuned model: `task`, fields of its `Task`, and `limits`, of its rows.
-        decoding: of a translator: fields of its `BeamSearchConfig`.
-        license: identifier of the weights' license, as Hugging Face's hub spells it; "" = unknown.
-        recipe: of a run: its recipe.json.
-        unlisted: settings of the recipe, or beginnings of their paths that end in a dot, which do
-            not matter to the network: its model card leaves them out.
-        results: of a run: `step` and `metrics`, from the validation of the weights; `scores`, the
+        checkpoint: name of the checkpoint that the weights were read from, or the argument of
+            `load` for another library's model.
+        optimizer: name of a run's optimizer.
+        trained_length: length of a run's longest training rows.
+        languages: a run's languages, in the order of their embeddings.
+        language: language of a classifier's texts; None: the model's first.
+        labels: names of the classes of a classifier or tagger, class 0 first; (): unknown.
+        labelled: for a fine-tuned model: `task`, fields of its `Task`, and `limits` of its rows.
+        decoding: for a translator: fields of its `BeamSearchConfig`.
+        license: identifier of the weights' license in Hugging Face's spelling; "": unknown.
+        recipe: a run's recipe.json.
+        unlisted: names of settings in the recipe that the model card leaves out, because they do
+            not matter to the network. A name that ends in a dot stands for all names that begin
+            with it.
+        results: for a run: `step` and `metrics`, from the validation of the weights; `scores`, the
             metrics of evaluations by the names of their files; `warning`, why other weights than
             the expected ones were read.
         lite: see `with_lite`.
@@ -138,8 +144,8 @@ class Pretrained:
     def __post_init__(self):
         if self.license and not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", self.license):
             raise UserError(
-                f"license={self.license!r}: give an identifier as Hugging Face's hub spells it, "
-                "such as apache-2.0, mit or cc-by-4.0"
+                f"license={self.license!r}: give an identifier that Hugging Face's hub knows, such "
+                "as apache-2.0, mit or cc-by-4.0"
             )
         if isinstance(self.network, Model) and not self.model:
             object.__setattr__(self, "model", _kind_of(self.network.config))
@@ -153,7 +159,7 @@ class Pretrained:
 
     @property
     def encoder(self) -> Encoder:
-        """The network's encoder; the network itself where it is an encoder."""
+        """The network's encoder, or the network itself if it is an encoder."""
         return self.network if isinstance(self.network, Encoder) else self.network.encoder
 
     def __repr__(self) -> str:
@@ -165,17 +171,21 @@ class Pretrained:
 
     @property
     def weights_record(self) -> dict[str, str]:
-        """The checkpoint's name, and any warning that it is not the expected one, for records."""
+        """The checkpoint's name for records, with a warning if it is not the expected one."""
         warned = {name: self.results[name] for name in ("warning",) if name in self.results}
         return {"checkpoint": self.checkpoint, **warned}
 
     @functools.cached_property
     def task(self) -> TaskKind:
-        """The task that the model answers; raises UserError where there is none."""
+        """The task that the model was trained for.
+
+        Raises:
+            UserError: the model answers no texts.
+        """
         return task_of(self)
 
     def _graph(self, **options: Any) -> TaskGraph:
-        """The task's graphs for options of `TaskKind.with_options`, kept for the next call."""
+        """Makes the task's graphs for some options of `TaskKind.with_options`, once for each."""
         key = tuple(sorted(options.items()))
         if key not in self._graphs:
             task = self.task.with_options(**options) if key else self.task
@@ -195,32 +205,32 @@ class Pretrained:
         return converted_decoder(self.network, self.lite)
 
     def with_lite(self, kind: str = "fp32") -> Self:
-        """A copy whose `predict` answers small requests in LiteRT, in a third of the time.
+        """Returns a copy whose `predict` answers small requests in LiteRT, in a third of the time.
 
-        Models that write text decode in LiteRT whatever the request, in `stream` too. The first
-        request converts the network, which takes seconds, a minute for a GPT-2 of the base size;
-        hence it is asked for. Training the network further does not change the copy's answers.
+        Models that write text always decode in LiteRT, also in `stream`. It is no default because
+        the first request converts the network, which takes seconds, and a minute for a GPT-2 of
+        base size. Training the network further does not change the copy's answers.
 
         Args:
-            kind: "fp32", or "int8": matrices in int8, twice as fast, probabilities 1e-3 away.
+            kind: "fp32", or "int8": int8 matrices, twice as fast; probabilities differ by 1e-3.
         """
         check_choice("kind", kind, KINDS)
         return dataclasses.replace(self, lite=kind)
 
     def predict(self, *texts: Any, **options: Any) -> Any:
-        """Answers each text, as the exported model and its server do.
+        """Answers texts in the same form as the exported model and its server.
 
         Args:
-            texts: one argument for each of the task's texts (`model.task.texts`), a text or any
-                iterable of them: a list, an array, a column of pandas, a `tf.data.Dataset`. Or one
-                argument: an iterable of examples, which are tuples or dictionaries of the texts.
-            options: of the task, such as `temperature` or `n_best`.
+            texts: one argument for each of the task's texts (`model.task.texts`): a text, or an
+                iterable of texts such as a list, an array, a pandas column or a `tf.data.Dataset`.
+                Or a single argument: an iterable of examples, each a tuple or dictionary of texts.
+            options: options of the task, such as `temperature` or `n_best`.
 
         Returns:
-            A list of plain Python values, or one of them for a single example.
+            A list with a plain Python value for each example, or the value of a single example.
 
         Raises:
-            UserError: the model answers no texts, or a text or an option is refused.
+            UserError: the model answers no texts, or does not accept a text or an option.
         """
         columns, one = columns_of(self.task.texts, texts)
         kept = {name: options.pop(name) for name in self.task.takes if name in options}
@@ -231,14 +241,18 @@ class Pretrained:
         return answers[0] if one else answers
 
     def stream(self, text: str, **options: Any) -> Iterator[str]:
-        """Yields the answer to one text in parts, as it is written; options as for `predict`."""
+        """Yields the parts of an answer as soon as they are generated; see `predict`."""
         return self._graph().task.stream(text, **options)
 
     def score(self, *texts: Any) -> Any:
-        """The natural logarithm of each text's probability, `log_probs`, and its `tokens`.
+        """Computes the probabilities of texts.
 
         Args:
-            texts: for a language model texts; for a translator sources and their targets.
+            texts: texts for a language model; sources and their targets for a translator. In the
+                forms that `predict` accepts.
+
+        Returns:
+            For each text, the natural logarithm of its probability and its number of tokens.
         """
         signatures = self.task.functions()
         names = signatures["score"][1] if "score" in signatures else ("text",)
@@ -259,22 +273,23 @@ class Pretrained:
         check: str | None = None,
         **options: Any,
     ) -> epath.Path:
-        """Writes a SavedModel that answers as `predict` does, with its vocabulary.
+        """Writes a SavedModel that gives the same answers as `predict`, with its vocabulary.
 
-        A server needs tensorflow and tensorflow_text and nothing of this library. Every file is
-        opened and compared with the network, see `macaron_tf.engines.certificate`.
+        A server needs tensorflow and tensorflow_text, but not this library. Every written file is
+        opened and compared with the network; see `macaron_tf.engines.certificate`.
 
         Args:
-            path: the model's folder, in which TensorFlow Serving watches the versions.
-            version: by default one more than the greatest there is.
-            bfloat16: see `TaskGraph.in_bfloat16`.
-            lite: also writes the network for LiteRT, `"fp32"` or `"int8"`, with which our server
-                answers small requests; see `with_lite`.
-            formats: `"onnx"` and `"openvino"`: the network alone, from ids to its outputs in
-                float32, is written too, in a folder of that name in the version's.
+            path: the model's folder, which has a folder for each version. TensorFlow Serving
+                watches it.
+            version: number of the version; by default one more than the greatest in the folder.
+            bfloat16: whether dense layers compute in bfloat16; see `TaskGraph.in_bfloat16`.
+            lite: `"fp32"` or `"int8"` to write the network for LiteRT as well; this project's
+                server answers small requests with it. See `with_lite`.
+            formats: `"onnx"` or `"openvino"` or both, to write the network alone, from ids to its
+                outputs in float32, in a folder of that name inside the version.
             check: a source of labelled examples, such as `"tsv:dev.tsv"`, on which the network and
                 each file are scored; see `Accuracy`.
-            options: of the task, such as `n_best`.
+            options: options of the task, such as `n_best`.
 
         Returns:
             The folder of the version.
@@ -294,26 +309,32 @@ class Pretrained:
 
     @property
     def model_options(self) -> tuple[tuple[str, Any], ...]:
-        """Fields of the configuration, with values, that differ from the catalog's `model`."""
+        """Pairs of field and value where the configuration differs from the catalog's `model`."""
         known = catalog.config(self.model, vocab_size=self.config.vocab_size)
         return tuple(sorted(differing_fields(self.config, known).items()))
 
     def require_floats(self) -> None:
-        """Refuses quantized weights, from which no other network can start."""
+        """Raises a UserError if the weights are quantized, because these cannot be trained."""
         if any(layer.quantization_mode for layer in self.network._flatten_layers()):
             raise UserError(
-                f"{self.name or self.checkpoint} is quantized: start from the model it was made of"
+                f"{self.name or self.checkpoint} is quantized: start from the model before "
+                "quantization"
             )
 
     def classifier(
         self, num_classes: int, head_dropout: float = 0.1, **changes
     ) -> EncoderClassifier:
-        """Makes a classifier of this encoder and pooler, with a new last layer.
+        """Makes a classifier from this encoder and its pooler, with a new last layer.
 
         Args:
             num_classes: C; 1 for regression.
-            head_dropout: on the pooled vector, 0 to 1.
-            changes: fields of the `EncoderConfig` that change no weight's shape, such as `dropout`.
+            head_dropout: dropout rate of the pooled vector, 0 to 1.
+            changes: other values for fields of the `EncoderConfig` that do not change the shapes of
+                weights, such as `dropout`.
+
+        Raises:
+            UserError: the network is no encoder or is quantized, or `changes` has another splitting
+                scheme.
         """
         if not (isinstance(self.network, Model) and isinstance(self.config, EncoderConfig)):
             raise UserError(
@@ -343,14 +364,16 @@ class Pretrained:
         max_length: int = 128,
         seed: int = 1,
     ) -> "Pretrained":
-        """Trains a classifier of texts from this encoder, and returns it.
+        """Trains a classifier of texts, initialized with this encoder, and returns it.
 
-        BERT's Adam, whose rate falls to 0 along a straight line. For validation, pairs of texts,
-        scores, tags and runs that can be resumed see `experiments.finetune`.
+        The optimizer is BERT's Adam, with warm-up in the first 10% of the updates and then a linear
+        decay to 0. `experiments.finetune` also validates, resumes runs, and trains on pairs of
+        texts, scores and tags.
 
         Args:
-            labels: the name of each text's class.
-            max_length: longest row, special ids included; longer texts are cut.
+            texts: the texts to train on.
+            labels: name of each text's class.
+            max_length: longest row with special ids; longer texts are cut.
 
         Example:
             model = macaron_tf.load("hugging-face:bert-base-uncased")
@@ -382,7 +405,7 @@ class Pretrained:
     def save_pretrained(
         self, directory: str | os.PathLike, format: str = "weights.h5", license: str | None = None
     ) -> None:
-        """Writes a folder that `macaron_tf.load`, `--init` and `export` take, whole or not at all.
+        """Atomically writes a folder that `macaron_tf.load`, `--init` and `export` accept.
 
             DIR/model.json           the network without weights, its use and its results
             DIR/model.weights.h5     its weights, and pooler.weights.h5 for a pooler outside it; or
@@ -392,19 +415,19 @@ class Pretrained:
             DIR/code/                files of your own code that it needs: see `io.code_files`
             DIR/code.json            signatures of the names of that code: see `io.signatures`
             DIR/manifest.json        format and checksums
-            DIR/README.md            a model card, which may be edited
+            DIR/README.md            a model card, which you may edit
 
         Args:
-            directory: new, empty, or of an earlier `save_pretrained`, which is replaced; `gs://`
-                included.
-            format: of the weights, `"weights.h5"` or `"safetensors"`, which the package of that
-                name reads; or `"hugging-face"`: a folder for transformers, with its config.json,
-                model.safetensors and tokenizer, which `load("hugging-face:DIR")` takes.
-            license: replaces the model's `license`.
+            directory: a folder, local or `gs://`, that is new or empty, or that an earlier
+                `save_pretrained` wrote; the latter is replaced.
+            format: `"weights.h5"` or `"safetensors"` for the weights; or `"hugging-face"` for a
+                folder that transformers and `load("hugging-face:DIR")` read, with config.json,
+                model.safetensors and the tokenizer.
+            license: the license to record; None: the model's `license`.
 
         Raises:
-            UserError: the folder holds other files, or cannot be written; Hugging Face has no
-                counterpart of the network or of its vocabulary.
+            UserError: the folder has other files, or cannot be written; transformers has no
+                equivalent of the network or of its vocabulary.
         """
         path = paths.as_path(directory).expanduser()
         path = path if paths.is_remote(path) else path.absolute()
@@ -412,7 +435,11 @@ class Pretrained:
         self._save(path, format, license, path.name)
 
     def _save(self, path: epath.Path, format: str, license: str | None, place: str) -> None:
-        """Writes the folder of `save_pretrained`, whose card loads it from a place."""
+        """Writes the folder of `save_pretrained`.
+
+        Args:
+            place: the argument of `load` in the example of the model card.
+        """
         if license is not None:
             return dataclasses.replace(self, license=license)._save(path, format, None, place)
         check_choice("format", format, FORMATS)
@@ -423,7 +450,7 @@ class Pretrained:
             "weights": weight_table(self.network),
         }
         if format == HUGGING_FACE:
-            # Imported late: interop reads other libraries' models into this class.
+            # Imported here because interop itself imports this module.
             from macaron_tf.interop.hugging_face import writer
 
             write = writer(self, place.removeprefix(f"{HUB}:"))
@@ -440,16 +467,16 @@ class Pretrained:
         license: str | None = None,
         private: bool | None = None,
     ) -> str:
-        """Saves the model on Hugging Face's hub, as one commit, and returns its address there.
+        """Uploads the model to Hugging Face's hub, in one commit, and returns its address there.
 
         Log in by `hf auth login` before, or set HF_TOKEN. `macaron_tf.load("hub:OWNER/NAME")` opens
-        the model again, and with `format="hugging-face"` so does transformers.
+        the model again; with `format="hugging-face"`, transformers opens it too.
 
         Args:
-            repository: `OWNER/NAME`; made when absent. Otherwise the files that an earlier push
-                may have written are replaced, and its card.
+            repository: `OWNER/NAME`. A missing repository is created; in an existing one, the card
+                and the files that an earlier push may have written are replaced.
             format, license: see `save_pretrained`.
-            private: whether a new repository is; None = as its owner's settings say.
+            private: whether a new repository is private; None: the default of its owner.
 
         Raises:
             UserError: you are not logged in, may not write there, or the hub cannot be reached.
@@ -488,7 +515,7 @@ class Pretrained:
 
     @property
     def _task(self) -> TaskKind | None:
-        """The task; None of a model that answers no text."""
+        """The task, or None if the model answers no texts."""
         with contextlib.suppress(UserError):
             return self.task
         return None
@@ -499,19 +526,19 @@ class Pretrained:
 
     @property
     def card_facts(self) -> CardFacts:
-        """The facts that every form of the model card tells."""
+        """The facts in the model card that do not depend on where the model is saved."""
         languages = self.languages or (self.vocabulary.languages if self.vocabulary else ())
         known = self.recipe, self.results, self.license, self.unlisted
         pipeline = self._task.pipeline if self._task else ""
         return CardFacts(self.name or "model", languages, *known, pipeline)
 
 
-# Fields about how the network is used, which model.json keeps unchanged.
+# Fields about the network's use, which model.json stores unchanged.
 USAGE = tuple(f.name for f in dataclasses.fields(Pretrained) if f.name not in _APART)
 
 
 def _kind_of(config: Settings) -> str:
-    """Name of the catalog's model that a configuration is a variant of; "" = unknown."""
+    """Name of the catalog's model that a configuration is a variant of; "": unknown."""
     if isinstance(config, EncoderDecoderConfig):
         return "transformer_base"
     if isinstance(config, EncoderConfig):

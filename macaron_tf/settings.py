@@ -1,4 +1,4 @@
-"""Settings: frozen dataclasses whose types and ranges stand at the fields and are checked there.
+"""Settings: frozen dataclasses that check types and ranges from the annotations of their fields.
 
     @dataclasses.dataclass(frozen=True)
     class ClipConfig(Settings):
@@ -26,7 +26,7 @@ from macaron_tf.plug_ins import find, is_place, parse_call, trusting
 INT32 = Lt(2**31)  # TensorFlow's shapes, counters and seeds
 Count = Annotated[int, Ge(1), INT32]
 Natural = Annotated[int, Ge(0), INT32]
-Depth = Annotated[int, Ge(1), Le(1000)]  # of layers, each of which is an object
+Depth = Annotated[int, Ge(1), Le(1000)]  # number of layers; each is a Python object
 Fraction = Annotated[float, Ge(0), Le(1)]
 Dropout = Annotated[float, Ge(0), Lt(1)]
 Positive = Annotated[float, Gt(0)]
@@ -34,20 +34,21 @@ NonNegative = Annotated[float, Ge(0)]
 
 
 _GREATEST_FLOAT = 3.4e38  # of float32
-_CONTROL = re.compile(r"[\0-\x08\x0a-\x1f\x7f]")  # all but tabs
+_CONTROL = re.compile(r"[\0-\x08\x0a-\x1f\x7f]")  # control characters except tabs
 
 
 class SettingError(UserError, ValueError):
-    """A setting of the wrong type or out of its range; the sentence names it."""
+    """A setting has the wrong type or is out of its range; the message names it."""
 
 
 @dataclasses.dataclass(frozen=True)
 class OneOf:
-    """Constraint: the value is one of `choices`, where `Literal` cannot list them.
+    """Constraint: the value is one of `choices`. For choices that `Literal` cannot list.
 
     Attributes:
-        base: also `package.module:Name`, a subclass of it, see `macaron_tf.plug_ins`; None = not.
-        called: arguments may follow, `NAME(key=value)`.
+        base: class whose subclasses are accepted as well, as `package.module:Name` (see
+            `macaron_tf.plug_ins`); None: only `choices` are.
+        called: whether arguments may follow the name, as `NAME(key=value)`.
     """
 
     choices: tuple[str, ...]
@@ -58,21 +59,20 @@ class OneOf:
 class Settings:
     """Base of the frozen dataclasses that hold settings.
 
-    After construction every field is checked against its annotation: int, float, bool, str, a
+    The constructor checks every field against its annotation: int, float, bool, str, a
     `Literal`, `Annotated` with `Ge`, `Gt`, `Le`, `Lt` or `OneOf`, tuples of these, another
-    settings class, and unions of them. An int becomes the float that a field asks for; a list, or
-    a value alone, becomes a tuple, as JSON and command lines give them. Then `check` runs, for
-    rules between fields.
+    settings class, and unions of them. Values from JSON and command lines are converted: an int
+    to float, and a list or a single value to a tuple. Then `check` checks rules between fields.
 
     Attributes:
-        section: prefix of the fields' names in errors, as the command line spells it.
+        section: prefix of the fields' names in messages, as on the command line.
     """
 
     section: ClassVar[str] = ""
 
     def __init_subclass__(cls, in_models: bool = True, **kwargs):
         super().__init_subclass__(**kwargs)
-        if in_models:  # saved with a network; others are read without Keras
+        if in_models:  # Keras saves these with a network; the others do not need Keras
             import keras
 
             package = cls.__module__.partition(".")[0]
@@ -91,14 +91,18 @@ class Settings:
         """Checks rules between fields; raises `self.error(...)`."""
 
     def error(self, sentence: str) -> SettingError:
-        """A `SettingError` whose sentence begins with a field's name, the section before it."""
+        """Makes a `SettingError`.
+
+        Args:
+            sentence: the message, which begins with a field's name; `section` is put before it.
+        """
         return SettingError(f"{self.section}.{sentence}" if self.section else sentence)
 
     def get_config(self) -> dict[str, Any]:
         return self.options(*hints_of(type(self)))
 
     def options(self, *names: str) -> dict[str, Any]:
-        """Fields by name."""
+        """Returns the values of some fields by name."""
         return {name: getattr(self, name) for name in names}
 
     @classmethod
@@ -119,13 +123,13 @@ class _Unfit(Exception):
 
 @functools.cache
 def hints_of(cls: type[Settings]) -> dict[str, Any]:
-    """The annotations of a settings class's fields, by name."""
+    """Returns the annotations of the fields of a settings class, by name."""
     hints = typing.get_type_hints(cls, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
 
 
 def _converted(value, hint):
-    """The value as the annotation's type; raises `_Unfit` where it is of none."""
+    """Converts a value to the annotated type; raises `_Unfit` if it does not fit."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return tuple(_converted(item, Any) for item in value) if type(value) is list else value
@@ -167,7 +171,13 @@ def _converted(value, hint):
 
 
 def parse(name: str, text: str, hint) -> Any:
-    """A field's value from a command line: a literal, such as `3` or `(1, 2)`, or plain text."""
+    """Reads the value of a field from a command line.
+
+    Args:
+        name: the field's name, for messages.
+        text: a Python literal, such as `3` or `(1, 2)`, or plain text.
+        hint: the field's annotation.
+    """
     try:
         literal = ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
@@ -179,7 +189,7 @@ def parse(name: str, text: str, hint) -> Any:
             pass
     members = (member for member in typing.get_args(hint) if isinstance(member, type))
     if type(literal) in (str, tuple, list) and any(map(dataclasses.is_dataclass, members)):
-        return literal  # a tuple of settings: the class that holds it makes them
+        return literal  # the settings class that holds this field converts it
     raise SettingError(_refusal(name, literal, hint))
 
 
@@ -190,7 +200,7 @@ def _refusal(name: str, value, hint) -> str:
 
 
 def _choices(hint) -> list[str]:
-    """The words that an annotation lists."""
+    """The strings that an annotation allows by `Literal` or `OneOf`."""
     if isinstance(hint, OneOf):
         return list(hint.choices)
     if typing.get_origin(hint) is Literal:
@@ -198,7 +208,7 @@ def _choices(hint) -> list[str]:
     return [choice for part in typing.get_args(hint) for choice in _choices(part)]
 
 
-# Of each constraint: its field, the comparison, and its words.
+# The attribute, the comparison, and the words of each constraint.
 _CONSTRAINTS = {
     Ge: ("ge", operator.ge, "of at least"),
     Gt: ("gt", operator.gt, "above"),
@@ -222,7 +232,7 @@ _NOUNS = {int: "a whole number", float: "a number", bool: "True or False", str: 
 
 
 def describe_hint(hint) -> str:
-    """An annotation in words: `Annotated[int, Ge(1)]` is "a whole number of at least 1"."""
+    """Describes an annotation: `Annotated[int, Ge(1)]` is "a whole number of at least 1"."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         return _describe_range(arguments[0], arguments[1:])
@@ -244,11 +254,11 @@ def _describe_range(kind, constraints) -> str:
     ranges = []
     for constraint in constraints:
         if isinstance(constraint, OneOf):
-            own = ", or one of your own, package.module:Name" if constraint.base else ""
-            own += "; with arguments NAME(key=value)" if constraint.called else ""
+            own = ", or a class of yours as package.module:Name" if constraint.base else ""
+            own += "; with arguments: NAME(key=value)" if constraint.called else ""
             return f"one of {', '.join(map(repr, constraint.choices))}{own}"
         if constraint == INT32:
-            continue  # said in the refusal of a greater number alone
+            continue  # only the message about a greater number mentions this limit
         field, _, words = _CONSTRAINTS[type(constraint)]
         ranges.append(f"{words} {getattr(constraint, field)}")
     return f"{describe_hint(kind)} {' and '.join(ranges)}"
@@ -256,7 +266,7 @@ def _describe_range(kind, constraints) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class SettingDescription:
-    """A setting as people read it: its name, range, default, and what it is."""
+    """A setting for display: its name, range, default and description."""
 
     name: str
     range: str
@@ -265,7 +275,7 @@ class SettingDescription:
 
 
 def describe(cls: type[Settings]) -> list[SettingDescription]:
-    """The settings of a class, from its annotations and its docstring's `Attributes:`."""
+    """Describes the settings of a class, from annotations and `Attributes:` in its docstring."""
     texts: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         for item in docstring_parser.parse(base.__doc__ or "").params:

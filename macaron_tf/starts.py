@@ -1,4 +1,4 @@
-"""Puts the weights of one network into another: what every `--init` does."""
+"""Initializes a network with the weights of a pre-trained one, as every `--init` does."""
 
 import dataclasses
 import re
@@ -22,13 +22,13 @@ from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.words import CharacterWords
 
-# Parts of an encoder-decoder that take an encoder's weights.
+# Parts of an encoder-decoder that can be initialized with an encoder's weights.
 PARTS = ("embeddings", "encoder", "decoder")
-# Kinds of networks that a training may start from, and their names in errors.
+# Kinds of networks that a training can start from, and their names in messages.
 KINDS = {
     "encoder": "an encoder",
     "pair": "an encoder-decoder",
-    "reader": "a BART",  # and others whose decoder's hidden states answer tasks
+    "reader": "a BART",  # or another whose task heads read the decoder's hidden states
     "writer": "a pre-trained T5 or BART",
     "words": "an ELMo",
 }
@@ -41,10 +41,12 @@ class Start:
     """The model, the vocabulary and the weights that a training starts from.
 
     Attributes:
-        given: the place, as the user wrote it after `--init`.
-        vocabulary: tokenizes text for the model.
-        model, model_options: name of the model in the catalog, and its changed fields.
-        source: the pre-trained network; None = the weights are drawn at random.
+        given: the value of `--init`.
+        vocabulary: the vocabulary that tokenizes text for the model.
+        model: name of the model in the catalog.
+        model_options: pairs of a configuration field and a value, for fields that differ from the
+            catalog.
+        source: the pre-trained network; None: random initialization.
     """
 
     given: str
@@ -61,36 +63,36 @@ class Start:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings for a recipe that starts from here."""
+        """Settings for a recipe whose training begins with this start."""
         return {"init": self.given, "model": self.model, "model_options": self.model_options}
 
     @property
     def trained_length(self) -> int | None:
-        """Length of the longest rows in pre-training; None = any position may be used."""
-        # Sinusoids and T5's largest distance bucket also cover longer rows.
+        """Length of the longest rows in pre-training; None: longer rows are fine as well."""
+        # Sinusoids and T5's last bucket of distances cover any length.
         return self.source.trained_length if self.source and self.config.longest else None
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """The languages that the model knows by name, in the order of its embeddings."""
+        """Names of the model's languages, in the order of its language embeddings."""
         named = self.source.languages if self.source else ()
         return named or self.vocabulary.languages
 
     @property
     def label(self) -> str:
-        """A short name for tables: the folder's, or the model's."""
+        """A short name for tables: of the folder, or if there is none of the model."""
         if not self.source:
             return self.model
         place = re.sub("^[a-z-]+:(?!//)", "", self.given).partition("@")[0]
         return paths.as_path(place).resolve().name
 
     def check(self, wanted: EncoderConfig | EncoderDecoderConfig | ElmoConfig) -> None:
-        """Refuses a configuration that the weights or the vocabulary do not fit."""
+        """Raises a UserError if the weights or the vocabulary do not fit a configuration."""
         if (wanted.summary == "last") != self.vocabulary.cls_last:
             ends, summary = ("end", "last") if self.vocabulary.cls_last else ("begin", "first")
             raise UserError(
-                f"--init {self.given}: rows of its vocabulary {ends} with [CLS], where a model of "
-                f"model.summary={wanted.summary} does not look: --set model.summary={summary}"
+                f"--init {self.given}: its vocabulary makes rows that {ends} with [CLS], which "
+                f"model.summary={wanted.summary} does not read: give --set model.summary={summary}"
             )
         if self.source is not None:
             check_shapes(self.given, self.config, wanted)
@@ -98,14 +100,14 @@ class Start:
     def copy_to(self, network: Model) -> list[str]:
         """Copies the weights into a built network.
 
-        A task's network takes the encoder or encoder-decoder, the pooler and a language model's
-        head; its other parts stay as they are. Any other network takes each part by its name.
+        A task's network gets the encoder or encoder-decoder, the pooler and a language model's
+        head; its other parts keep their values. In any other network, parts are matched by name.
 
         Returns:
-            Names of the parts that keep initial values.
+            Names of the parts that keep their initial values.
 
         Raises:
-            UserError: the weights have another shape, scheme or encoder.
+            UserError: the shapes, the splitting schemes or the kinds of networks differ.
         """
         if self.source is None:
             return []
@@ -125,7 +127,7 @@ class Start:
                 f"encoder of a {type(network).__name__}: give a model of that kind"
             )
         if task and network.language_head and not self.source.starts:
-            # GPT was trained without [SEP], which fine-tuning puts between two texts.
+            # GPT was pre-trained without [SEP], which fine-tuning puts between two texts.
             bias = ops.convert_to_numpy(network.language_head.weights[0]).copy()
             bias[self.vocabulary.sep_id] = 0.0
             assign(network.language_head.weights[0], bias)
@@ -133,10 +135,11 @@ class Start:
 
 
 def start_of(given: str, source: Pretrained, kinds: Collection[str]) -> Start:
-    """Makes the `Start` of a loaded network.
+    """Makes a `Start` from a loaded network.
 
     Args:
-        given: the place, as the user wrote it after `--init`.
+        given: the value of `--init`.
+        source: the loaded network.
         kinds: the accepted kinds of networks, keys of `KINDS`.
 
     Raises:
@@ -160,16 +163,23 @@ def start_of(given: str, source: Pretrained, kinds: Collection[str]) -> Start:
         raise needs_vocabulary(given)
     if vocabulary is None:
         raise UserError(
-            f"{given} has no tokenizer beside it that has a counterpart here, so no text "
-            "can be read for it: give a BERT, RoBERTa, XLM, XLM-R, ALBERT, ELECTRA, XLNet, GPT, "
-            "GPT-2, T5 or BART with its tokenizer's files"
+            f"{given} has no tokenizer, or one of a kind that cannot be read here: give a BERT, "
+            "RoBERTa, XLM, XLM-R, ALBERT, ELECTRA, XLNet, GPT, GPT-2, T5 or BART with its "
+            "tokenizer's files"
         )
     source.require_floats()
     return Start(given, vocabulary, source.model, source.model_options, source)
 
 
 def check_shapes(given: str, theirs, wanted, free: Collection[str] = FREE) -> None:
-    """Refuses a configuration that differs from the weights' in a field that is not in `free`."""
+    """Raises a UserError if a configuration has weights of other shapes than the given ones.
+
+    Args:
+        given: the value of `--init`, for the message.
+        theirs: the configuration of the weights.
+        wanted: the configuration that the weights should fit.
+        free: fields that may differ.
+    """
     for name in differing_fields(theirs, wanted):
         if name not in free:
             raise _other_setting(given, name, theirs, wanted)
@@ -177,8 +187,8 @@ def check_shapes(given: str, theirs, wanted, free: Collection[str] = FREE) -> No
 
 def _other_setting(given: str, name: str, theirs, wanted) -> UserError:
     return UserError(
-        f"--init {given} wants model.{name}={getattr(theirs, name)!r}, not "
-        f"{getattr(wanted, name)!r}: leave that setting, or start from other weights"
+        f"--init {given} needs model.{name}={getattr(theirs, name)!r}, not "
+        f"{getattr(wanted, name)!r}: leave that setting out, or start from other weights"
     )
 
 
@@ -186,7 +196,7 @@ Weights = Sequence[keras.Variable]
 
 
 def _shared(network: Model, pooler: keras.layers.Layer | None = None) -> Mapping[str, Weights]:
-    """The weights of the parts in `_SHARED`; `pooler` is one outside the network."""
+    """The weights of the parts in `_SHARED`; `pooler` replaces the network's own."""
     if isinstance(network, Encoder):
         parts = {"encoder": network}
     elif isinstance(network, EncoderDecoder):
@@ -198,7 +208,7 @@ def _shared(network: Model, pooler: keras.layers.Layer | None = None) -> Mapping
 
 
 def _named(network: Model) -> Mapping[str, Weights]:
-    """A network's weights by the name of their top-level layer; outside of layers by their own."""
+    """A network's weights, by the name of the top-level layer, or of a weight outside layers."""
     parts: dict[str, list[keras.Variable]] = {}
     for weight in network.weights:
         parts.setdefault(weight.path.split("/")[1], []).append(weight)
@@ -206,7 +216,11 @@ def _named(network: Model) -> Mapping[str, Weights]:
 
 
 def _fill(weights: Weights, theirs: Weights) -> bool:
-    """Sets a part's weights in order, or by name if their number differs; whether all are set."""
+    """Sets the weights of a part, in order, or by name if their number differs.
+
+    Returns:
+        Whether all weights are set.
+    """
     found: Sequence = theirs
     if len(theirs) != len(weights):
         named = {weight.path.partition("/")[2]: weight for weight in theirs}
@@ -220,11 +234,17 @@ def _fill(weights: Weights, theirs: Weights) -> bool:
 def config_from_encoder(
     config: EncoderConfig, base: EncoderDecoderConfig, parts: Sequence[str]
 ) -> EncoderDecoderConfig:
-    """The configuration of an encoder-decoder that an encoder's weights fit.
+    """Makes the configuration of an encoder-decoder that an encoder's weights fit.
 
     Args:
-        base: gives the dropouts, and the depth of stacks that are not in `parts`.
-        parts: of `PARTS`, those that take the encoder's weights; the embeddings always do.
+        config: the encoder's configuration.
+        base: the configuration that gives the dropout rates, and the depth of stacks that are not
+            in `parts`.
+        parts: those of `PARTS` that are initialized with the encoder's weights; the embeddings
+            always are.
+
+    Raises:
+        ValueError: no encoder-decoder can have the encoder's weights.
     """
     for field, plain in (("embedding_dim", config.hidden_dim), ("sharing", "none")):
         value = getattr(config, field)
@@ -235,8 +255,8 @@ def config_from_encoder(
         found = f"block={others[0]!r}" if others else f"positions={config.positions!r}"
         found = found if config.affine else "affine=False"
         raise ValueError(
-            f"{found}: an encoder-decoder has blocks of {', '.join(SEQUENCE_BLOCKS)}, with "
-            "LayerNorms that scale, and no attention over segments"
+            f"{found}: an encoder-decoder has only blocks {', '.join(SEQUENCE_BLOCKS)}, "
+            "LayerNorms with a scale, and no Transformer-XL attention over segments"
         )
     depths = {
         f"num_{part}_layers": config.num_layers for part in ("encoder", "decoder") if part in parts
@@ -257,11 +277,13 @@ def config_from_encoder(
 def copy_encoder(
     network: EncoderDecoder, encoder: Encoder, parts: Sequence[str], languages: Sequence[int]
 ) -> None:
-    """Gives an encoder-decoder (see `config_from_encoder`) an encoder's weights on both sides.
+    """Copies an encoder's weights into the encoder and the decoder of an encoder-decoder.
 
     Args:
-        parts: of `PARTS`, those that take them; the embeddings always do.
-        languages: rows of the encoder's language embeddings for the source and the target.
+        network: a network of the configuration that `config_from_encoder` makes.
+        encoder: the encoder whose weights are copied.
+        parts: those of `PARTS` that get them; the embeddings always do.
+        languages: rows of the encoder's language embeddings, for the source and the target.
     """
     own = encoder.embeddings
     network.embedding.table.assign(own.tokens.matrix("float32"))
@@ -274,7 +296,7 @@ def copy_encoder(
             if layer:
                 layer.set_weights(theirs.get_weights())
         if side.languages is not None:
-            # The vectors of its language and of the first segment are added to every token.
+            # Of an encoder, the vectors of the language and of segment 0 are added to every token.
             order = [language, *(other for other in languages if other != language)]
             order = (order * 2)[: side.languages.shape[0]]
             vectors = [

@@ -1,4 +1,4 @@
-"""Declarations of layers about their weights, which optimizers, meshes and LoRA read."""
+"""Metadata that layers attach to their weights, for optimizers, device meshes and LoRA."""
 
 import dataclasses
 
@@ -7,15 +7,15 @@ import keras
 
 @dataclasses.dataclass(frozen=True)
 class WeightSpec:
-    """The declaration of a weight.
+    """Metadata of a weight.
 
     Attributes:
         axes: a name for each dimension, or None. The library's layers use T5X's names: `embed`, the
             channels of a position; `heads`, the channels of all heads, head by head; `mlp`, the
-            inner channels of a feed-forward or recurrence; `vocab`, tokens.
+            inner channels of a feed-forward layer or recurrence; `vocab`, tokens.
         parts: number of matrices of equal width side by side along the last dimension, such as 3
             for queries, keys and values; Adafactor updates each on its own.
-        decays: whether weight decay applies to it where vectors and biases are spared.
+        decays: whether weight decay applies to it, in optimizers that exempt vectors and biases.
     """
 
     axes: tuple[str | None, ...]
@@ -24,10 +24,10 @@ class WeightSpec:
 
 
 def spec_of(variable: keras.Variable) -> WeightSpec:
-    """Returns the declaration of a weight, or a default for one without, as in Keras's own layers.
+    """Returns the metadata of a weight, or defaults if it has none, as in Keras's own layers.
 
-    The default has no named axis and one part, and decays unless the weight is a vector or has the
-    name "bias", as a GRU's bias of rank 2 has.
+    The defaults are no named axis, one part, and decay unless the weight is a vector or is called
+    "bias" (a GRU's bias has rank 2).
     """
     rank = len(variable.shape)
     usual = WeightSpec((None,) * rank, 1, rank > 1 and variable.name != "bias")
@@ -40,19 +40,19 @@ def declare(
     parts: int = 1,
     decays: bool | None = None,
 ) -> keras.Variable:
-    """Declares a weight's `WeightSpec` in its layer's `build`, and returns the weight.
+    """Attaches a `WeightSpec` to a weight and returns the weight. Call it in the layer's `build`.
 
     Args:
-        axes: see `WeightSpec`; () = no named axis.
+        axes: see `WeightSpec`; (): no named axis.
         parts: see `WeightSpec`.
-        decays: see `WeightSpec`; None = the default of `spec_of`.
+        decays: see `WeightSpec`; None: the default of `spec_of`.
     """
     usual = spec_of(variable)
     axes, decays = tuple(axes) or usual.axes, usual.decays if decays is None else decays
     if len(axes) != len(usual.axes):
         raise ValueError(f"axes={axes} must name each dimension of {variable.path}")
     variable.weight_spec = WeightSpec(axes, parts, decays)
-    if variable._layout is not None:  # on a mesh Keras has placed the weight before it is declared
+    if variable._layout is not None:  # on a mesh, where Keras has already placed the weight
         variable._layout = keras.distribution.distribution().get_variable_layout(variable)
         variable._direct_assign(variable._value)
     return variable

@@ -105,7 +105,7 @@ def test_a_network_is_saved_with_its_heads_and_its_vocabulary(bert, saved):
 def test_the_working_folder_is_loaded_by_its_name(saved, monkeypatch):
     monkeypatch.chdir(saved)
     assert macaron_tf.load(".").name == "saved"
-    refuses(r"says whether .*: leave lower_case", macaron_tf.load, ".", lower_case=True)
+    refuses(r"say whether .*: leave lower_case", macaron_tf.load, ".", lower_case=True)
 
 
 def test_safetensors_are_written_and_read(bert, saved, tmp_path, monkeypatch):
@@ -219,15 +219,15 @@ def test_half_a_folder_is_one_sentence(damage, reason, saved):
 @pytest.mark.parametrize(
     ("place", "reason"),
     [
-        ("{}", "is no run: it has no model.json"),
+        ("{}", "is no run: it has no readable model.json"),
         ("{}/none@best", "none@best is no run"),
-        ("{}/none.keras", "none.keras holds no network that this version can make .File not found"),
+        ("{}/none.keras", "none.keras has no network that this version can read .File not found"),
         ("hugging-face:{}/none", "there is no folder"),
         ("hugging-face:{}", r"it has no config\.json"),
         ("keras-hub:{}", r"it has no config\.json"),
         ("keras-hub:gs://bucket/bert", "copy the folder from its bucket"),
         ("model-garden:{}/none", "there is no folder"),
-        ("model-garden:{}", "says whether its text is lower-cased"),
+        ("model-garden:{}", "nor the name of .* say whether text is lower-cased"),
         ("hub:bert", "write it as hub:OWNER/NAME"),
     ],
 )
@@ -251,7 +251,7 @@ def write_shards(directory: pathlib.Path) -> dict[str, str]:
 
 
 def test_a_checkpoint_without_a_name_is_refused(tmp_path):
-    refuses("run@: give a checkpoint behind the @, or leave it out", locate, f"{tmp_path}/run@")
+    refuses("run@: give a checkpoint after the @, or leave the @ out", locate, f"{tmp_path}/run@")
     (tmp_path / "run@").mkdir()  # its own name
     assert locate(f"{tmp_path}/run@").checkpoint is None
 

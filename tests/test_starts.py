@@ -96,7 +96,7 @@ def test_a_pre_norm_decoder_without_its_new_attention_is_the_language_model(scal
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"block": "gmlp"}, "block='gmlp': an encoder-decoder has blocks of transformer"),
+        ({"block": "gmlp"}, "block='gmlp': an encoder-decoder has only blocks transformer"),
         ({"embedding_dim": 8}, "embedding_dim=8: an encoder-decoder has embedding_dim=16 only"),
         ({"sharing": "all"}, "sharing='all'"),
         ({"positions": "transformer_xl"}, "positions='transformer_xl'"),
@@ -153,7 +153,7 @@ def test_a_network_that_cannot_be_filled_is_refused():
     pair = built(models.EncoderDecoder, starts.config_from_encoder(SMALL, BASE, ()))
     refuses("whose weights do not fill the encoder", start(bert()).copy_to, pair)
     other = bert(scheme="channels, tokens")
-    refuses("wants model.scheme=None, not 'channels, tokens'", start(bert()).copy_to, other)
+    refuses("needs model.scheme=None, not 'channels, tokens'", start(bert()).copy_to, other)
     refuses(
         "is an encoder-decoder: give an encoder",
         starts.start_of,

@@ -516,7 +516,7 @@ def test_bad_arms_are_one_sentence(study_corpus, tmp_path, refused):
         (["a=sst2", "b=sst2:init=runs/a"], "a: give the weights to start with, as in"),
         (["a=sst2:init=r", "b=sst2:init=q", "--equal", "time"], "--equal time: fine-tuned arms"),
         (["a=sst2:init=r", "b=rte:init=r"], "b has task='rte', a 'sst2'"),
-        (["a=sst2:init=r", "b=sst2:init=q"], "r is no run: it has no model.json"),
+        (["a=sst2:init=r", "b=sst2:init=q"], "r is no run: it has no readable model.json"),
     ):
         refused(compare, [str(tmp_path / "out"), *words], message, tmp_path)
     refused(compare, [str(tmp_path / "out"), *pair, "--corpus", study_corpus], "length", tmp_path)

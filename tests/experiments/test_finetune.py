@@ -93,7 +93,7 @@ def test_predict_gives_one_line_for_each_line_in_order(toy_run, monkeypatch, cap
     monkeypatch.setattr(TaskGraph, "_run", lambda *_: nan)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"dull\n")))
     assert main(["predict", str(toy_run)]) == 2
-    assert "answers NaN, since its training diverged" in capfd.readouterr().err
+    assert "answers NaN because its training diverged" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_the_servers_files(toy_run, toy, tmp_path, monkeypatch, refused, capsys)
     refused(main, twice, "give one run for each task", tmp_path)
     monkeypatch.setattr(SetOutputs, "of", lambda *_: np.full((50, 2), np.nan))
     lost = ["submit", str(toy_run), str(tmp_path / "lost")]
-    refused(main, lost, "answers NaN, since its training diverged", tmp_path)
+    refused(main, lost, "answers NaN because its training diverged", tmp_path)
 
 
 def test_a_missing_test_set_is_one_sentence(toy_run, tfds_dir, tmp_path, refused):
@@ -294,8 +294,8 @@ def test_a_pre_training_run_gives_encoder_pooler_and_vocabulary(toy, tmp_path, c
     def check(*settings):
         init.check(override(recipe, settings).model_config(vocabulary.size))
 
-    refuses("wants model.norm='pre', not 'post'", check, "model.norm=post")
-    refuses("wants model.scheme=None, not 'tokens/2'", check, "model.scheme=tokens/2")
+    refuses("needs model.norm='pre', not 'post'", check, "model.norm=post")
+    refuses("needs model.scheme=None, not 'tokens/2'", check, "model.scheme=tokens/2")
     check("model.dropout=0.3", "model.remat=True")
     with pytest.raises(UserError, match="vocabulary"):
         WordPieceVocabulary((*SPECIAL_PIECES, *FILLERS)).save(tmp_path / "other")
@@ -361,7 +361,7 @@ MISTAKES = [
     ("TRAIN --set language_weight=0.9", "language_weight has no effect here: a causal classifier"),
     (
         "train sst2 OUT OWN --init RUN --set model.hidden_dim=16",
-        "wants model.hidden_dim=32, not 16",
+        "needs model.hidden_dim=32, not 16",
     ),
     (
         "train sst2 OUT OWN --init none --vocabulary TOY/vocabulary --model elmo_tiny",

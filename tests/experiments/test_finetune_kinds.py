@@ -123,7 +123,7 @@ def test_rows_that_end_with_cls_are_read_too(folder, tmp_path, answered, refused
             refused(
                 main,
                 first,
-                "rows of its vocabulary end with [CLS], where a model of model.summary=first",
+                "its vocabulary makes rows that end with [CLS], which model.summary=first",
                 run,
             )
         assert main(["train", task, str(run), *flags]) == 0

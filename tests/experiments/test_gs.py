@@ -111,8 +111,8 @@ def test_a_checkpoint_that_cannot_be_written(store):
     status, _, errors = store.train("refused")
     assert status == 2
     assert one_sentence(errors) == (
-        f"error: cannot write checkpoint gs://bucket/refused/{STEP}: it answers HTTP 503, however "
-        "often it is asked; run the same command again when it is well"
+        f"error: cannot write checkpoint gs://bucket/refused/{STEP}: it answers HTTP 503 to "
+        "repeated requests; run the same command again later"
     )
     assert store.faults[0].seen > 10
     assert f"refused/{STEP}/manifest.json" not in store.objects("refused")
@@ -124,9 +124,12 @@ def test_a_checkpoint_that_cannot_be_written(store):
 @pytest.mark.parametrize(
     ("fault", "sentence"),
     [
-        (Fault("^POST /upload", 403), "cannot write gs://bucket/new/.*HTTP 403; see that your cre"),
-        (Fault("^GET", 401), "gs://bucket/new/[^ ]*: it answers HTTP 401; see that your creden"),
-        (Fault("^GET", 503), "gs://bucket/new/[^ ]*: it answers HTTP 503.*when it is well"),
+        (
+            Fault("^POST /upload", 403),
+            "cannot write gs://bucket/new/.*HTTP 403; check that your cre",
+        ),
+        (Fault("^GET", 401), "gs://bucket/new/[^ ]*: it answers HTTP 401; check that your creden"),
+        (Fault("^GET", 503), "gs://bucket/new/[^ ]*: it answers HTTP 503.*again later"),
         (Fault(UPLOAD + ".*tensorboard", 429), "cannot write gs://bucket/new/tensorboard: it answ"),
     ],
 )
@@ -162,4 +165,4 @@ def test_a_store_out_of_reach(store):
         *store.training("gs://bucket/run", "gs://bucket/corpus"), https_proxy=nobody
     )
     assert status == 2
-    assert "no request reaches it" in one_sentence(errors)
+    assert "requests do not reach it" in one_sentence(errors)

@@ -148,7 +148,7 @@ def test_a_model_without_a_vocabulary_is_refused(family, tmp_path):
         make(family, "Model", tmp_path)
     else:
         language_models.make(family, tmp_path)
-    with pytest.raises(UserError, match="has no tokenizer beside it"):
+    with pytest.raises(UserError, match="has no tokenizer, or one"):
         read_init(f"hugging-face:{tmp_path}")
 
 

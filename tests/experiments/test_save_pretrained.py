@@ -107,7 +107,7 @@ def test_every_command_takes_what_load_opens(
         assert again.vocabulary.hash == found.vocabulary.hash
         for main, words in ((finetune, ["predict"]), (translate, ["translate"]), (export, [])):
             out = [tmp_path / "served"] if main is export else []
-            refused(main, [*words, file, *out], "put both into a folder, by macaron_tf.load(")
+            refused(main, [*words, file, *out], "save both into a folder by macaron_tf.load(")
     (tmp_path / "lines").write_text("good film\n")
     files = ["--input", tmp_path / "lines", "--output", tmp_path / "vectors.npy"]
     refused(embed, ["encode", tmp_path / "toy.keras", *files], "a network without a vocabulary")

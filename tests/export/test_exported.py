@@ -364,7 +364,11 @@ def test_a_vocabulary_larger_than_the_model_is_refused(folder, tmp_path, refused
     network = macaron_tf.load(folder / "sst2").network
     network.save(tmp_path / "sst2.keras")
     words = [tmp_path / "sst2.keras", folder / "byte_bpe" / "vocabulary", tmp_path / "out"]
-    refused(keras_model.main, [*words, "--labels", "no", "yes"], "give the one it was trained with")
+    refused(
+        keras_model.main,
+        [*words, "--labels", "no", "yes"],
+        "give the vocabulary that",
+    )
 
 
 def test_at_temperature_0_it_is_predicts_greedy_answer(folder):
@@ -655,7 +659,7 @@ def test_bad_requests_are_one_sentence(arguments, words, folder, tmp_path, refus
         ("[1]", "--decoding [1]: no dict; write a JSON object"),
         ('{"beams": 4}', "beams"),
         ('{"beam_size": 0}', "beam_size=0 must be"),
-        ("{}", "nowhere.keras holds no network that this version can make"),
+        ("{}", "nowhere.keras has no network that this version can read"),
     ],
 )
 def test_a_bad_keras_model_is_one_sentence(decoding, words, tmp_path, refused):

@@ -420,7 +420,7 @@ def test_the_name_of_a_model_garden_folder_says_whether_text_is_lower_cased(tmp_
     ):
         found = macaron_tf.load(f"model-garden:{tmp_path / name}", lower_case=given)
         assert found.vocabulary.lower_case == expected and found.name == name
-    refuses("nor does its name", macaron_tf.load, f"model-garden:{tmp_path / 'bert'}")
+    refuses("neither the files nor the name", macaron_tf.load, f"model-garden:{tmp_path / 'bert'}")
 
 
 def test_the_pooler_is_the_one_that_was_trained(tmp_path):

@@ -173,8 +173,9 @@ DEEP = b"[" * 100_000
     "content, why",
     [
         (b"", "Expecting value"), (b"{", "Expecting property name"), (b"[]", "no dict"),
-        (b"null", "no dict"), (b'"x"', "no dict"), (b"NaN", "no dict"), (b"{}", "'step' is no int"),
-        (b'{"step": "1"}', "'step' is no int"), (b'{"step": null}', "'step' is no int"),
+        (b"null", "no dict"), (b'"x"', "no dict"), (b"NaN", "no dict"),
+        (b"{}", "'step' is missing or no int"), (b'{"step": "1"}', "'step' is missing or no int"),
+        (b'{"step": null}', "'step' is missing or no int"),
         (b"\xff\xfe\xff", ".*codec can't decode"), (b'{"a": "\xff"}', ".*codec can't"),
         (DEEP, "brackets are nested too deeply"), (b'{"a":' * 100_000, "brackets are nested too"),
         (b'{"step": 1}x', "Extra data"), (b'{"step": ' + b"9" * 5000 + b"}", "Exceeds the limit"),
@@ -292,14 +293,14 @@ ANSWERED = f"All 10 retry attempts failed. The last failure: {REQUEST}HTTP respo
     ("error", "sentence"),
     [
         (tf.errors.AbortedError(None, None, f"{ANSWERED}\n\t when uploading gs://b/run/x.json"),
-         "gs://b/run/x.json: it answers HTTP 503, however often it is asked; run the same command "
-         "again when it is well"),
+         "gs://b/run/x.json: it answers HTTP 503 to repeated requests; run the same command "
+         "again later"),
         (tf.errors.PermissionDeniedError(None, None, f"{REQUEST}HTTP response code 403"),
-         "the bucket: it answers HTTP 403; see that your credentials may read and write there"),
+         "the bucket: it answers HTTP 403; check that your credentials may read and write there"),
         (tf.errors.FailedPreconditionError(None, None, f"{REQUEST}libcurl code 6 meaning 'Could "
          "not resolve hostname', error details: Could not resolve host: x\n\t when reading gs://b/y"),
-         "gs://b/y: no request reaches it (could not resolve hostname); check the network and run "
-         "the same command again"),
+         "gs://b/y: requests do not reach it (could not resolve hostname); check the network and "
+         "run the same command again"),
     ],
 )  # fmt: skip
 def test_a_bucket_that_refuses_a_request(error, sentence, capsys):

@@ -247,11 +247,11 @@ def test_t5_stands_behind_a_new_encoder_too(starts, german_text):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"model.hidden_dim": 64}, "wants model.hidden_dim=32, not 64"),
-        ({"model.num_decoder_layers": 3}, "wants model.num_decoder_layers=1, not 3"),
-        ({"model.block": "macaron"}, "wants model.block='transformer', not 'macaron'"),
-        ({"model.scheme": "tokens"}, "wants model.scheme=None, not 'tokens'"),
-        ({"model.num_source_layers": 1}, "wants model.num_source_layers=0, not 1"),
+        ({"model.hidden_dim": 64}, "needs model.hidden_dim=32, not 64"),
+        ({"model.num_decoder_layers": 3}, "needs model.num_decoder_layers=1, not 3"),
+        ({"model.block": "macaron"}, "needs model.block='transformer', not 'macaron'"),
+        ({"model.scheme": "tokens"}, "needs model.scheme=None, not 'tokens'"),
+        ({"model.num_source_layers": 1}, "needs model.num_source_layers=0, not 1"),
         ({"data.target_language": "fr"}, "has language embeddings of en, de, and none of 'fr'"),
         (
             {"data.sampling.dropout": 0.1, "data.sampling.copies": 2},
@@ -275,10 +275,10 @@ def test_other_vocabularies_runs_and_flags_are_refused(starts, number_text, tmp_
         (XLM, ["--init", xlm, "--vocabulary", f"{bart}/vocabulary"], "vocabulary mismatch"),
         (XLM, ["--init", xlm, "--init-decoder", starts["other"]], "vocabulary mismatch"),
         (XLM, ["--init", bart, "--init-parts", "encoder"], "--init-parts: "),
-        (XLM, ["--init", str(tmp_path)], "is no run: it has no model.json"),
+        (XLM, ["--init", str(tmp_path)], "is no run: it has no readable model.json"),
         (XLM, ["--init", str(tmp_path / "none")], "is no run"),
         (XLM, ["--init-parts", "encoder"], "go with --init RUN"),
-        (XLM, ["--init", bart, *none], "wants model.num_source_layers=2, not 0"),
+        (XLM, ["--init", bart, *none], "needs model.num_source_layers=2, not 0"),
         (BART, [], "give --init a run of BART's or T5's"),
     ):
         command = ["train", recipe, str(tmp_path / "run"), *flags(settings(number_text, 5))]
