@@ -1,1 +1,1 @@
-"""Engines: a task's graph run in this process, or written for another runtime."""
+"""Runs a task's graph in this process, or writes it for another runtime and opens it again."""

@@ -1,4 +1,4 @@
-"""A task's own score on labelled examples, of its network and of the same network elsewhere."""
+"""Scores a network, and its exported files, on labelled examples."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -19,11 +19,13 @@ _TOGETHER = 32  # examples in a batch
 
 
 class Accuracy:
-    """Labelled examples, on which a task's network is scored in several engines.
+    """Labelled examples on which a task's network is scored in several engines.
 
     Args:
-        source: of the examples, as `finetune evaluate --source` takes it. A set of TensorFlow
-            Datasets gives the task's development set; a file without {split} is read whole.
+        task: the task, which defines the score.
+        source: where the examples are, in the form of `finetune evaluate --source`. From a data
+            set of TensorFlow Datasets, the task's development set is taken. A file without {split}
+            is read whole.
 
     Raises:
         UserError: the task has no score, or the examples do not fit it.
@@ -42,17 +44,20 @@ class Accuracy:
         self._exact: np.ndarray | None = None  # the network's own outputs
 
     def facts(self) -> dict[str, Any]:
-        """The source, and the number of its examples."""
+        """The source and its number of examples, for the record of an export."""
         return {"source": self._source, "examples": len(self._examples)}
 
     def of_network(self) -> dict[str, float]:
-        """The metrics of the network as it is now."""
+        """The metrics of the network with its current weights and dtype policy."""
         outputs = SetOutputs(self._task, _TOGETHER)
         self._exact = outputs.logits(self._data)
         return self._measured(self._exact)
 
     def of_engine(self, opened: OpenedNetwork) -> dict[str, float]:
-        """The metrics of an opened network; rows too long for LiteRT count as the graph's."""
+        """The metrics of an opened network, after `of_network` was called.
+
+        For rows that are too long for LiteRT, the outputs are those of `of_network`.
+        """
         logits = self._exact.copy()
         for numbers, rows in self._rows(opened):
             found = opened.compute(rows)
@@ -60,7 +65,7 @@ class Accuracy:
         return self._measured(logits)
 
     def _rows(self, opened: OpenedNetwork) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
-        """The examples' numbers `(B,)` and rows, those that the engine takes."""
+        """Yields batches of the rows that the engine accepts, with the examples' numbers `(B,)`."""
         for numbers, batch in SetOutputs(self._task, _TOGETHER).batches(self._data):
             taken = numbers >= 0
             if isinstance(opened, LiteNetwork):

@@ -26,12 +26,12 @@ from macaron_tf.errors import UserError
 from macaron_tf.io.serving import EXTRA, failed_check
 from macaron_tf.tasks.base import OnePass, TaskKind
 
-# Largest differences allowed, relative to the largest output. bfloat16 rounds by up to 4e-3 and
+# Largest allowed differences, relative to the largest output. bfloat16 rounds by up to 4e-3 and
 # int8 has 127 steps; both errors add up over the layers. "default" stands for OpenVINO's default
 # settings, whose precision depends on the CPU.
 BOUNDS = {"fp32": 1e-4, "bfloat16": 0.1, "int8": 0.25, "default": np.inf}
-# Hard texts: other scripts, emoji, control and zero-width characters, no words, long words; some
-# have a gap to fill. A text that the task refuses is skipped.
+# Difficult texts: other scripts, emoji, control and zero-width characters, no words, long words;
+# some have a gap to fill. A text that the task does not accept is skipped.
 TEXTS = (
     "",
     " \t [MASK] ",
@@ -46,31 +46,33 @@ TEXTS = (
     "a" * 2_000,
 )
 LINE = "A man in a blue shirt is riding a bike down the street, and a dog runs [MASK] him."
-ROWS = (1, 2, 4, 8, 16, 32, 64)  # of requests that LiteRT and the graph are timed with
-_PATIENCE = 0.25  # seconds spent timing each number; at least one run
+ROWS = (1, 2, 4, 8, 16, 32, 64)  # sizes of the requests that time LiteRT and the graph
+_PATIENCE = 0.25  # seconds of timing for each size; at least one run
 _REFUSED = "the model refuses every test text"
-_PROMPT, _TOKENS = 64, 12  # tokens read one by one, and written, in comparing decoders
-_ABSENT = -1e8  # outputs below this belong to padding
+_PROMPT, _TOKENS = 64, 12  # to compare decoders: most tokens read one by one; tokens generated
+_ABSENT = -1e8  # outputs below this are of padding
 _SERVED = "serving_default"
 
 
 class Certificate:
-    """The network's own answers to `TEXTS`, the reference for the written files.
+    """Compares the files of an export with the network's own answers to `TEXTS`.
 
-    Make it before an export changes the network's dtype policy. The answers are computed eagerly,
-    not by the graphs that are written, and in float32 unless the network is quantized.
+    Make the certificate before the export changes the network's dtype policy. It computes the
+    reference answers eagerly, without the exported graphs, and in float32 unless the network is
+    quantized.
 
     Args:
-        accuracy: scores each file on labelled examples; None = no file is scored.
+        task: the task to export.
+        accuracy: scores each file on labelled examples; None: files are not scored.
 
     Raises:
-        UserError: the network does not compute.
+        UserError: computing the network fails.
     """
 
     def __init__(self, task: TaskKind, accuracy: Accuracy | None = None):
         self.task, self._accuracy, self._expected = task, accuracy, {}
         columns = [TEXTS[i:] + TEXTS[:i] for i in range(len(task.texts))]
-        # `check` times the first text that the task accepts, `LINE` if it can.
+        # `check` times the first text that the task accepts, so `LINE` comes first.
         self._asked = [(LINE,) * len(columns), *zip(*columns, strict=True)]
         self._known: list[tuple[tuple[str, ...], dict, np.ndarray, dict]] = []
         if not isinstance(task, OnePass):
@@ -80,7 +82,7 @@ class Certificate:
             for texts in self._asked:
                 try:
                     rows, kept = task.prepare(*(tf.constant([text]) for text in texts))
-                except tf.errors.InvalidArgumentError:  # the task refuses the text
+                except tf.errors.InvalidArgumentError:  # the task does not accept the text
                     continue
                 with _unless_refused():
                     computed = task.compute(rows)
@@ -101,15 +103,23 @@ class Certificate:
     ) -> dict[str, Any]:
         """Opens, compares, times and scores each file in a version's folder.
 
-        LiteRT is also timed beside the SavedModel, and `lite.most_rows` set to the most rows that
-        it answers faster.
+        LiteRT's times are also compared with the SavedModel's, to set `lite.most_rows` to the
+        largest request that LiteRT answers faster.
+
+        Args:
+            graph: the graphs that were written.
+            folder: the version's folder.
+            lite: the opened file for LiteRT, or None.
+            formats: names of the further formats, see `write_version`.
 
         Returns:
-            Facts for the record of an export. `certificate`: a dictionary for each file, of
-            `target`, `bytes`, and either `difference`, `ms_1` and `ms_32` (milliseconds per line in
-            a batch of 1 and of 32), and `metrics` where it is scored, or `not_checked`, the reason.
-            `lite`, where there is one: `measured`, see `break_even`. `check`, where files are
-            scored: `source`, `examples` and the network's own `metrics`.
+            Facts for the record of an export.
+            `certificate`: a dictionary for each file, with `target`, `bytes`, `difference`, `ms_1`
+            and `ms_32` (milliseconds per line in a batch of 1 and of 32), and, if files are scored,
+            `metrics`. A file that was not compared has `target`, `bytes`, and `not_checked`, the
+            reason.
+            `lite`, if there is a file for LiteRT: `measured`, see `break_even`.
+            `check`, if files are scored: `source`, `examples` and the network's own `metrics`.
 
         Raises:
             UserError: a file does not open, or differs by more than its bound in `BOUNDS`.
@@ -142,7 +152,7 @@ class Certificate:
         return {"certificate": found, **facts}
 
     def _request(self, texts: Sequence[str], count: int) -> dict[str, np.ndarray]:
-        """The inputs of `serving_default` for `count` equal rows."""
+        """Makes the inputs of `serving_default` for `count` equal rows."""
         strings = dict(zip(self.task.texts, texts, strict=True))
         specs = {
             key: tf.TensorSpec([count], dtype)
@@ -153,7 +163,7 @@ class Certificate:
     def _saved_model(
         self, graph: TaskGraph, folder: pathlib.Path, model: SessionModel
     ) -> tuple[dict[str, Any], list[tuple[str, ...]]]:
-        """The facts of the SavedModel, and the texts that it does not refuse."""
+        """Checks the SavedModel. Returns its facts, and the texts that it accepts."""
         kind = "bfloat16" if self.task.network.compute_dtype == "bfloat16" else "fp32"
         pairs, taken, metrics = [], [], {}
         if isinstance(self.task, OnePass):
@@ -162,10 +172,10 @@ class Certificate:
                 pairs += _numbers(model.run(_SERVED, self._request(texts, 1)), answers)
                 taken.append(texts)
             if self._accuracy:
-                # In float32 the network still has the scores that it began with.
+                # Only bfloat16 can change the scores that the network had at the beginning.
                 again = kind == "bfloat16"
                 metrics = {"metrics": self._accuracy.of_network() if again else self._expected}
-        else:  # the reference is the same graph before it was written
+        else:  # for a model that writes text, the reference is the graph before it was saved
             for texts in self._asked:
                 with _unless_refused():
                     given = self._request(texts, 1)
@@ -184,26 +194,29 @@ class Certificate:
     def _decoder(
         self, lite: LiteDecoder, small: LiteTexts, taken: Sequence, file: pathlib.Path
     ) -> dict[str, Any]:
-        """Compares the scores of tokens, along the texts that the network writes greedily.
+        """Compares LiteRT's scores of next tokens with the network's, while it generates greedily.
 
         Args:
-            taken: texts that the task does not refuse; the first is timed.
+            lite: the opened file for LiteRT.
+            small: answers requests by `lite`.
+            taken: texts that the task accepts; the first one is timed.
+            file: the file, for its size.
 
         Returns:
-            See `check`; also `texts`, their number, and `parted`, of how many LiteRT prefers
-            another token at some step, and `log_prob`, the largest difference of a preferred
-            token's log-probability.
+            Facts as in `check`, and `texts`, the number of compared texts; `parted`, the number of
+            texts in which LiteRT prefers another token at some step; and `log_prob`, the largest
+            difference between log-probabilities of the network's preferred token.
         """
         target, task = f"LiteRT {lite.kind}, from text to answer", self.task.asking(lite)
-        # Traced for a few shapes, then for all.
+        # `reduce_retracing` generalizes shapes after a few traces.
         step = tf.function(self.task.decoder.decode_step, autograph=False, reduce_retracing=True)
         pairs, count, parted, log_prob = [], 0, 0, 0.0
         for texts in self._asked:
             with self._exact(), _unless_refused(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # Keras warns of a softmax over a first token
+                warnings.simplefilter("ignore")  # Keras warns about a softmax over a single token
                 try:
                     begun = [one.begin(tf.constant(texts)) for one in (task, self.task)]
-                except tf.errors.InvalidArgumentError:  # the task refuses the text
+                except tf.errors.InvalidArgumentError:  # the task does not accept the text
                     continue
                 steps = [*_steps(begun, (lite.decode_step, step), lite.config.longest)]
             pairs += steps
@@ -251,13 +264,17 @@ class Certificate:
 
 @contextlib.contextmanager
 def _unless_refused() -> Iterator[None]:
-    """Leaves the `with` where a graph refuses a text; a network that fails raises a UserError."""
+    """Skips the rest of the `with` if a graph does not accept a text.
+
+    Raises:
+        UserError: the network fails for another reason.
+    """
     try:
         yield
     except tf.errors.OpError as error:
         if failed_check(error.message) is None:
             raise UserError(
-                f"the network does not compute: {error.message.splitlines()[0]:.200}; correct its "
+                f"computing the network fails ({error.message.splitlines()[0]:.200}): correct its "
                 "layers, or train it again"
             ) from error
 
@@ -269,17 +286,18 @@ def _tensors(arrays: Mapping[str, np.ndarray]) -> dict[str, tf.Tensor]:
 def _steps(
     begun: Sequence[tuple[Prompts, Any, State]], functions: Sequence[Callable], longest: int | None
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields scores `(V,)` of a text's next tokens, by LiteRT and by the network.
+    """Yields LiteRT's and the network's scores `(V,)` of each next token of a text.
 
-    Both read the tokens that the network prefers. Too long a prompt, of a model that reads it token
-    by token, yields nothing.
+    Both continue with the token that the network prefers. Nothing is yielded if more than `_PROMPT`
+    tokens of a prompt would have to be read one by one.
 
     Args:
-        begun: what `Decoding.begin` returned for the text, of LiteRT and of the network.
-        functions: their `decode_step`.
+        begun: results of `Decoding.begin` for the text, by LiteRT and by the network.
+        functions: `decode_step` of LiteRT and of the network.
+        longest: most tokens of a row; None: no limit.
     """
     ids = begun[1][0].ids[0].numpy().tolist()
-    # One of them may have read a prompt's first tokens at once.
+    # `begin` may have read the first tokens of the prompt already, for one or for both.
     caches, read = [state.cache for *_, state in begun], [int(state.index) for *_, state in begun]
     last = min(len(ids) + _TOKENS, longest or np.inf)
     if len(ids) - min(read) > _PROMPT:
@@ -301,7 +319,7 @@ def _arrays(tensors: Mapping[str, tf.Tensor]) -> dict[str, np.ndarray]:
 
 
 def _numbers(found: Mapping, expected: Mapping) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Pairs of found and expected outputs, for the floating-point ones."""
+    """Pairs the found and expected values of the floating-point outputs."""
     return [(found[n], value) for n, value in expected.items() if value.dtype.kind == "f"]
 
 
@@ -312,7 +330,7 @@ def _bytes(files: Iterable[pathlib.Path]) -> int:
 def _judged(
     target: str, kind: str, pairs: Sequence[tuple[np.ndarray, np.ndarray]]
 ) -> dict[str, float]:
-    """The largest difference, relative to the largest output.
+    """Returns the largest difference, relative to the largest output.
 
     Raises:
         UserError: the difference exceeds the bound of `kind`.
@@ -332,7 +350,7 @@ def _judged(
     if not np.isfinite(difference) or difference > BOUNDS[kind]:
         raise UserError(
             f"{target}: its outputs differ from the network's by {difference:.2g} of the largest "
-            f"output; {BOUNDS[kind]:g} is allowed: nothing was written; leave this format out"
+            f"output, and {BOUNDS[kind]:g} is allowed: leave this format out (nothing was written)"
         )
     return {"difference": _rounded(difference)}
 
@@ -359,16 +377,18 @@ def break_even(
 ) -> list[dict[str, float]]:
     """Times requests of more and more rows in LiteRT and in the graph, until the graph is faster.
 
-    `lite.most_rows` becomes the most rows with which LiteRT was faster. The least of a few
-    interleaved times counts, since other programs only lengthen them.
+    Sets `lite.most_rows` to the largest request for which LiteRT was faster. The times are minima
+    over a few interleaved runs, because other programs can only lengthen them.
 
     Args:
-        small: answers by `lite`.
-        ask: makes the inputs of a request of so many rows.
+        model: the graph.
+        lite: the network in LiteRT.
+        small: answers requests by `lite`.
+        ask: makes the inputs of a request from its number of rows.
 
     Returns:
-        A dictionary for each number of `ROWS` that was timed: `rows`, and `lite` and `graph`,
-        milliseconds a request; none if LiteRT does not take the request.
+        A dictionary for each timed size in `ROWS`, with `rows`, and `lite` and `graph` in
+        milliseconds per request; an empty list if LiteRT does not accept a request.
     """
     found = []
     default, lite.most_rows = lite.most_rows, ROWS[-1]
@@ -398,23 +418,23 @@ def _rounded(value: float) -> float:
 
 
 def certificate_text(record: Mapping[str, Any]) -> str:
-    """The facts of `Certificate.check` as Markdown, for files and for the terminal."""
+    """Formats the facts of `Certificate.check` as Markdown, for files and for the terminal."""
     found = [certificate_table(record["certificate"])]
     lite, check = record.get("lite", {}), record.get("check")
     if lite.get("measured"):
         found.append(_switch(lite["measured"]))
     if check:
         found.append(
-            f"{check['examples']:,} examples of {check['source']}; the network before it was "
-            f"written: {_metrics(check['metrics'])}.\n"
+            f"Scores are of {check['examples']:,} examples of {check['source']}. The network "
+            f"before the export: {_metrics(check['metrics'])}.\n"
         )
     return "\n".join(found)
 
 
 def certificate_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The files of a certificate as a table."""
+    """Formats the files of a certificate as a Markdown table."""
     scored = any("metrics" in row for row in rows)
-    names = ("target", "largest difference", "ms a line at 1", "ms a line at 32", "MB")
+    names = ("target", "largest difference", "ms per line, 1 line", "ms per line, 32 lines", "MB")
     names += ("score",) * scored
     lines = [names, ("---",) * len(names)]
     for row in rows:
@@ -426,7 +446,7 @@ def certificate_table(rows: Sequence[Mapping[str, Any]]) -> str:
             target = row["target"]
             if "parted" in row:
                 target += (
-                    f" (log-probabilities {row['log_prob']:g} away, another token in "
+                    f" (log-probabilities differ by {row['log_prob']:g}, another token in "
                     f"{row['parted']} of {row['texts']} texts)"
                 )
             cells = (target, *numbers, size)
@@ -435,12 +455,12 @@ def certificate_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _metrics(metrics: Mapping[str, float]) -> str:
-    """Metrics in a line, without "score", their mean."""
+    """Formats metrics in one line, without "score", which is their mean."""
     return ", ".join(f"{name} {value:.4f}" for name, value in metrics.items() if name != "score")
 
 
 def _switch(measured: Sequence[Mapping[str, float]]) -> str:
-    """The sentence about the requests that LiteRT answers, from `break_even`'s numbers."""
+    """Describes which requests LiteRT answers, from the numbers of `break_even`."""
     last, shown = measured[-1], {}
     for row in measured:
         shown[row["rows"]] = f"{row['lite']:g} ms in LiteRT and {row['graph']:g} ms in the graph"

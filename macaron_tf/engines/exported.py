@@ -1,4 +1,4 @@
-"""A version of an exported model, opened: its SavedModel, and LiteRT where it has it."""
+"""Opens a version of an exported model: its SavedModel, and its file for LiteRT."""
 
 import os
 import pathlib
@@ -22,9 +22,9 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class ExportedModel:
-    """An exported model in memory, which answers small requests in LiteRT where it has it.
+    """An exported model in memory. It answers small requests in LiteRT if it has a file for it.
 
-    A broken SavedModel raises one of TensorFlow's errors, of any class.
+    Opening a damaged SavedModel raises an error of TensorFlow, of any class.
 
     Example:
         model = ExportedModel(find_version("served/m30k"))
@@ -35,9 +35,9 @@ class ExportedModel:
 
     Attributes:
         signature_defs: the signatures' definitions by name.
-        small: the engine of small requests to `serving_default`; None where the version has none,
-            or none that was faster.
-        warning: why the version's engine of small requests cannot be opened here, or None.
+        small: LiteRT, for small requests to `serving_default`; None: the version has no file for
+            it, the file cannot be opened, or LiteRT was not faster.
+        warning: why the file for LiteRT cannot be opened here, or None.
     """
 
     def __init__(self, path: str | os.PathLike):
@@ -57,21 +57,21 @@ class ExportedModel:
             self.warning = error
 
     def run(self, signature: str, inputs: Arrays) -> dict[str, np.ndarray]:
-        """The outputs of a signature by name. Thread-safe."""
+        """Runs a signature and returns its outputs by name. Thread-safe."""
         small = self.small if signature == _DEFAULT else None
         found = small.answer(inputs) if small else None
         return self._model.run(signature, inputs) if found is None else found
 
     def close(self) -> None:
-        """Frees the model; no run may be under way."""
+        """Frees the model. No thread may be in `run`."""
         self._model.close()
 
 
 class LiteTexts:
-    """A task that writes its answers token by token, by LiteRT.
+    """A task that generates its answers token by token in LiteRT.
 
     Args:
-        task: a `Decoding` that decodes by a `LiteDecoder`.
+        task: a task whose decoder is a `LiteDecoder`.
     """
 
     def __init__(self, task: "Decoding"):
@@ -83,21 +83,21 @@ class LiteTexts:
 
     @property
     def most_rows(self) -> int:
-        """The most texts in a request that it answers."""
+        """Most texts of a request that `answer` accepts."""
         return self._decoder.most_rows
 
     @classmethod
     def opened(cls, folder: pathlib.Path) -> Self:
-        """Reopens an export's task.
+        """Opens the task of an exported model.
 
         Args:
-            folder: a version's `assets.extra`, with the files of `write_decoder`, the vocabulary's
+            folder: a version's `assets.extra`, with the files of `write_decoder`, the vocabulary
                 and the record.
 
         Raises:
             UserError: a file is missing or damaged.
         """
-        # Imported late: a server of another model needs no networks.
+        # Imported here because a server of other models does not need these modules.
         from macaron_tf.engines.lite_decoding import LiteDecoder
         from macaron_tf.tasks import DECODING
         from macaron_tf.text.base import Vocabulary
@@ -109,22 +109,23 @@ class LiteTexts:
             return cls(kind.reopened(decoder, Vocabulary.load(folder), record))
 
     def serve(self, inputs: Arrays) -> dict[str, np.ndarray]:
-        """The outputs of `TaskKind.serve`."""
+        """Returns the outputs of `TaskKind.serve`."""
         with self._decoder.alone():
             found = self._graph(*(tf.constant(inputs[name]) for name in self._inputs))
         return {name: value.numpy() for name, value in found.items()}
 
     def answer(self, inputs: Arrays) -> dict[str, np.ndarray] | None:
-        """See `serve`; None for more texts than LiteRT takes."""
+        """Returns the outputs of `serve`, or None if there are more texts than `most_rows`."""
         count = len(inputs[self._inputs[0]])
         return self.serve(inputs) if 0 < count <= self.most_rows else None
 
 
 def find_version(folder: str | os.PathLike, version: int | None = None) -> pathlib.Path:
-    """The folder of a version; the newest by default.
+    """Finds the folder of a version.
 
     Args:
-        folder: of the model, with its versions in it, or of a version.
+        folder: a model's folder, which has a folder for each version, or a version's folder.
+        version: number of the version; None: the newest.
 
     Raises:
         UserError: there is no such version.
@@ -136,9 +137,9 @@ def find_version(folder: str | os.PathLike, version: int | None = None) -> pathl
     found.pop(None, None)
     if not found:
         raise UserError(
-            f"{folder} has no exported model: write one by `python -m export.saved_model`"
+            f"{folder} has no exported model: export one with `python -m export.saved_model`"
         )
     if version is not None and version not in found:
         versions = ", ".join(map(str, sorted(found)))
-        raise UserError(f"{folder} has no version {version}: it has {versions}")
+        raise UserError(f"{folder} has no version {version}: give one of {versions}")
     return found[max(found) if version is None else version]

@@ -1,4 +1,4 @@
-"""A task's graph in this process: texts in, answers out."""
+"""Runs a task's graphs in this process: texts in, answers out."""
 
 import contextlib
 import functools
@@ -26,17 +26,18 @@ class SmallEngine(Protocol):
     """An engine for small requests, such as `LiteModel`."""
 
     def answer(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
-        """The outputs of `OnePass.serve`; None leaves the request to the graph."""
+        """Returns the outputs of `OnePass.serve`, or None to leave the request to the graph."""
 
 
 class TaskGraph:
-    """The graphs of a task and its network, the same as in its SavedModel.
+    """The graphs of a task and its network, which are also those of its SavedModel.
 
-    The graphs are traced at first use and kept; the network's weights are read at each call. A text
-    that is not UTF-8 raises an InvalidArgumentError, which a server answers with status 400.
+    The graphs are traced at first use and kept. Each call reads the network's current weights. A
+    text that is not UTF-8 raises an InvalidArgumentError, which a server answers with status 400.
 
     Args:
-        small: an engine for small requests; None = the graphs answer all.
+        task: the task.
+        small: an engine for small requests; None: the graphs answer all requests.
     """
 
     def __init__(self, task: TaskKind, small: SmallEngine | None = None):
@@ -45,14 +46,17 @@ class TaskGraph:
 
     @contextlib.contextmanager
     def in_bfloat16(self, place: str) -> Iterator[None]:
-        """Puts the network under Keras's policy `mixed_bfloat16`, whatever it was trained under.
+        """Runs the network under Keras's policy `mixed_bfloat16` within the `with`.
 
-        The matrices of dense layers are stored in bfloat16, because a request of one line would
-        take longer to cast them than to multiply by them. All other weights stay float32; norms,
+        The matrices of dense layers are stored in bfloat16, because casting them would take longer
+        than multiplying by them in a request of one line. All other weights stay float32; norms,
         softmax and recurrences are computed in float32.
 
+        Args:
+            place: name of the network, for the message.
+
         Raises:
-            UserError: the network, named by `place`, is quantized.
+            UserError: the network is quantized.
         """
         with under_policy(self.task.network, "mixed_bfloat16", f"--bfloat16: {place}"):
             if emulates_bfloat16(tf.distribute.get_strategy()):
@@ -70,7 +74,7 @@ class TaskGraph:
     @functools.cached_property
     def signatures(self) -> dict[str, tf.types.experimental.ConcreteFunction]:
         """The concrete functions by signature name."""
-        # TensorFlow's own operations: a server does not have this library's kernels.
+        # Only TensorFlow's own operations, because a server does not have this library's kernels.
         with self._scope, implementation_scope("loop"), packing_scope():
             return {
                 # No autograph: the functions call tf.while_loop themselves.
@@ -83,10 +87,10 @@ class TaskGraph:
     def steps(
         self, output: Sequence[int | None]
     ) -> dict[str, tf.types.experimental.ConcreteFunction]:
-        """Graphs of `prepare` and `conclude` of a `OnePass`; another engine computes in between.
+        """Makes the graphs of `OnePass.prepare` and `conclude`, for an engine that runs in between.
 
-        `prepare` returns the rows by name, and the tensors `kept_0`, `kept_1`, ... `conclude`
-        takes these tensors and `computed`.
+        `prepare` returns the rows by name, and tensors `kept_0`, `kept_1`, ... that `conclude`
+        needs in addition to the network's outputs `computed`.
 
         Args:
             output: the shape of `computed`.
@@ -120,7 +124,7 @@ class TaskGraph:
         return dict(zip(STEPS, (first, last), strict=True))
 
     def restored(self) -> tf.Module:
-        """The variables and the tokenizer's resources that a SavedModel restores.
+        """Returns a module with the variables and tokenizer resources that a SavedModel restores.
 
         Raises:
             UserError: the vocabulary cannot tokenize in a graph.
@@ -134,15 +138,19 @@ class TaskGraph:
     def answer(
         self, columns: Sequence[Sequence[str]], signature: str = "serving_default", **controls: Any
     ) -> list[Any]:
-        """Answers N texts, in their order; texts of similar length form a batch.
+        """Answers N texts in batches of texts of similar length.
 
         Args:
             columns: N texts for each string input of the signature.
+            signature: name of the signature.
             controls: values of the other inputs by name, the same for all texts.
 
+        Returns:
+            N answers, in the order of the texts.
+
         Raises:
-            TextError: a text is refused.
-            UserError: a control is refused, or the answers are NaN.
+            TextError: the model does not accept a text.
+            UserError: the model does not accept a control, or the answers are NaN.
         """
         for column in columns:
             check_whole(column)
@@ -151,7 +159,7 @@ class TaskGraph:
         if unknown := [name for name in controls if name not in inputs]:
             name, value = unknown[0], controls[unknown[0]]
             self.task.with_options(**{name: value})
-            raise UserError(f"{name}={value!r} changes the graph: give it to with_options")
+            raise UserError(f"{name}={value!r} changes the graph: give it to with_options instead")
         settings = {**self.task.controls, **controls}
         sizes = [sum(map(len, row)) for row in zip(*columns, strict=True)]
         order = sorted(range(len(sizes)), key=sizes.__getitem__)
@@ -193,10 +201,15 @@ class TaskGraph:
 
 @contextlib.contextmanager
 def under_policy(network: keras.Model, policy: str, where: str) -> Iterator[None]:
-    """Puts all layers of a network under one of Keras's dtype policies.
+    """Runs all layers of a network under one of Keras's dtype policies within the `with`.
+
+    Args:
+        network: the network.
+        policy: name of the policy.
+        where: beginning of the message.
 
     Raises:
-        UserError: the network is quantized; the sentence begins with `where`.
+        UserError: the network is quantized.
     """
     layers = [*network._flatten_layers()]
     if any(layer.quantization_mode for layer in layers):
@@ -212,13 +225,13 @@ def under_policy(network: keras.Model, policy: str, where: str) -> Iterator[None
 
 
 def _numbered(kept: Any) -> dict[str, tf.Tensor | None]:
-    """The leaves of a structure as `kept_0`, `kept_1`, ...; a ragged tensor has several."""
+    """Names the leaves of a structure `kept_0`, `kept_1`, ...; a ragged tensor has several."""
     flat = tf.nest.flatten(kept, expand_composites=True)
     return {f"kept_{number}": part for number, part in enumerate(flat)}
 
 
 def _repeated(name: str, value: Any, dtype: tf.DType, count: int) -> np.ndarray:
-    """A control's value for each of `count` texts."""
+    """Repeats a control's value for `count` texts; raises a UserError for a wrong type."""
     try:
         return np.full(count, value, dtype.as_numpy_dtype)
     except (TypeError, ValueError, OverflowError) as error:
@@ -226,17 +239,20 @@ def _repeated(name: str, value: Any, dtype: tf.DType, count: int) -> np.ndarray:
 
 
 def columns_of(names: Sequence[str], given: Sequence[Any]) -> tuple[list[list[str]], bool]:
-    """Sorts texts into a list for each input, and says whether they are a single example.
+    """Converts the arguments of `predict` to a list of texts for each input.
 
     Args:
         names: names of the inputs.
         given: one argument for each input, each a text or an iterable of N texts; or one argument,
             an example or an iterable of N examples. An example is a text, a tuple of texts, or a
-            dictionary of texts by input. An iterable is a list, a NumPy array, a column of pandas
+            dictionary of texts by input. An iterable is a list, a NumPy array, a pandas column
             or a `tf.data.Dataset`, batched or not.
 
+    Returns:
+        A list of N texts for each input, and whether a single example was given.
+
     Raises:
-        UserError: the texts are given in another way, or one is not a text.
+        UserError: the texts have another form, or a value is not a text.
     """
     if len(given) == len(names) > 1 and not any(isinstance(column, dict) for column in given):
         one = all(isinstance(column, str | bytes) for column in given)
@@ -250,17 +266,17 @@ def columns_of(names: Sequence[str], given: Sequence[Any]) -> tuple[list[list[st
         columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in names]
     else:
         raise UserError(
-            f"{len(given)} texts or lists of texts: give {len(names)}, {' and '.join(names)}, or "
+            f"{len(given)} texts or lists of texts: give {len(names)} ({' and '.join(names)}), or "
             "one list of examples"
         )
     if len({len(column) for column in columns}) > 1:
         sizes = ", ".join(f"{len(c)} of {n}" for n, c in zip(names, columns, strict=True))
-        raise UserError(f"give as many texts of each: here are {sizes}")
+        raise UserError(f"the numbers of texts differ ({sizes}): give as many of each")
     for name, column in zip(names, columns, strict=True):
         for number, text in enumerate(column, 1):
             if not isinstance(text, str):
                 raise UserError(
-                    f"{name} {number} is {text!r:.60}, no text: leave it out, or give ''"
+                    f"{name} {number} is {text!r:.60}, which is no text: leave it out, or give ''"
                 )
     return columns, one
 
@@ -304,13 +320,13 @@ def _as_text(value: Any) -> Any:
 
 
 def checked(function: Callable) -> Callable:
-    """Wraps a function so that texts which are not UTF-8 are refused."""
+    """Wraps a graph's function so that it raises InvalidArgumentError if a text is not UTF-8."""
     return lambda *inputs: function(
         *(_checked_text(given) if given.dtype == tf.string else given for given in inputs)
     )
 
 
 def _checked_text(texts: tf.Tensor) -> tf.Tensor:
-    """Returns the texts `(B,)`; raises InvalidArgumentError where one is not UTF-8."""
+    """Returns the texts `(B,)`; raises InvalidArgumentError if one is not UTF-8."""
     mended = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
     return require(tf.equal(mended, texts), "a text is not UTF-8: send it as UTF-8", texts)

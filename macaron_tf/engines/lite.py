@@ -1,9 +1,9 @@
-"""A task's network in LiteRT, TensorFlow's engine for small requests on CPUs.
+"""Runs a task's network in LiteRT, for small requests on CPUs.
 
-TensorFlow's graph starts hundreds of operations for each request, which takes most of the time of a
-single line; LiteRT plans the whole network once, for fixed shapes. The file holds the network for
-rows of several lengths, as signatures that share one set of weights. LiteRT has no operations on
-strings, so TensorFlow's graphs turn texts into rows, and the network's outputs into answers.
+TensorFlow's graph starts hundreds of operations for each request, which takes most of the time for
+a single line. LiteRT plans the whole network once, for fixed shapes. The file has a signature for
+each of several row lengths; all share one set of weights. LiteRT cannot process strings, so
+TensorFlow's graphs convert texts to rows, and the network's outputs to answers.
 """
 
 import json
@@ -22,35 +22,35 @@ from macaron_tf.io.paths import read_json
 
 NETWORK, RECORD = "network.tflite", "network.json"
 DECODER = "decode.tflite"  # see `lite_decoding`
-_THREADS = 4  # at most; products of few rows are no faster with more
-_UNKNOWN = -1e9  # outputs past the end of a row; the value that evaluation uses
+_THREADS = 4  # at most; more threads do not speed up products of few rows
+_UNKNOWN = -1e9  # outputs at padding; evaluation uses the same value
 Arrays = Mapping[str, np.ndarray]
 
 
 def signature_of(length: int) -> str:
-    """The name of the signature for rows of a length."""
+    """The name of the signature for rows of `length` ids."""
     return f"length_{length}"
 
 
 def keep_rows(record: pathlib.Path, rows: int) -> None:
-    """Changes the most rows of a request in a record."""
+    """Sets the most rows of a request in a record file."""
     kept = {**json.loads(record.read_text()), "rows": rows}
     record.write_text(json.dumps(kept, indent=2) + "\n")
 
 
 class LiteNetwork:
-    """An opened network of `write_lite`: it runs one row at a time, at the row's own length.
+    """A network that `write_lite` wrote, opened. It runs one row at a time, padded to a length.
 
-    Threads take turns, because an interpreter serves one at a time.
+    It is thread-safe; an interpreter serves one thread at a time.
 
     Args:
-        folder: holds `NETWORK` and `RECORD`.
-        threads: threads of a matrix product; by default the CPUs of this process, at most 4.
+        folder: folder of the files `NETWORK` and `RECORD`.
+        threads: threads of a matrix product; None: the CPUs of this process, at most 4.
 
     Attributes:
         kind: see `write_lite`.
-        lengths: of the rows that it computes; shorter ones are padded.
-        most_rows: the most rows of a request that it takes.
+        lengths: lengths of rows, ascending; a row is padded to the next one.
+        most_rows: most rows of a request that `takes` accepts.
         inputs: shapes of one row's inputs by name, -1 for the length.
 
     Raises:
@@ -73,7 +73,7 @@ class LiteNetwork:
         try:
             with silenced():
                 self._interpreter = Interpreter(str(folder / NETWORK), num_threads=threads)
-                self._interpreter.allocate_tensors()  # XNNPACK tells of itself
+                self._interpreter.allocate_tensors()  # XNNPACK prints a notice
                 self._runners = {
                     length: self._interpreter.get_signature_runner(signature_of(length))
                     for length in self.lengths
@@ -96,7 +96,7 @@ class LiteNetwork:
         keep_rows(folder / RECORD, self.most_rows)
 
     def takes(self, rows: Mapping[str, np.ndarray]) -> bool:
-        """Whether LiteRT should compute these rows: they are few, and none is too long."""
+        """Whether LiteRT should compute these rows: at most `most_rows`, none of them too long."""
         return 0 < len(rows["token_ids"]) <= self.most_rows and self.fits(rows).all()
 
     def fits(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -104,7 +104,7 @@ class LiteNetwork:
         return _row_lengths(rows["token_ids"], self.inputs["token_ids"]) <= self.lengths[-1]
 
     def compute(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:
-        """The outputs of `OnePass.compute`, float32, for rows that `takes` accepts."""
+        """Returns the outputs of `OnePass.compute` in float32, for rows that all `fits`."""
         ids, shape = rows["token_ids"], self.inputs["token_ids"]
         length = ids.shape[shape.index(-1)]
         sizes = [length if size == -1 else size for size in self._output[1:]]
@@ -123,12 +123,12 @@ class LiteNetwork:
 
 
 class LiteModel:
-    """A task whose network runs in LiteRT, between two graphs of TensorFlow.
+    """A task whose network runs in LiteRT, between two TensorFlow graphs.
 
     Args:
-        network: the network's half.
-        model: a SavedModel with the signatures `STEPS`.
-        outputs: names of the outputs, in the order of an answer; None = sorted.
+        network: the network in LiteRT.
+        model: a SavedModel with the signatures `STEPS`, the graphs before and after the network.
+        outputs: names of the outputs, in the order of an answer; None: sorted.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class LiteModel:
         self._outputs = outputs or sorted(model.signature_defs[STEPS[1]].outputs)
 
     def answer(self, inputs: Arrays) -> dict[str, np.ndarray] | None:
-        """The outputs of `OnePass.serve`; None for more or longer rows than LiteRT takes."""
+        """Returns the outputs of `OnePass.serve`, or None for too many or too long rows."""
         prepare, conclude = STEPS
         found = self._model.run(prepare, inputs)
         if not self.network.takes(found):
@@ -157,7 +157,7 @@ def _row_lengths(ids: np.ndarray, shape: list[int]) -> np.ndarray:
 
 
 def _fitted(row: np.ndarray, sizes: list[int]) -> np.ndarray:
-    """A row cut or padded with zeros to `sizes`, as a batch of one."""
+    """Cuts or pads a row with zeros to `sizes`, and makes it a batch of one."""
     given = np.zeros((1, *sizes), row.dtype)
     kept = tuple(map(slice, map(min, row.shape, sizes)))
     given[(0, *kept)] = row[kept]

@@ -1,13 +1,13 @@
-"""Decoding in LiteRT: one token after the other, with float32 or int8 weights.
+"""Decodes token by token in LiteRT, with float32 or int8 weights.
 
-The time of a step is the time to read every weight once. LiteRT reads twice as many bytes per
+Reading all weights once takes most of the time of a step. LiteRT reads twice as many bytes per
 second as TensorFlow's graph, and int8 weights have a quarter of the bytes.
 
-The file holds a function that decodes one token of each of any number of texts, and functions that
-read parts of prompts or encode sources, all with one set of weights. The caches of keys and values
-are inputs that stay in the interpreter's memory: the function returns the keys and values of the
-new token only, and these are written in place. A cache is copied only when it grows, when a beam
-search reorders it, or when another search takes the interpreter.
+The file has a function that decodes one token for any number of texts, and functions that read
+parts of prompts (prefill) or encode sources; all share one set of weights. The caches of keys and
+values are inputs that stay in the interpreter's memory. The functions return only the keys and
+values of new tokens, which are then written into the caches in place. A cache is copied only when
+it grows, when beam search reorders it, or when another search uses the interpreter.
 """
 
 import concurrent.futures
@@ -37,12 +37,12 @@ from macaron_tf.models.stack import Stack
 from macaron_tf.special_ids import PAD
 
 RECORD = "decode.json"
-# Lengths of the parts in which prompts are read, in ascending order; a part is padded to the next.
+# Prefill reads prompts in parts of these lengths; a shorter part is padded to the next length.
 _CHUNKS = (16, 64, 256)
-# Positions by which a cache grows, which copies it once. A step reads the whole room: 128 rows of
-# width 512 in int8 take 24 ms of CPU in a room of 16, and 34 in one of 64.
+# A cache grows by this number of positions, and is copied then. A step reads the whole cache: with
+# 128 rows of width 512 in int8, it takes 24 ms of CPU for 16 positions, and 34 ms for 64.
 _ROOM = 16
-# "decode" sorts first among the names: `Interpreter.invoke` runs the file's first.
+# `Interpreter.invoke` runs the file's first function, so "decode" must sort first.
 _DECODE, _ENCODE = "decode", "encode"
 
 
@@ -52,9 +52,12 @@ def write_decoder(
     kind: str,
     threads: int | None = None,
 ) -> "LiteDecoder":
-    """Writes `DECODER` and `RECORD` into a folder that exists, and opens them.
+    """Converts a network's decoding, writes `DECODER` and `RECORD` into an existing folder, and
+    opens them.
 
     Args:
+        network: the network.
+        folder: the folder.
         kind: see `write_lite`.
         threads: see `LiteDecoder`.
 
@@ -65,8 +68,8 @@ def write_decoder(
         import ai_edge_litert  # noqa: F401
     if not isinstance(network, LanguageModel | EncoderDecoder) or not _decoder(network).can_hold:
         raise UserError(
-            "LiteRT decodes recurrences, and attention without windows, biases or relative "
-            "positions; this model has another layer: use it without with_lite (--lite)"
+            "LiteRT only decodes recurrences, and attention without windows, biases or relative "
+            "positions, and this model has another layer: use it without with_lite (--lite)"
         )
     with under_policy(network, "float32", "LiteRT: the network"), implementation_scope("loop"):
         parts = _Parts(network)
@@ -88,9 +91,9 @@ def write_decoder(
 def converted_decoder(
     network: LanguageModel | EncoderDecoder, kind: str, threads: int | None = None
 ) -> "LiteDecoder":
-    """Converts a network's decoding to LiteRT, through files that are then removed."""
+    """Converts a network's decoding to LiteRT, without files that stay."""
     with tempfile.TemporaryDirectory() as folder:
-        # Keeps the removed file mapped.
+        # The interpreter keeps the removed file mapped.
         return write_decoder(network, pathlib.Path(folder), kind, threads)
 
 
@@ -103,9 +106,9 @@ class _Parts:
 
     Attributes:
         caches: the shape of each state tensor of one text, with -1 for the length of the cache.
-        sizes: lengths of prompts' parts that have a function. Empty for an encoder-decoder, and for
-            a language model with a recurrence: padding would change its state, so prompts are read
-            token by token.
+        sizes: lengths of the parts of prompts for which there are prefill functions. Empty for an
+            encoder-decoder, and for a language model with a recurrence, which reads prompts token
+            by token because padding would change its state.
     """
 
     def __init__(self, network: LanguageModel | EncoderDecoder):
@@ -144,7 +147,7 @@ class _Parts:
         yield _ENCODE, _traced(self._encode, {"source": _int32(None, None)})
 
     def _some_memory(self) -> Any:
-        """Keys and values of a source of two tokens, for their structure and shapes."""
+        """Keys and values of a source of two tokens, as an example of structure and shapes."""
         width = self.network.config.hidden_dim
         return self.network.decoder.project_memory(tf.zeros((1, 2, width)))
 
@@ -200,15 +203,15 @@ def _numbered(tensors: Mapping[str, Any], start: str) -> list[Any]:
 
 @dataclasses.dataclass
 class _Search:
-    """The state of one search.
+    """The state of one search over R texts.
 
     Attributes:
         filled: number of tokens of each text in the caches.
         caches: the filled parts of the caches, `(R, ...)` each. Empty before the first token, and
             while the caches are in the interpreter.
         memory: keys and values of B sources, `(B, H, S, d)` each.
-        real: the sources' mask, `(B, S)`: False at padding.
-        sentences: the numbers of the sources in the interpreter; each is of R / len texts.
+        real: the sources' mask, `(B, S)`, False at padding.
+        sentences: indices of the sources that are in the interpreter; None: none.
     """
 
     filled: int = 0
@@ -220,31 +223,31 @@ class _Search:
 
 @dataclasses.dataclass(frozen=True)
 class _Config:
-    """See the fields of a network's configuration."""
+    """The fields of a network's configuration that searches read."""
 
     vocab_size: int
     longest: int | None
 
 
 class LiteDecoder:
-    """An opened file of `write_decoder`, which decodes in place of the network.
+    """A file of `write_decoder`, opened. It decodes in place of the network.
 
     `generate`, `beam_search`, `TextGenerator` and `LineTranslator` accept it as a network. Their
-    graphs then call functions of this process, and cannot be saved.
+    graphs then call Python functions of this process, so they cannot be saved.
 
-    Streams, whose searches begin outside a graph, may alternate with each other and with a graph,
-    also between threads. A stream's caches are freed with its context. Graphs search one after the
-    other, within `alone`.
+    A search that begins outside a graph is a stream. Streams may alternate with each other and with
+    a graph's search, also from several threads; their caches are freed together with their context.
+    Searches within graphs must run one after the other, in `alone`.
 
     Args:
-        folder: holds `DECODER` and `RECORD`.
-        threads: threads of a matrix product; by default the CPUs of this process, at most 4, or 1
-            for a file of less than 4 MiB, whose products are too short to share.
+        folder: folder of the files `DECODER` and `RECORD`.
+        threads: threads of a matrix product; None: the CPUs of this process, at most 4, but 1 for a
+            file of less than 4 MiB, whose products are too short to divide.
 
     Attributes:
-        config: of the network's configuration what a search asks for.
+        config: the fields of the network's configuration that searches read.
         kind: see `write_lite`.
-        most_rows: the most texts in a request that this engine should answer.
+        most_rows: most texts of a request that this engine should answer.
         can_prefill: see `LanguageModel.can_prefill`.
         reads_sources: whether the network is an encoder-decoder.
 
@@ -267,7 +270,7 @@ class LiteDecoder:
         try:
             small = (folder / DECODER).stat().st_size < 2**22
             threads = threads or (1 if small else min(len(os.sched_getaffinity(0)), 4))
-            with silenced():  # XNNPACK tells of itself
+            with silenced():  # XNNPACK prints a notice
                 self._interpreter = Interpreter(str(folder / DECODER), num_threads=threads)
                 self._interpreter.allocate_tensors()
                 runner = self._interpreter.get_signature_runner(_DECODE)
@@ -288,7 +291,7 @@ class LiteDecoder:
         self._turn, self._lock = threading.Lock(), threading.Lock()
         self._copying = concurrent.futures.ThreadPoolExecutor(threads)
         self._searches: dict[int, _Search] = {}
-        # Numbers of searches: the last one, the one in the interpreter, the graph's. 0 is none.
+        # Numbers of searches: the latest, the one in the interpreter, the graph's. 0: none.
         self._number = self._current = self._graphs = 0
         self._rows = self._room = 0  # of the interpreter's tensors
 
@@ -302,17 +305,17 @@ class LiteDecoder:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Runs graphs while other threads' graphs wait; at the end their caches are freed."""
+        """Lets no other thread run a graph within the `with`; frees the graph's caches after it."""
         with self._turn:
             try:
                 yield
             finally:
                 self._searches.pop(self._graphs, None)
 
-    # The methods that searches call, in a graph.
+    # The methods that a search calls, in a graph or eagerly.
 
     def init_decode(self, source: Any, beams: int, max_length: int | None = None):
-        """Like `LanguageModel.init_decode` of B rows, or `EncoderDecoder`'s of sources `(B, S)`."""
+        """Begins a search over B rows, or B sources `(B, S)`; see the models' `init_decode`."""
         del max_length  # caches grow
         count = tf.shape(source)[0] if self._memory else source
         streams = tf.executing_eagerly()
@@ -323,7 +326,7 @@ class LiteDecoder:
         return context, {"texts": tf.zeros((count, beams), tf.int32)}
 
     def decode_step(self, tokens: tf.Tensor, index: tf.Tensor, context: dict, cache: dict):
-        """Like `EncoderDecoder.decode_step`."""
+        """See `EncoderDecoder.decode_step`."""
         texts, sentences = cache["texts"], context["rows"]["sentences"]
         logits, after = tf.numpy_function(
             self._step, [context["search"], sentences, texts, tokens, index], (tf.float32, tf.int32)
@@ -333,17 +336,17 @@ class LiteDecoder:
         return logits, {"texts": tf.ensure_shape(after, texts.shape)}
 
     def prefill(self, tokens: tf.Tensor, index: tf.Tensor, context: dict, cache: dict):
-        """Like `LanguageModel.prefill`."""
+        """See `LanguageModel.prefill`."""
         texts = cache["texts"]
         after = tf.numpy_function(
             self._prefill, [context["search"], texts, tokens, index], tf.int32
         )
         return {"texts": tf.ensure_shape(after, texts.shape)}
 
-    # The same methods on arrays, which the graph calls in this process.
+    # The same methods on NumPy arrays, which the graph calls by `tf.numpy_function`.
 
     def _begin(self, source: np.ndarray, streams: np.ndarray) -> np.ndarray:
-        """Begins a search, and returns its number. The graph's search before has ended."""
+        """Begins a search and returns its number. A graph's search replaces the one before."""
         with self._lock:
             search = _Search()
             if self._memory:
@@ -383,7 +386,7 @@ class LiteDecoder:
         return np.arange(count, dtype=np.int32)[:, None]
 
     def _token(self, search: _Search, tokens: np.ndarray, index: int) -> np.ndarray:
-        """Adds one token of each text to the caches; returns the next scores `(R, V)`."""
+        """Adds one token of each text to the caches; returns the logits of the next, `(R, V)`."""
         interpreter = self._interpreter
         interpreter.set_tensor(self._inputs["tokens"], tokens)
         interpreter.set_tensor(self._inputs["index"], np.int32(index))
@@ -391,7 +394,7 @@ class LiteDecoder:
             interpreter.set_tensor(self._inputs["held"], np.arange(self._room) < index)
         interpreter.invoke()
         for cache, new, shape in zip(self._caches, self._new, self._shapes, strict=True):
-            # No view of the interpreter's memory may be alive when it runs.
+            # LiteRT raises if a view of the interpreter's memory is alive when it runs.
             if -1 in shape:
                 interpreter.tensor(cache)()[..., index, :] = interpreter.get_tensor(new)[..., 0, :]
             else:
@@ -400,7 +403,7 @@ class LiteDecoder:
         return interpreter.get_tensor(self._outputs["logits"])
 
     def _read(self, size: int, tokens: np.ndarray, index: int) -> None:
-        """Adds tokens `(R, L)` to the caches, by the function for parts of `size >= L`."""
+        """Adds tokens `(R, L)` to the caches, by the prefill function for `size` >= L tokens."""
         interpreter, length = self._interpreter, tokens.shape[1]
         runner = interpreter.get_signature_runner(f"prefill_{size}")
         padded = np.full((1, size), PAD, np.int32)
@@ -418,7 +421,7 @@ class LiteDecoder:
                 interpreter.tensor(cache)()[row, ..., places, :] = part[0, ..., :length, :]
 
     def _remember(self, search: _Search, sentences: np.ndarray) -> None:
-        """Copies the texts' sources into the interpreter, unless they are there already."""
+        """Copies the keys and values of the texts' sources into the interpreter, if needed."""
         if search.sentences is not None and np.array_equal(search.sentences, sentences):
             return
         for index, part in zip(self._memory, search.memory, strict=True):
@@ -427,10 +430,12 @@ class LiteDecoder:
         search.sentences = sentences
 
     def _arranged(self, number: int, texts: np.ndarray, room: int) -> _Search:
-        """Puts a search's caches into the interpreter.
+        """Puts a search's caches into the interpreter, in the order of its texts.
 
         Args:
-            texts: `(B, K)`, the number of the text in the caches that each text continues.
+            number: number of the search.
+            texts: `(B, K)`, the index in the caches of the text that each text continues.
+            room: number of positions that the caches need.
         """
         search, sentences, texts = self._searches[number], len(texts), texts.ravel()
         if self._current != number:
@@ -440,7 +445,7 @@ class LiteDecoder:
             moved = np.flatnonzero(texts != np.arange(len(texts)))
             if len(moved):
                 origins, filled = texts[moved], search.filled
-                # Views end with the threads' calls: see `_token`.
+                # The views end with the threads' calls; see `_token`.
                 move = lambda cache: self._move(cache, filled, origins, moved)  # noqa: E731
                 [*self._copying.map(move, self._caches)]
             return search
@@ -459,7 +464,7 @@ class LiteDecoder:
         view[texts] = view[origins]
 
     def _set_aside(self) -> None:
-        """Copies the caches of the current search out of the interpreter."""
+        """Copies the caches of the search in the interpreter to that search."""
         if search := self._searches.get(self._current):
             search.caches, search.sentences = self._taken(search), None
         self._current = 0

@@ -1,4 +1,4 @@
-"""Writes a task's network for LiteRT."""
+"""Converts a task's network to LiteRT."""
 
 import json
 import pathlib
@@ -17,21 +17,23 @@ from macaron_tf.io.noise import silenced
 from macaron_tf.kernels import implementation_scope
 from macaron_tf.tasks.base import OnePass
 
-# Lengths of rows: a row is padded to the next one, and on average an eighth of it is padding.
+# Lengths of rows: a row is padded to the next one. On average, an eighth of a row is padding.
 LENGTHS = (8, 12, 16, 20, 24, 28, 32, 40, 48, 64, 80, 96, 128)
-# The most rows of a request where nothing was measured; see `break_even`. Beyond them the graph is
-# faster (fp32), or other requests would wait too long (int8). Time in parts of the graph's: fp32
-# 0.67 at 1 row and 1.07 at 8; int8 0.37 to 0.42 at 1 to 32 rows (BERT mini, one thread).
+# Most rows of a request, unless `break_even` measures it. With more rows the graph is faster
+# (fp32), or other requests would wait too long (int8). LiteRT's time, relative to the graph's: fp32
+# 0.67 for 1 row and 1.07 for 8; int8 0.37 to 0.42 for 1 to 32 rows (BERT mini, one thread).
 ROWS = {"fp32": 4, "int8": 64}
 KINDS = tuple(ROWS)
 
 
 def write_lite(network: TaskNetwork, folder: pathlib.Path, kind: str) -> LiteNetwork:
-    """Converts a network, writes `NETWORK` and `RECORD` into a folder that exists, and opens them.
+    """Converts a network, writes `NETWORK` and `RECORD` into an existing folder, and opens them.
 
     Args:
-        kind: `"fp32"`, or `"int8"`: matrices are stored in int8, and the activations that they
-            multiply are quantized row by row.
+        network: the network.
+        folder: the folder.
+        kind: `"fp32"`, or `"int8"` to store matrices in int8 and quantize the activations that they
+            multiply row by row.
 
     Raises:
         UserError: the network does not convert.
@@ -68,7 +70,12 @@ def in_one_file(
     network: keras.Model,
     kind: str,
 ) -> bytes:
-    """Converts functions of a network into one file, as signatures that share its weights.
+    """Converts functions of a network to one file, as signatures that share the weights.
+
+    Args:
+        functions: the functions by signature name.
+        network: the network that has the weights.
+        kind: see `write_lite`.
 
     Raises:
         UserError: LiteRT has no operation for a part of the network.
@@ -83,7 +90,7 @@ def in_one_file(
         try:
             with silenced():
                 return converter.convert()
-        except Exception as error:  # ConverterError, or another class for another cause
+        except Exception as error:  # ConverterError or others
             cause = str(error).strip().splitlines()
             raise UserError(
                 "LiteRT has no operation for a part of this network "
@@ -92,7 +99,7 @@ def in_one_file(
 
 
 def _lengths(longest: int | None) -> list[int]:
-    """The lengths of rows: at least two, since their shapes show which axis is the length."""
+    """The lengths of rows; at least two, whose shapes show which axis is the length."""
     longest = min(longest or LENGTHS[-1], LENGTHS[-1])
     lengths = [*(length for length in LENGTHS if length < longest), longest]
     return lengths if len(lengths) > 1 else [longest - 1, longest]
@@ -101,7 +108,7 @@ def _lengths(longest: int | None) -> list[int]:
 def _function(
     task: OnePass, rows: Mapping[str, tf.Tensor], length: int
 ) -> tf.types.experimental.ConcreteFunction:
-    """The network for one row of a length, traced from stock operations."""
+    """Traces the network for one row of `length` ids, with TensorFlow's own operations."""
 
     def compute(**rows: tf.Tensor) -> dict[str, tf.Tensor]:
         return {"computed": task.compute(rows)}
@@ -119,11 +126,12 @@ def _open_shape(short: tf.TensorShape, long: tf.TensorShape) -> list[int]:
 
 
 def converted(graph: TaskGraph, kind: str) -> LiteModel:
-    """Converts a graph's task to LiteRT, through files that are then removed."""
+    """Converts a graph's task to LiteRT, without files that stay."""
     with tempfile.TemporaryDirectory() as folder:
         network = write_lite(TaskNetwork(graph.task), pathlib.Path(folder), kind)
         steps, module = graph.steps(network.output), tf.Module()
         module.resources = graph.task.vocabulary.trackables()
         tf.saved_model.save(module, folder, signatures=steps)
         outputs = [*steps[STEPS[1]].structured_outputs]
-        return LiteModel(network, SessionModel(folder), outputs)  # keeps the removed file mapped
+        # The interpreter keeps the removed file mapped.
+        return LiteModel(network, SessionModel(folder), outputs)

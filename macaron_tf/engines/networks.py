@@ -1,4 +1,4 @@
-"""A task's network for other runtimes: a Keras model to export, and the opened network."""
+"""Interfaces for a task's network in other runtimes: the model to export, and the opened file."""
 
 import functools
 from collections.abc import Mapping
@@ -16,17 +16,16 @@ OUTPUT = "computed"
 
 
 class OpenedNetwork(Protocol):
-    """A task's network, opened by a runtime."""
+    """A task's network that a runtime has opened from a file."""
 
     def compute(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:
-        """The outputs of `OnePass.compute`, float32."""
+        """Returns the outputs of `OnePass.compute` in float32."""
 
 
 class TaskNetwork(keras.Model):
-    """`OnePass.compute` as a Keras model: rows of ids, of any number and length, to `computed`.
+    """`OnePass.compute` as a Keras model, from any number of rows of ids to `{"computed": ...}`.
 
-    One serves all formats of an export, since tracing the rows tokenizes in a graph, which takes
-    a second.
+    An export uses one instance for all formats, because tracing `rows` takes a second.
     """
 
     def __init__(self, task: TaskKind):
@@ -55,9 +54,15 @@ class TaskNetwork(keras.Model):
 
 
 def one_pass(task: TaskKind, where: str, mend: str) -> None:
-    """Raises a UserError, which begins with `where`, for a task that decodes token by token."""
+    """Raises a UserError for a task that decodes token by token.
+
+    Args:
+        task: the task.
+        where: beginning of the message.
+        mend: end of the message, what to do.
+    """
     if not isinstance(task, OnePass):
         raise UserError(
-            f"{where}: a {task.name} runs its network once for each token, not once for a text: "
-            f"{mend}"
+            f"{where}: a {task.name} runs its network once for each token instead of once for a "
+            f"text: {mend}"
         )

@@ -1,4 +1,4 @@
-"""A task's network as an ONNX file, for ONNX Runtime and other runtimes of the format."""
+"""Writes a task's network as an ONNX file, and opens it by ONNX Runtime."""
 
 import os
 import pathlib
@@ -15,7 +15,7 @@ FILE = os.path.join("onnx", "model.onnx")  # in a version's folder
 
 
 def write_onnx(network: TaskNetwork, folder: pathlib.Path) -> None:
-    """Writes `FILE` into a version's folder: the network in float32, its output `computed`.
+    """Writes the network, in float32, as `FILE` into a version's folder. Its output is `computed`.
 
     Raises:
         UserError: the network is quantized or does not convert, or tf2onnx is not installed.
@@ -44,12 +44,12 @@ class OnnxNetwork:
             self._session = onnxruntime.InferenceSession(
                 str(path), options, providers=["CPUExecutionProvider"]
             )
-        except Exception as error:  # its exceptions have no common base
+        except Exception as error:  # ONNX Runtime's exceptions have no common base class
             raise UserError(
                 f"{path} cannot be opened by ONNX Runtime ({error!s:.200}): export the model again"
             ) from error
 
     def compute(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:
-        """The outputs of `OnePass.compute`, float32."""
+        """Returns the outputs of `OnePass.compute` in float32."""
         given = {entry.name: rows[entry.name] for entry in self._session.get_inputs()}
         return self._session.run([OUTPUT], given)[0]

@@ -1,4 +1,4 @@
-"""A task's network as OpenVINO's files, for Intel's CPUs and GPUs."""
+"""Writes a task's network for OpenVINO, which runs on Intel's CPUs and GPUs, and opens it again."""
 
 import os
 import pathlib
@@ -10,13 +10,14 @@ from macaron_tf.engines.graph import under_policy
 from macaron_tf.engines.networks import OUTPUT, TaskNetwork, one_pass
 from macaron_tf.errors import UserError, needed
 
-FILE = os.path.join("openvino", "openvino_model.xml")  # in a version; weights in .bin
-# Computes in float32. By default OpenVINO uses bfloat16 where the CPU can: outputs are 3e-3 away.
+FILE = os.path.join("openvino", "openvino_model.xml")  # in a version's folder; weights in .bin
+# Settings to compute in float32. By default OpenVINO uses bfloat16 if the CPU supports it, and
+# outputs differ by 3e-3.
 EXACT = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
 
 
 def write_openvino(network: TaskNetwork, folder: pathlib.Path) -> None:
-    """Writes `FILE` into a version's folder: the network in float32, its output `computed`.
+    """Writes the network, in float32, as `FILE` into a version's folder. Its output is `computed`.
 
     Raises:
         UserError: the network is quantized or does not convert, or openvino is not installed.
@@ -56,6 +57,6 @@ class OpenVinoNetwork:
             ) from error
 
     def compute(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:
-        """The outputs of `OnePass.compute`, float32."""
+        """Returns the outputs of `OnePass.compute` in float32."""
         names = (entry.node.friendly_name for entry in self._model.inputs)
         return self._model([rows[name] for name in names])[OUTPUT]

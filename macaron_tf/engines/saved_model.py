@@ -1,4 +1,4 @@
-"""Writes a task as a SavedModel, a version of a served model: whole or not at all."""
+"""Writes a task as a SavedModel: atomically, as a new version of a served model."""
 
 import contextlib
 import fcntl
@@ -34,24 +34,24 @@ from macaron_tf.tasks.base import Decoding
 # The functions that write further formats of the network beside the SavedModel.
 WRITERS = {"onnx": write_onnx, "openvino": write_openvino}
 
-_CLAIM = ".exporting-"  # begins the names of files that claim a version in a bucket
+_CLAIM = ".exporting-"  # prefix of the files that reserve a version in a bucket
 
 _SECTION = """## Exported
 
-Each file was opened and run on hard texts. The difference is the largest from the outputs of the
-network in float32, in parts of the largest output. The SavedModel is timed from texts to answers,
-the other files from ids to numbers.
+Each file was opened and run on difficult texts. The difference is the largest from the outputs of
+the network in float32, relative to the largest output. The SavedModel is timed from texts to
+answers, the other files from ids to outputs unless the name says otherwise.
 
 """
 
 
 @contextlib.contextmanager
 def _aside(out: epath.Path) -> Iterator[pathlib.Path]:
-    """Yields an empty folder to write a version in.
+    """Yields an empty folder in which to write a version.
 
-    It lies in a local `out`, so that the version can be renamed into its place; for a bucket it is
-    a temporary folder. One export at a time writes into a local `out`, while others wait. Files
-    that a killed export left are removed.
+    The folder is inside a local `out`, so that the version can be renamed into its place; for a
+    bucket it is a temporary folder. Exports to the same local `out` wait for each other. Files of
+    a killed export are removed.
     """
     if paths.is_remote(out):
         with tempfile.TemporaryDirectory() as folder:
@@ -84,16 +84,17 @@ def write_version(
     """Writes a SavedModel as a new version, with its vocabulary, a record and warm-up requests.
 
     Args:
+        graph: the graphs of the task.
         record: facts about the model, for `assets.extra/export.json`.
-        out: the model's folder, `gs://` included; made when absent.
-        version: by default one more than the greatest in the folder.
-        lite: a kind of `write_lite`. The network for LiteRT is then written too. If it runs once
-            for a text, the steps before and after it become the signatures `prepare` and
-            `conclude`.
+        out: the model's folder, local or `gs://`; made when absent.
+        version: number of the version; None: one more than the greatest in the folder.
+        lite: `kind` of `write_lite`, to write the network for LiteRT as well; None: it is not
+            written. For a network that runs once per text, the SavedModel also gets signatures
+            `prepare` and `conclude`, the steps before and after the network.
         formats: names in `WRITERS` of further formats to write.
         certificate: compares the written files with the network. Its facts become `certificate` in
             the record, and a table in `README.md`, below the card.
-        card: a model card, the text of the version's `README.md`; "" = no card.
+        card: a model card, the text of the version's `README.md`; "": no card.
 
     Returns:
         The version's folder. It gets its name only when it is complete; in a bucket, where no
@@ -101,7 +102,7 @@ def write_version(
 
     Raises:
         UserError: the version exists, `out` cannot be written, the vocabulary cannot tokenize in a
-            graph, the network does not convert to a format, or a file does not pass.
+            graph, the network does not convert to a format, or a file differs from the network.
     """
     out, task, restored = paths.as_path(out), graph.task, graph.restored()
     # TensorFlow reports a full disk as one of its own errors.
@@ -144,14 +145,18 @@ def write_version(
 
 @contextlib.contextmanager
 def _claimed(out: epath.Path, given: int | None) -> Iterator[int]:
-    """Yields the number of a new version: the given one, or one more than the greatest.
+    """Yields the number of a new version, which no other export uses within the `with`.
 
-    A bucket has no locks. Each export into one writes a file that bears its number, and chooses
-    anew where another export's file bears it too. The file of a killed export stays, and keeps its
-    number from others.
+    A bucket has no locks. So an export to a bucket writes a file with the number in its name, and
+    starts again if another export has a file with the same number. The file of a killed export
+    stays and reserves its number.
+
+    Args:
+        out: the model's folder.
+        given: the number that the user asks for; None: one more than the greatest.
 
     Raises:
-        UserError: the given number is taken, or none is left.
+        UserError: the given number is used already, or none is left.
     """
     if not paths.is_remote(out):
         yield _free(out, given)
@@ -164,7 +169,7 @@ def _claimed(out: epath.Path, given: int | None) -> Iterator[int]:
         if version not in versions and claimed.count(version) == 1:
             break
         mine.unlink()
-        time.sleep(random.uniform(0, 1))  # two that saw each other would meet again
+        time.sleep(random.uniform(0, 1))  # so that two exports do not collide again
     try:
         yield version
     finally:
@@ -172,7 +177,7 @@ def _claimed(out: epath.Path, given: int | None) -> Iterator[int]:
 
 
 def _taken(out: epath.Path) -> tuple[list[int], list[int]]:
-    """The numbers of the versions in a folder, and of those that are being written there."""
+    """The numbers of the versions in a folder, and the reserved numbers."""
     names = [entry.name for entry in out.iterdir()]
     claims = (name.removeprefix(_CLAIM) for name in names if name.startswith(_CLAIM))
     claims = (claim.partition("-")[0] for claim in claims)
@@ -181,16 +186,20 @@ def _taken(out: epath.Path) -> tuple[list[int], list[int]]:
 
 
 def _free(out: epath.Path, given: int | None) -> int:
-    """The number of a new version: the given one, or one more than the greatest."""
+    """The number for a new version: the given one, or one more than the greatest.
+
+    Raises:
+        UserError: the number is out of range, used or reserved.
+    """
     versions, claimed = _taken(out)
     version = given if given is not None else max([*versions, *claimed], default=0) + 1
     if not 1 <= version <= MAX_VERSION:
-        raise UserError(f"--version {version}: give a free number of 1 to {MAX_VERSION}")
+        raise UserError(f"--version {version}: give a number from 1 to {MAX_VERSION}")
     if version in versions:
         raise UserError(f"--version {version} exists in {out}: give another or leave it out")
     if version in claimed:
         raise UserError(
-            f"--version {version} is being written, or a killed export left {out}/{_CLAIM}"
-            f"{version}-...: give another, or remove that file"
+            f"--version {version}: another export is writing it, or a killed one left the file "
+            f"{out}/{_CLAIM}{version}-...: give another number, or remove that file"
         )
     return version

@@ -1,4 +1,4 @@
-"""The signatures of a SavedModel, run by a session of TensorFlow 1."""
+"""Runs the signatures of a SavedModel in a session, as TensorFlow 1 and TensorFlow Serving do."""
 
 import os
 import weakref
@@ -11,21 +11,21 @@ from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
 
 from macaron_tf.io.noise import silenced
 
-STEPS = ("prepare", "conclude")  # signatures before and after another engine's network
+STEPS = ("prepare", "conclude")  # signatures to run before and after another engine's network
 
 
 class SessionModel:
     """A SavedModel in memory, whose signatures take and return NumPy arrays.
 
-    A session runs it, as in TensorFlow Serving. A call costs 0.01 ms; that of a concrete function
-    costs 0.1 ms. Closing the session frees graph, functions and variables at once, which
-    `tf.saved_model.load` does not promise.
+    A call in a session has 0.01 ms of overhead, and a call of a concrete function 0.1 ms. Closing
+    the session frees graph, functions and variables at once, which `tf.saved_model.load` does not
+    guarantee.
 
-    A broken SavedModel raises one of TensorFlow's errors, of any class.
+    Opening a damaged SavedModel raises an error of TensorFlow, of any class.
 
     Attributes:
         signature_defs: the signatures' definitions by name.
-        close: frees the model; no run may be under way.
+        close: function that frees the model. No thread may be in `run`.
     """
 
     def __init__(self, path: str | os.PathLike):
@@ -46,23 +46,26 @@ class SessionModel:
                 self._session.close()
                 raise
         graph.finalize()
-        # At the process's end too: TensorFlow's own modules are gone when objects are.
+        # Also at the end of the process, before TensorFlow's own modules are removed.
         self.close = weakref.finalize(self, _release, self._session, self._calls)
 
     def run(self, signature: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The outputs of a signature by name. Thread-safe; TensorFlow releases Python's lock."""
+        """Runs a signature and returns its outputs by name.
+
+        Thread-safe. TensorFlow releases Python's global lock meanwhile.
+        """
         definition = self.signature_defs[signature]
         found = self._calls[signature](*(inputs[name] for name in sorted(definition.inputs)))
-        # A scalar string comes as `bytes`; NumPy's own strings would drop its last zero bytes.
+        # A scalar string is `bytes`. NumPy's own string type would drop zero bytes at its end.
         return {
             name: np.asarray(value, object if isinstance(value, bytes) else None)
             for name, value in zip(sorted(definition.outputs), found, strict=True)
         }
 
     def _call(self, signature: meta_graph_pb2.SignatureDef) -> Callable[..., list]:
-        """Makes the function that runs a signature's graph in the calling thread.
+        """Makes a function that runs a signature's graph in the calling thread.
 
-        By default operations go to a pool of threads, which takes 0.1 ms or more to wake.
+        By default operations run in a pool of threads, which takes 0.1 ms or more to wake up.
         """
         options = config_pb2.CallableOptions()
         options.feed.extend(signature.inputs[name].name for name in sorted(signature.inputs))

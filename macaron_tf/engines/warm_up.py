@@ -1,4 +1,4 @@
-"""Typical requests to a model: a server's example, and the warm-up requests of a version."""
+"""Makes typical requests to a model, for a server's example and for a version's warm-up."""
 
 import itertools
 import logging
@@ -21,24 +21,24 @@ def write_warm_up(
     functions: Mapping[str, tf.types.experimental.ConcreteFunction],
     texts: Sequence[str] = (EXAMPLE,),
 ) -> None:
-    """Records requests of each signature, as a TFRecord file of `PredictionLog`.
+    """Writes warm-up requests of each signature, as a TFRecord file of `PredictionLog`.
 
-    TensorFlow Serving does not load a version whose warm-up requests fail, so each is tried here
-    first; one that the model refuses is left out with a warning. Without tensorflow-serving-api,
-    which defines the record, a warning is logged and nothing is written: our server then warms up
-    with made-up rows.
+    TensorFlow Serving does not load a version if a warm-up request fails, so each is tried here
+    first. A request that the model does not accept is left out with a warning. Without the package
+    tensorflow-serving-api, which defines `PredictionLog`, nothing is written and a warning is
+    logged; this project's server then warms up with typical rows of its own.
 
     Args:
         folder: folder of the version.
-        functions: concrete functions by signature name; the `TensorSpec` of each input is named.
-        texts: one for each request of a signature.
+        functions: concrete functions by signature name; the `TensorSpec` of each input has a name.
+        texts: texts to request; each signature gets a request for each.
     """
     try:
         from tensorflow_serving.apis import prediction_log_pb2
     except ImportError:
         _LOG.warning(
-            "no warm-up requests were written beside the model: they need tensorflow-serving-api "
-            "(pip install 'macaron_tf[serving]')"
+            "no warm-up requests for TensorFlow Serving were written: they need "
+            "tensorflow-serving-api (pip install 'macaron_tf[serving]')"
         )
         return
     logs = []
@@ -50,7 +50,7 @@ def write_warm_up(
         except tf.errors.InvalidArgumentError as error:
             if (sentence := failed_check(error.message)) is None:
                 raise
-            _LOG.warning("the model refuses the text %r: %s", text, sentence)
+            _LOG.warning("no warm-up request has the text %r: %s", text, sentence)
             continue
         logs.append(log := prediction_log_pb2.PredictionLog())
         log.predict_log.request.model_spec.signature_name = name
@@ -65,13 +65,16 @@ def write_warm_up(
 
 
 def typical_inputs(specs: Mapping[str, tf.TensorSpec], text: str = EXAMPLE) -> dict:
-    """A row of typical values, by input name; `text` for every text but a question."""
+    """Makes a row of typical values, by input name; `text` is used for all texts but a question."""
     texts = {"question": EXAMPLE_QUESTION}
     return {name: typical(name, spec, texts.get(name, text)) for name, spec in specs.items()}
 
 
 def typical(name: str, spec: tf.TensorSpec, text: str) -> np.ndarray:
-    """A typical value of an input: the text, one of `CONTROLS`, or zeros; open dimensions are 1."""
+    """Makes a typical value of an input: the text, one of `CONTROLS`, or zeros.
+
+    Dimensions of unknown size become 1.
+    """
     shape = [1 if size is None else size for size in (spec.shape if spec.shape.rank else ())]
     if spec.dtype == tf.string:
         return np.full(shape, text.encode(), dtype=np.object_)

@@ -140,7 +140,7 @@ def test_a_network_that_fails_is_no_text_that_is_refused(classifier, tmp_path, m
         return tf.gather(tf.zeros([2]), [5])
 
     monkeypatch.setattr(type(classifier.task), "compute", fails)
-    refuses("the network does not compute: .*indices", classifier.export, tmp_path / "out")
+    refuses("computing the network fails .*indices", classifier.export, tmp_path / "out")
 
 
 @pytest.mark.quick

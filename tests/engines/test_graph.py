@@ -97,10 +97,10 @@ def test_many_texts_come_back_in_their_order(classifier):
 @pytest.mark.parametrize(
     ("texts", "options", "words"),
     [
-        (([None],), {}, "text 1 is None, no text"),
-        ((["a", float("nan")],), {}, "text 2 is nan, no text"),
+        (([None],), {}, "text 1 is None, which is no text"),
+        ((["a", float("nan")],), {}, "text 2 is nan, which is no text"),
         ((3,), {}, "3 is no text and no list of texts"),
-        (("a", "b"), {}, "2 texts or lists of texts: give 1, text"),
+        (("a", "b"), {}, "2 texts or lists of texts: give 1 .text."),
         (([b"caf\xe9"],), {}, "is not UTF-8"),
         (("a",), {"nbest": 3}, "nbest=3 is no option of a classifier: it takes language"),
         (("a",), {"language": "de"}, "language='de' is none of the model's"),
@@ -113,7 +113,7 @@ def test_other_input_is_refused(classifier, texts, options, words):
 def test_the_texts_of_an_example_are_all_there(pairs):
     refuses("an example has no 'second'", pairs.predict, [{"first": "a"}])
     refuses("an example has 1 texts: it needs 2", pairs.predict, ["a"])
-    sizes = "give as many texts of each: here are 2 of first, 1 of second"
+    sizes = r"the numbers of texts differ \(2 of first, 1 of second\)"
     refuses(sizes, pairs.predict, ["a", "b"], ["a"])
     sides = {"first": "a"}, {"second": "b"}
     refuses("2 texts or lists of texts", pairs.predict, *sides)

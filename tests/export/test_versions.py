@@ -108,13 +108,13 @@ def test_exports_into_a_bucket_take_numbers_of_their_own(tmp_path):
         written = list(threads.map(write, [out] * 3))
     assert sorted(path.name for path in written) == ["1", "2", "3"]
     (storage.as_path(out) / ".exporting-7-killed").write_text("")
-    refuses("--version 7 is being written, or a killed export left .*/.exporting-7", write, out, 7)
+    refuses("--version 7: another export is writing it, or .*/.exporting-7", write, out, 7)
     assert write(out).name == "8"
 
 
 @pytest.mark.parametrize("version", [0, -1, 2**63, 10**20])
 def test_a_version_is_an_int64(tmp_path, version):
-    refuses(f"--version {version}: give a free number", write, tmp_path, version)
+    refuses(f"--version {version}: give a number from 1", write, tmp_path, version)
     assert not list(tmp_path.iterdir())
 
 
@@ -123,7 +123,7 @@ def test_the_next_version_never_overflows(tmp_path):
     (tmp_path / "\N{ARABIC-INDIC DIGIT SEVEN}").mkdir()
     assert write(tmp_path).name == "1"
     (tmp_path / str(2**63 - 1)).mkdir()
-    refuses(f"--version {2**63}: give a free number", write, tmp_path)
+    refuses(f"--version {2**63}: give a number from 1", write, tmp_path)
     publish(tmp_path, 10**20)
     assert list(find_versions(str(tmp_path))) == [1]
 
