@@ -112,7 +112,7 @@ def test_a_block_of_the_user_s_goes_along_and_runs_only_when_trusted(
         assert pathlib.Path("again/code/mine_parts/gate.py").read_text() == GATE
     with forgotten(tmp_path / "other"):
         pathlib.Path("mine.py").write_text("")
-        refuses("brings a module mine, and .*other/mine.py is another", load_trusted, written)
+        refuses("has a module mine, but .* first, .*other/mine.py", load_trusted, written)
 
 
 def load_trusted(place):
@@ -277,7 +277,7 @@ def test_the_command_replaces_what_an_earlier_push_left(hub, bert, capsys):
         (["me/small"], "hf_wrong", "the hub does not accept your token: run `hf auth login` again"),
         (["them/small"], "hf_right", "your token may not write there (HTTP 403): give a name of"),
         (["small"], "hf_right", "small: write it as hub:OWNER/NAME or hub:OWNER/NAME@REVISION"),
-        (["me/small@v1"], "hf_right", "a push makes a new revision: leave @v1 out"),
+        (["me/small@v1"], "hf_right", "a push makes a new revision, so leave @v1 out"),
         (["me/small", "--license", "MIT!"], "hf_right", "license='MIT!': give an identifier"),
     ],
 )

@@ -1,1 +1,1 @@
-"""Paths, locks, and files that are never half-written."""
+"""Files and folders: paths, locks, atomic writing, downloads, and progress."""

@@ -1,8 +1,8 @@
-"""Files of a user's own code in a folder of `save_pretrained`, so that others can open it.
+"""Saves copies of user code in a folder of `save_pretrained`, so that others can open the model.
 
-DIR/code/mine.py    the module of `mine:Block`, and beside it those of the user's that it imports
+DIR/code/mine.py    the module of `mine:Block`, and beside it the user's modules that it imports
 
-Nothing of them runs unless whoever opens the folder says `--trust-code` or `trust_code=True`.
+This code only runs if whoever opens the folder gives `--trust-code` or `trust_code=True`.
 """
 
 import ast
@@ -26,13 +26,13 @@ _OURS = ("macaron_tf", "experiments", "export")
 
 
 def take_code(folder: epath.Path, record: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Copies the files of the places that a record names into `folder/code`, but for sources.
+    """Copies the files of the user code that a record names into `folder/code`.
 
-    Modules of installed packages stay where they are. A `FILE.py:Name`, which no folder may name,
-    becomes `FILE:Name`.
+    Sources of text and modules of installed packages are not copied. `FILE.py:Name` becomes
+    `FILE:Name` in the record, because a folder must not name a FILE.py.
 
     Returns:
-        The record with these names, and the copied files, by their paths in the folder.
+        The record with the new names, and the paths of the copies, relative to the folder.
     """
     names, files = {}, {}
     for place in allowed_places(record, sources=False):
@@ -59,24 +59,24 @@ def take_code(folder: epath.Path, record: dict[str, Any]) -> tuple[dict[str, Any
 
 
 def offer_code(folder: epath.Path) -> None:
-    """Lets modules be found in a folder's `code`, where any module may be imported.
+    """Makes modules in a folder's `code` importable, if imports of any module are allowed.
 
     Raises:
-        UserError: another module of the same name would be found before one of them.
+        UserError: Python would import another module of the same name instead.
     """
     code = folder / CODE
     if not plug_ins.trusts_code() or not code.is_dir():
         return
     if storage.is_remote(code):
-        raise UserError(f"{code} holds code: copy the folder from its bucket to the disk first")
+        raise UserError(f"{code} has code: copy the folder from its bucket to a local disk first")
     code = pathlib.Path(code).resolve()
     for file in sorted(code.rglob("*.py")):
         name = ".".join(file.relative_to(code).with_suffix("").parts).removesuffix(".__init__")
         origin = plug_ins.origin_of(name)
         if origin and not _equal(origin, file):
             raise UserError(
-                f"{folder} brings a module {name}, and {origin} is another one of that name, found "
-                "first: load the folder in another process and another working directory"
+                f"{folder} has a module {name}, but Python finds another one of that name first, "
+                f"{origin}: load the folder in a new process and in another working directory"
             )
     if str(code) not in sys.path:
         sys.path.append(str(code))
@@ -87,7 +87,7 @@ def _equal(origin: str, file: pathlib.Path) -> bool:
 
 
 def _is_code(module: str, name: str) -> bool:
-    """Whether a module is imported, or would define a name; of `text:FILE` it is neither."""
+    """Whether a module is imported, or its file defines a name. A source `text:FILE` is no code."""
     origin = plug_ins.origin_of(module) or ""
     text = pathlib.Path(origin).read_text("utf-8", "replace") if origin.endswith(".py") else ""
     return module in sys.modules or bool(
@@ -96,13 +96,20 @@ def _is_code(module: str, name: str) -> bool:
 
 
 def _is_installed(origin: str | None) -> bool:
-    """Whether a file is of an installed package or of Python itself."""
+    """Whether a file belongs to an installed package or to Python itself."""
     places = {sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")}
     return bool(origin) and any(map(pathlib.Path(origin).is_relative_to, places))
 
 
 def _files_of(place: str) -> dict[str, pathlib.Path]:
-    """The file of a place's module and those that it imports from its root, by paths from there."""
+    """Finds the file of a module, and files below the same root folder that it imports.
+
+    Args:
+        place: `package.module:Name` or `FILE.py:Name`.
+
+    Returns:
+        The files by their paths relative to the root folder.
+    """
     origin = plug_ins.origin_of(place)
     if not origin or not origin.endswith(".py") or _is_installed(origin):
         return {}
@@ -126,7 +133,12 @@ def _files_of(place: str) -> dict[str, pathlib.Path]:
 
 
 def _imports(file: pathlib.Path, package: list[str]) -> Iterator[str]:
-    """The names that a file of a package imports, which may be modules or what they define."""
+    """Yields the names that a file imports; each may be a module or an object in a module.
+
+    Args:
+        file: the file.
+        package: names of the packages that contain it, for relative imports.
+    """
     for node in ast.walk(ast.parse(file.read_bytes())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

@@ -1,4 +1,4 @@
-"""The cache folder, stamps that tell whether a file has changed, and the lock of a folder."""
+"""The cache folder, stamps that detect changed files, locks of folders, and lines of text files."""
 
 import bz2
 import concurrent.futures
@@ -21,18 +21,19 @@ from macaron_tf.errors import UserError, check_path
 from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import Progress
 
-_END = 1 << 20  # bytes at either end of a file that are read
+_END = 1 << 20  # bytes that a stamp reads at either end of a file
 _BLOCK = 1 << 22  # bytes
 _PACKERS = {".gz": gzip, ".bz2": bz2, ".xz": lzma}
-# First bytes of zip (workbooks too), Zstandard, gzip, bzip2 and xz.
+# First bytes of zip (also spreadsheets), Zstandard, gzip, bzip2 and xz.
 _BINARY = (b"PK\3\4", b"\x28\xb5\x2f\xfd", b"\x1f\x8b", b"BZh91AY", b"\xfd7zXZ")
-_THREADS = 16  # a bucket answers each request late, and many at once
+_THREADS = 16  # requests to a bucket have a high latency but can run in parallel
 
 
 def cache_directory() -> pathlib.Path:
-    """The folder of everything that can be fetched or computed again; it is mapped into memory.
+    """The local folder for files that can be downloaded or computed again.
 
-    It is `$MACARON_TF_CACHE` where that is set, otherwise `~/.cache/macaron_tf`.
+    It is `$MACARON_TF_CACHE` if that is set, otherwise `~/.cache/macaron_tf`. It must be local
+    because files in it are mapped into memory.
     """
     named = os.environ.get("MACARON_TF_CACHE")
     if named:
@@ -41,9 +42,10 @@ def cache_directory() -> pathlib.Path:
 
 
 def state_stamp(path: str | os.PathLike) -> tuple[str, int, int]:
-    """A stamp of a file that stays in its place: any writing changes it.
+    """A stamp of a file that changes whenever the file is written or moved.
 
-    It is the absolute path, size in bytes, time of change in nanoseconds.
+    Returns:
+        The absolute path, the size in bytes, and the modification time in nanoseconds.
     """
     with storage.clear_errors(f"cannot read {path}", "check the path"):
         if storage.is_remote(path):
@@ -54,17 +56,19 @@ def state_stamp(path: str | os.PathLike) -> tuple[str, int, int]:
 
 
 def content_stamps(paths: Sequence[str | os.PathLike]) -> list[tuple[str, int, str]]:
-    """Stamps of files that may be copied or mounted elsewhere: only their bytes change them.
+    """Stamps of files that depend on their contents only, so files may be copied or mounted
+    elsewhere.
 
-    Each is name, size in bytes, and SHA-256 (hex) of the first and the last mebibyte: bytes between
-    count by their number only, so that sets of hundreds of gigabytes are not read.
+    Returns:
+        For each file, its name, its size in bytes, and the SHA-256 (hex) of its first and last
+        mebibyte. Bytes in between are not read, because data sets may have hundreds of gigabytes.
     """
     with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
         return list(threads.map(_content_stamp, paths))
 
 
 def same_contents(known: Sequence, found: Sequence) -> bool:
-    """Whether two lists of content stamps are of the same bytes in the same order."""
+    """Whether two lists of content stamps are equal except for the files' names."""
     return [list(stamp[1:]) for stamp in known] == [list(stamp[1:]) for stamp in found]
 
 
@@ -81,15 +85,16 @@ def _content_stamp(path: str | os.PathLike) -> tuple[str, int, str]:
 
 @contextlib.contextmanager
 def only_writer(folder: str | os.PathLike, activity: str, wait: bool = False) -> Iterator[None]:
-    """Keeps a second process from writing into a folder; a killed process frees it.
+    """Locks a folder so that no second process writes into it. The lock ends with the process.
 
     Args:
-        folder: made when absent; an empty `.lock` stays in it. A bucket has no locks: nothing is
-            done there.
-        wait: for another process that holds the folder, instead of refusing.
+        folder: the folder, made when absent; an empty file `.lock` stays in it. In a bucket, where
+            there are no locks, nothing happens.
+        activity: what the process does, such as "training", for messages.
+        wait: whether to wait for another process that has the lock, instead of raising.
 
     Raises:
-        UserError: another process holds the folder, or it cannot be written.
+        UserError: another process has the lock, or the folder cannot be written.
     """
     if storage.is_remote(folder):
         yield
@@ -111,18 +116,18 @@ def only_writer(folder: str | os.PathLike, activity: str, wait: bool = False) ->
 
 
 def is_compressed(path: epath.Path) -> bool:
-    """Whether `lines_of` unpacks a file, by its name: `.gz`, `.bz2` or `.xz`."""
+    """Whether `lines_of` decompresses a file, because its name ends in `.gz`, `.bz2` or `.xz`."""
     return path.suffix.lower() in _PACKERS
 
 
 def lines_of(path: epath.Path) -> Iterator[str]:
-    """Lines of a plain or compressed file without their ends.
+    """Yields the lines of a plain or compressed text file, without line ends.
 
-    Only line feeds end a line: U+2028, NEL and form feeds stay inside it.
+    Lines end with a line feed only; U+2028, NEL and form feeds are part of a line.
 
     Raises:
-        UserError: the file cannot be read, is not UTF-8, has a first line full of zero bytes, as
-            UTF-16 without a byte order mark has, is an archive, or is not whole.
+        UserError: the file cannot be read, is not UTF-8 (a first line full of zero bytes is taken
+            for UTF-16), is an archive, or is truncated.
     """
     number = 0
     try:
@@ -133,14 +138,14 @@ def lines_of(path: epath.Path) -> Iterator[str]:
             for number, line in enumerate(file, start=1):
                 if number == 1 and line.startswith(_BINARY):
                     raise UserError(
-                        f"{path} is an archive, a workbook or compressed: save its text alone, as "
-                        "it is or in a file named .gz, .bz2 or .xz"
+                        f"{path} is an archive, a spreadsheet or compressed: save it as plain "
+                        "text, or compress the text into a file named .gz, .bz2 or .xz"
                     )
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
                 if number == 1 and 3 * line.count(0) >= len(line):  # half of English in UTF-16
                     raise UserError(
-                        f"{path}, line 1 is full of zero bytes, as UTF-16 is: convert the file to "
-                        "UTF-8"
+                        f"{path}, line 1 is full of zero bytes and probably UTF-16: convert the "
+                        "file to UTF-8"
                     )
                 yield text.removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:
@@ -150,22 +155,28 @@ def lines_of(path: epath.Path) -> Iterator[str]:
         ) from error
     except (gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError) as error:
         name = _PACKERS[path.suffix.lower()].__name__
-        raise UserError(f"{path} is not a whole {name} file: {error}; compress it again") from error
+        raise UserError(
+            f"{path} is a truncated or damaged {name} file ({error}): compress it again"
+        ) from error
     except storage.FILE_ERRORS as error:
         raise UserError(f"cannot read {path}: {storage.reason(error)}; check the path") from error
 
 
 def is_csv(path: epath.Path) -> bool:
-    """Whether `table_rows` reads a file by CSV's rules, by its name."""
+    """Whether `table_rows` reads a file as CSV, because its name contains `.csv`."""
     return ".csv" in map(str.lower, path.suffixes)
 
 
 def table_rows(path: epath.Path) -> Iterator[tuple[int, list[str]]]:
-    """The line and the cells of each row of a table; blank lines at its end are no rows.
+    """Yields the line number and the cells of each row of a table, without blank rows at its end.
 
-    A `.csv` file follows CSV's rules, with the separator of its first line: comma, semicolon or
-    tab. Elsewhere tabs separate columns and quotes are letters, since GLUE's files have stray ones.
-    Only a cell such as `"He said ""go\"""`, as pandas and Excel write it, is unquoted there.
+    A `.csv` file is read as CSV, with the separator that is most frequent in its first line: comma,
+    semicolon or tab. In other files, tabs separate columns and quotes are ordinary characters,
+    because GLUE's files have unpaired ones. Only a quoted cell with doubled quotes, such as
+    `"He said ""go\"""`, which pandas and Excel write, is unquoted.
+
+    Raises:
+        UserError: the file cannot be read, or is not valid CSV.
     """
     if not is_csv(path):
         for number, line in enumerate(_without_blank_end(path), start=1):
@@ -179,7 +190,8 @@ def table_rows(path: epath.Path) -> Iterator[tuple[int, list[str]]]:
         yield from ((rows.line_num, cells) for cells in rows)
     except csv.Error as error:
         raise UserError(
-            f"{path}, line {rows.line_num}: {error}; quote cells as CSV does, or name the file .tsv"
+            f"{path}, line {rows.line_num} is not valid CSV ({error}): correct its quotes, or name "
+            "the file .tsv"
         ) from error
 
 
@@ -198,7 +210,7 @@ def _unquoted(cell: str) -> str:
 
 
 def count_lines(path: epath.Path) -> int:
-    """The number of `lines_of` a plain file, without decoding them."""
+    """Counts the lines that `lines_of` yields for a plain file, without decoding them."""
     count, last = 0, b"\n"
     with storage.clear_errors(f"cannot read {path}", "check the path"), path.open("rb") as file:
         while block := file.read(_BLOCK):

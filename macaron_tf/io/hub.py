@@ -1,4 +1,4 @@
-"""Hugging Face's hub, `hub:OWNER/NAME[@REVISION]`, by its package huggingface_hub."""
+"""Downloads from and uploads to Hugging Face's hub, by the package huggingface_hub."""
 
 import functools
 import pathlib
@@ -8,7 +8,7 @@ from typing import Any
 from macaron_tf.errors import UserError, needed
 
 HUB = "hub"
-# Files that are not downloaded, since nothing here reads them.
+# Files that are not downloaded, because this library does not read them.
 _UNREAD = (
     "*.onnx",
     "*.msgpack",
@@ -26,7 +26,7 @@ _REPLACED = re.compile(
 
 
 def parse_repo(place: str) -> tuple[str, str | None]:
-    """OWNER/NAME and the revision, or None, of `[hub:]OWNER/NAME[@REVISION]`."""
+    """Parses `[hub:]OWNER/NAME[@REVISION]` into OWNER/NAME and the revision, or None."""
     name, _, revision = place.removeprefix(f"{HUB}:").partition("@")
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         raise UserError(f"{place}: write it as {HUB}:OWNER/NAME or {HUB}:OWNER/NAME@REVISION")
@@ -35,12 +35,12 @@ def parse_repo(place: str) -> tuple[str, str | None]:
 
 @functools.cache
 def downloaded(place: str) -> pathlib.Path:
-    """The local folder of `hub:OWNER/NAME[@REVISION]`."""
+    """Downloads `hub:OWNER/NAME[@REVISION]`, unless it is cached, and returns its local folder."""
     hub = _client(place)
     name, revision = parse_repo(place)
     try:
         folder = hub.snapshot_download(name, revision=revision, ignore_patterns=_UNREAD)
-    except Exception as error:  # of the hub's client, its HTTP client, sockets and the disk
+    except Exception as error:  # errors of the client, of HTTP, of sockets, or of the disk
         raise UserError(
             f"{place} cannot be downloaded ({_reason(error)}): check the name and the network, or "
             "copy the folder here and give hugging-face:DIR or DIR"
@@ -49,11 +49,15 @@ def downloaded(place: str) -> pathlib.Path:
 
 
 def check_login(place: str) -> str:
-    """OWNER/NAME of a place to push to; refused where no token of the user's is found."""
+    """Checks that a model can be pushed to a place, and returns its OWNER/NAME.
+
+    Raises:
+        UserError: the place names a revision, or the user is not logged in.
+    """
     hub = _client(f"pushing to {place}")
     name, revision = parse_repo(place)
     if revision:
-        raise UserError(f"{place}: a push makes a new revision: leave @{revision} out")
+        raise UserError(f"{place}: a push makes a new revision, so leave @{revision} out")
     if not hub.get_token():
         raise UserError(
             f"{place}: you are not logged in to the hub: run `hf auth login`, or set HF_TOKEN to a "
@@ -63,10 +67,12 @@ def check_login(place: str) -> str:
 
 
 def push(folder: pathlib.Path, place: str, private: bool | None = None) -> str:
-    """Makes a folder's files one commit of a repository, which is made when absent.
+    """Uploads a folder's files in one commit.
 
     Args:
-        private: whether a new repository is; None = as its owner's settings say.
+        folder: the folder.
+        place: `[hub:]OWNER/NAME`, a repository, which is created if it is missing.
+        private: whether a new repository is private; None: the default of its owner.
 
     Returns:
         The repository's address.
@@ -106,5 +112,5 @@ def _client(purpose: str) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """The first sentence of an error."""
+    """The first sentence of an error's message."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0].partition(". ")[0]

@@ -1,4 +1,4 @@
-"""Notes of native libraries on standard error, kept from a user's screen."""
+"""Suppresses messages of native libraries on standard error."""
 
 import contextlib
 import logging
@@ -10,11 +10,12 @@ import tensorflow as tf
 
 @contextlib.contextmanager
 def silenced() -> Iterator[None]:
-    """Drops what TensorFlow's and LiteRT's native code writes to standard error in the `with`.
+    """Discards everything that is written to standard error within the `with`.
 
-    Their errors reach Python as exceptions; their notes ("Ignored output_format", "Created
-    TensorFlow Lite XNNPACK delegate") obey no setting. Python's own deprecation notes are dropped
-    too, and so is the bar of `Progress` for as long. TF_CPP_MIN_LOG_LEVEL below 3 shows all.
+    TensorFlow's and LiteRT's native code writes notices there ("Ignored output_format", "Created
+    TensorFlow Lite XNNPACK delegate") that no setting turns off; its errors become exceptions.
+    Warnings of Python code and the bar of `Progress` are discarded as well. Nothing is discarded if
+    TF_CPP_MIN_LOG_LEVEL is set below 3.
     """
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "3") < "3":
         yield

@@ -1,4 +1,4 @@
-"""Paths on disk or in a bucket (`gs://`), and files that are never half-written."""
+"""Paths on disk or in a bucket (`gs://`), and atomic writing of files."""
 
 import contextlib
 import functools
@@ -16,16 +16,16 @@ from macaron_tf.errors import UserError, check_path, parse_json, store_problem
 
 # Errors of reading or writing a file: Python's on disk, TensorFlow's in a bucket.
 FILE_ERRORS = (OSError, tf.errors.OpError)
-# Errors of reading a record whose content is not as it was written.
+# Errors of reading a record whose content is damaged.
 DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 
 def as_path(path: str | os.PathLike) -> epath.Path:
-    """A path with pathlib's methods, on disk or in a bucket (`gs://BUCKET/NAME`)."""
+    """Makes a path with pathlib's methods, on disk or in a bucket (`gs://BUCKET/NAME`)."""
     check_path(os.fspath(path))
     try:
         return epath.Path(path)
-    except KeyError as error:  # of `x=gs://bucket`
+    except KeyError as error:  # such as x=gs://bucket
         raise UserError(f"{path}: give a local path or gs://BUCKET/NAME alone") from error
 
 
@@ -36,7 +36,8 @@ def clear_errors(
     """Turns a file error within the `with` into a UserError of one sentence.
 
     Args:
-        mend: of a file on disk; a bucket's refusals have their own.
+        what: beginning of the message, such as "cannot read FILE".
+        mend: what to do about a local file; errors of buckets have their own advice.
     """
     try:
         yield
@@ -47,7 +48,12 @@ def clear_errors(
 
 @contextlib.contextmanager
 def refuse_damage(path: str | os.PathLike, mend: str) -> Iterator[None]:
-    """Turns an error in a record's content within the `with` into a UserError of one sentence."""
+    """Turns errors from a damaged record within the `with` into a UserError of one sentence.
+
+    Args:
+        path: the record's file, for the message.
+        mend: what to do, for the message.
+    """
     try:
         yield
     except DAMAGE as error:
@@ -58,57 +64,67 @@ def refuse_damage(path: str | os.PathLike, mend: str) -> Iterator[None]:
 def read_json(
     path: str | os.PathLike, kind: type = dict, /, mend: str = "restore it", **fields: type
 ) -> Any:
-    """The value in a JSON file, see `parse_json`; a UserError of another file, with the mend."""
+    """Reads a JSON file and checks it by `parse_json`.
+
+    Args:
+        path: the file.
+        kind: type of the whole value.
+        mend: what to do about a damaged file, for the message.
+        fields: types of fields that must be present.
+
+    Raises:
+        UserError: the file cannot be read or is damaged.
+    """
     with refuse_damage(path, mend):
         return parse_json(read_bytes(path), kind, **fields)
 
 
 def is_remote(path: str | os.PathLike) -> bool:
-    """Whether a path names a place in a bucket, where nothing can be locked or renamed at once."""
+    """Whether a path is in a bucket, where there are no locks and no atomic renaming of folders."""
     return "://" in os.fspath(path)
 
 
 def reason(error: Exception) -> str:
-    """The last words of one of `FILE_ERRORS`, such as "Permission denied"."""
+    """The reason in the message of one of `FILE_ERRORS`, such as "Permission denied"."""
     if problem := store_problem(error):
         return problem[0]
-    # TensorFlow says "PATH; No such file or directory".
+    # TensorFlow's message is "PATH; No such file or directory".
     text = getattr(error, "strerror", None) or getattr(error, "message", None) or str(error)
     return (text.strip().splitlines() or [type(error).__name__])[0].rpartition("; ")[2][:200]
 
 
 def absolute(path: str | os.PathLike) -> epath.Path:
-    """A path for processes of other folders; one in a bucket stays as it is."""
+    """Makes a path absolute, unless it is in a bucket."""
     return as_path(path) if is_remote(path) else as_path(os.path.abspath(path))
 
 
 def is_file(path: str | os.PathLike) -> bool:
-    """Whether a path is a regular file, or a link to one; epath's own takes devices for files."""
+    """Whether a path is a regular file or a link to one. epath's `is_file` also accepts devices."""
     return as_path(path).is_file() and (is_remote(path) or os.path.isfile(path))
 
 
 def make_folders(path: str | os.PathLike) -> None:
-    """Makes a folder and those above it.
+    """Makes a folder and its parents.
 
     Raises:
-        UserError: its bucket does not exist; TensorFlow would look for it for ever.
+        UserError: its bucket does not exist. TensorFlow would repeat the request without end.
     """
     path = os.fspath(path)
     if path.startswith("gs://"):
         bucket = "/".join(path.split("/", 3)[:3])
         if not tf.io.gfile.exists(f"{bucket}/"):
-            raise UserError(f"there is no bucket {bucket}: make it, or correct its name")
+            raise UserError(f"there is no bucket {bucket}: create it, or correct its name")
     tf.io.gfile.makedirs(path)
 
 
 def refuse_device(path: str | os.PathLike) -> None:
-    """Refuses a device or a pipe, which could be read for ever."""
+    """Raises a UserError for a device or a pipe, because reading it might never end."""
     if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
-        raise UserError(f"{path} is no regular file: replace it by one")
+        raise UserError(f"{path} is no regular file: give a regular file")
 
 
 def read_bytes(path: str | os.PathLike) -> bytes:
-    """Reads a regular file; a UserError where it cannot be read."""
+    """Reads a regular file; raises a UserError if that fails."""
     refuse_device(path)
     clear = clear_errors(f"cannot read {path}", "check the path")
     with clear, tf.io.gfile.GFile(path, "rb") as file:
@@ -117,11 +133,18 @@ def read_bytes(path: str | os.PathLike) -> bytes:
 
 @contextlib.contextmanager
 def renamed_aside(path: str | os.PathLike, mend: str = "choose another place") -> Iterator[str]:
-    """Yields a path beside a file's, to be written within the `with`; it then replaces the file.
+    """Writes a file atomically: yields a temporary path, which replaces the file after the `with`.
 
-    The file's folder is made when absent. A link stays, and the file that it names is replaced. A
-    device or a pipe cannot be replaced: its own path is yielded. A file error within the `with` is
-    a UserError that calls the place unwritable.
+    The temporary path is in the file's folder, which is made when absent. If the file is a link,
+    the file that it points to is replaced. A device or a pipe cannot be replaced, so its own path
+    is yielded.
+
+    Args:
+        path: the file.
+        mend: what to do if writing fails, for the message.
+
+    Raises:
+        UserError: a file error occurs within the `with` or in replacing the file.
     """
     clear = functools.partial(clear_errors, f"cannot write {path}", mend)
     with _renamed(path, clear) as aside, clear():
@@ -129,12 +152,12 @@ def renamed_aside(path: str | os.PathLike, mend: str = "choose another place") -
 
 
 class OutputFile:
-    """A file that is written aside, whose failures are UserErrors; see `open_aside`."""
+    """A file for writing that raises UserErrors; see `open_aside`."""
 
     def __init__(self, path: str, clear: Callable[[], contextlib.AbstractContextManager]):
         self._clear = clear
         self._file = tf.io.gfile.GFile(path, "wb")
-        self.write(b"")  # a GFile is opened by its first write
+        self.write(b"")  # the first write opens a GFile
 
     def write(self, data: bytes) -> None:
         with self._clear():
@@ -151,10 +174,10 @@ class OutputFile:
 
 @contextlib.contextmanager
 def open_aside(path: str | os.PathLike) -> Iterator[OutputFile]:
-    """Opens a file that replaces `path` at the end of the `with`; see `renamed_aside`.
+    """Opens a temporary file that replaces `path` after the `with`; see `renamed_aside`.
 
-    Where the `with` computes what it writes, an error of TensorFlow's, such as memory that ran out,
-    stays what it is.
+    Only errors of writing become a UserError. Other errors of TensorFlow within the `with`, such as
+    running out of memory, are not changed.
     """
     clear = functools.partial(clear_errors, f"cannot write {path}", "choose another place")
     with _renamed(path, clear) as aside, contextlib.closing(OutputFile(aside, clear)) as file:
@@ -165,7 +188,7 @@ def open_aside(path: str | os.PathLike) -> Iterator[OutputFile]:
 def _renamed(
     path: str | os.PathLike, clear: Callable[[], contextlib.AbstractContextManager]
 ) -> Iterator[str]:
-    """As `renamed_aside`, but that errors within the `with` stay what they are."""
+    """Does the work of `renamed_aside`, without changing errors within the `with`."""
     remote, place = is_remote(path), os.fspath(path)
     if not remote:
         place = os.path.realpath(path)
@@ -180,7 +203,8 @@ def _renamed(
         yield aside
         with clear():
             if not remote:
-                # A rename may reach the disk before the content does; after a power cut: a hole.
+                # A rename may reach the disk before the content. Then a power failure between the
+                # two would leave an empty file.
                 sync(aside)
             tf.io.gfile.rename(aside, place, overwrite=True)
             if not remote:
@@ -191,7 +215,7 @@ def _renamed(
 
 
 def write_aside(path: str | os.PathLike, content: bytes) -> None:
-    """Writes a file as a whole or not at all, see `renamed_aside`."""
+    """Writes a file atomically; see `renamed_aside`."""
     with renamed_aside(path) as aside, tf.io.gfile.GFile(aside, "wb") as file:
         file.write(content)
 
@@ -219,9 +243,9 @@ def file_digest(path: str | os.PathLike) -> str:
 
 
 def require_room(folder: str | os.PathLike, size: int) -> None:
-    """Raises an OSError where a local disk has no room for `size` bytes.
+    """Raises an OSError if a local disk has no room for `size` bytes.
 
-    For libraries that crash on a full disk.
+    Call it before libraries that crash on a full disk.
     """
     with tempfile.TemporaryFile(dir=folder) as file:
         os.posix_fallocate(file.fileno(), 0, size)
@@ -229,9 +253,9 @@ def require_room(folder: str | os.PathLike, size: int) -> None:
 
 @contextlib.contextmanager
 def local_copy(path: str | os.PathLike) -> Iterator[pathlib.Path]:
-    """Yields a file for libraries that open none in a bucket.
+    """Yields a local path of a file, for libraries that cannot read from a bucket.
 
-    It is the file itself where it is on disk, else a copy that lasts as long as the `with`.
+    A file in a bucket is copied to a temporary folder, which is removed after the `with`.
     """
     if not is_remote(path):
         refuse_device(path)
@@ -244,10 +268,12 @@ def local_copy(path: str | os.PathLike) -> Iterator[pathlib.Path]:
 
 
 def upload(folder: str | os.PathLike, destination: str | os.PathLike, last: str) -> None:
-    """Copies a local folder's files into a bucket, where no folder can be renamed at once.
+    """Copies a local folder's files into a bucket.
 
     Args:
-        last: name of the file that makes the copy valid: it comes after all the others.
+        folder: the local folder.
+        destination: the folder in the bucket.
+        last: name of the file to copy last, whose presence shows that the copy is complete.
     """
     files = [path for path in pathlib.Path(folder).rglob("*") if path.is_file()]
     for path in sorted(files, key=lambda path: (path.name == last, path)):

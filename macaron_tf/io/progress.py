@@ -1,4 +1,4 @@
-"""Progress of work that takes more than seconds: a bar in a terminal, else a line now and then."""
+"""Shows the progress of work that takes longer: a bar in a terminal, elsewhere lines of text."""
 
 import contextlib
 import sys
@@ -12,12 +12,12 @@ import rich.progress
 
 Item = TypeVar("Item")
 _PATIENCE = 5  # seconds of work before a terminal shows anything
-_SECONDS = 30  # between two lines where there is no terminal
-_REFRESH = 0.5  # seconds between two states of the bar
+_SECONDS = 30  # seconds between two lines if there is no terminal
+_REFRESH = 0.5  # seconds between two updates of the bar
 
 
 class _Rate(rich.progress.ProgressColumn):
-    """Units a second; nothing before there is a speed."""
+    """Column that shows units per second, once they are known."""
 
     def __init__(self, unit: str):
         super().__init__()
@@ -28,23 +28,23 @@ class _Rate(rich.progress.ProgressColumn):
 
 
 class _Elapsed(rich.progress.ProgressColumn):
-    """The time since the start."""
+    """Column that shows the time since the start."""
 
     def render(self, task: rich.progress.Task) -> str:
         return f"{clock(task.elapsed or 0)} elapsed"
 
 
 class Progress:
-    """Shows work on standard error, used in a `with`: nothing of work that is soon done.
+    """Context manager that shows progress on standard error, unless the work is soon done.
 
-    In a terminal it is a bar with the rate and the time left, or a spinner with the time elapsed
-    where the total is unknown. Elsewhere it is a line every half minute. Work within the `with` of
-    another one shows nothing of its own.
+    A terminal shows a bar with the rate and the remaining time, or, if the total is unknown, a
+    spinner with the elapsed time. Otherwise a line is printed every half minute. Within the `with`
+    of a `Progress`, others show nothing.
 
     Args:
-        title: the work, such as "tokenizing".
-        unit: plural name of the units that `advance` counts; "" where there is nothing to count.
-        total: number of units, None where it is not known.
+        title: name of the work, such as "tokenizing".
+        unit: plural name of the units that `advance` counts; "": nothing is counted.
+        total: number of units; None: unknown.
     """
 
     _outermost: ClassVar[object] = None
@@ -63,7 +63,7 @@ class Progress:
             terminal = self._stream.isatty()
             self._next = self._began + (_PATIENCE if terminal else _SECONDS)
             self._show = self._show_bar if terminal else self._print_line
-            # A single long call, such as a compilation, never advances.
+            # A thread, because a single long call, such as a compilation, never calls `advance`.
             threading.Thread(target=self._watch, daemon=True).start()
         else:
             self._next = float("inf")
@@ -73,7 +73,7 @@ class Progress:
         self.end()
 
     def end(self) -> None:
-        """Ends the work before the `with` does; another `end` does nothing."""
+        """Ends the display before the `with` ends. Further calls do nothing."""
         with self._lock:
             if Progress._outermost is self:
                 Progress._outermost = None
@@ -83,13 +83,13 @@ class Progress:
             self._ended.set()
 
     def advance(self, count: int = 1, text: str = "") -> None:
-        """Counts units that are done, and shows a text beside them; "" keeps the last one."""
+        """Counts finished units, and shows a text beside them; "" keeps the last text."""
         self._done += count
         self._text = text or self._text
         self._show_if_due()
 
     def over(self, items: Iterable[Item]) -> Iterator[Item]:
-        """Passes items on and counts them."""
+        """Yields the items and counts them."""
         for item in items:
             yield item
             self.advance()
@@ -147,7 +147,13 @@ class Progress:
 
 
 def track(chunks: Iterable[tuple[int, Item]], total: int, title: str, unit: str) -> Iterator[Item]:
-    """Passes chunks on, given with the size of each, and shows their progress."""
+    """Yields chunks and shows progress.
+
+    Args:
+        chunks: pairs of a chunk's number of units and the chunk.
+        total: number of units of all chunks.
+        title, unit: see `Progress`.
+    """
     with Progress(title, unit, total) as progress:
         for size, chunk in chunks:
             progress.advance(size)
@@ -156,7 +162,7 @@ def track(chunks: Iterable[tuple[int, Item]], total: int, title: str, unit: str)
 
 @contextlib.contextmanager
 def other_bar() -> Iterator[None]:
-    """While the context lasts, another bar has the terminal, and no `Progress` is shown."""
+    """Hides every `Progress` within the `with`, because another bar uses the terminal."""
     Progress._outermost, before = object(), Progress._outermost
     try:
         yield
@@ -165,13 +171,13 @@ def other_bar() -> Iterator[None]:
 
 
 def clock(seconds: float) -> str:
-    """Seconds as h:mm:ss."""
+    """Formats seconds as h:mm:ss."""
     minutes, seconds = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
 
 
 def short(number: float) -> str:
-    """A number in five characters at most, below a million: 24.9, 7,612, 120k."""
+    """Formats a number below a million in at most five characters: 24.9, 7,612, 120k."""
     if number < 1_000:
         return f"{number:.3g}"
     return f"{number:,.0f}" if number < 10_000 else f"{number / 1_000:,.0f}k"

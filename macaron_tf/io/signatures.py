@@ -1,10 +1,10 @@
-"""Signatures by which a user's own runs may import the code that they name again.
+"""Signs the names of user code in a run, so that the same user can open it without `--trust-code`.
 
-RUN/code.json    {"mine:Block": "an HMAC-SHA256 of the name and of the file that it was found in"}
+RUN/code.json    {"mine:Block": "an HMAC-SHA256 of the name and of the path of its module's file"}
 
-The key lies in the user's configuration folder. Another user or machine, a name that was not
-recorded, or a module of that name in another file has no valid signature: then a command asks for
-`--trust-code`. Moving or copying the folder changes nothing.
+The key is in the user's configuration folder. Signatures are not valid for other users or machines,
+for names that were not recorded, or for a module of that name in another file; then a command asks
+for `--trust-code`. The folder may be moved or copied.
 """
 
 import contextlib
@@ -25,10 +25,11 @@ SIGNATURES = "code.json"
 
 
 def sign_code(folder: epath.Path, *records: object) -> None:
-    """Writes the signatures of the code that a folder's JSON files name; no file for none.
+    """Writes signatures of the user code that a folder's JSON files name, if they name any.
 
     Args:
-        records: the contents of these files.
+        folder: the folder.
+        records: contents of the JSON files.
     """
     names = allowed_places(*records)
     signed = {name: mark for name in names if (mark := _signature(name, make_key=True))}
@@ -37,10 +38,11 @@ def sign_code(folder: epath.Path, *records: object) -> None:
 
 
 def allowed_places(*records: object, sources: bool = True) -> list[str]:
-    """The places, `package.module:Name`, that JSON's values name and that may be imported.
+    """Finds the user code, `package.module:Name`, that JSON values name and that may be imported.
 
     Args:
-        sources: whether `python:package.module:Name`, a source of text, counts.
+        records: the JSON values.
+        sources: whether to include sources of text, `python:package.module:Name`.
     """
     texts = {text for text in tf.nest.flatten(records) if isinstance(text, str)}
     texts = {text for text in texts if sources or not text.startswith("python:")}
@@ -51,7 +53,7 @@ def allowed_places(*records: object, sources: bool = True) -> list[str]:
 
 
 def allow_signed_code(folder: epath.Path) -> None:
-    """Lets the code be imported that this user's own training recorded in a folder."""
+    """Allows imports of the user code that a folder's `code.json` signs with this user's key."""
     if not storage.is_file(folder / SIGNATURES):
         return
     signed = storage.read_json(folder / SIGNATURES, mend="remove it")
@@ -62,7 +64,7 @@ def allow_signed_code(folder: epath.Path) -> None:
 
 
 def _signature(place: str, make_key: bool = False) -> str | None:
-    """The signature of a place; None where its module or the key is not there."""
+    """The signature of `package.module:Name`; None if its module or the key is missing."""
     origin = plug_ins.origin_of(place)
     if not origin or not (key := _key(make_key)):
         return None
@@ -70,7 +72,11 @@ def _signature(place: str, make_key: bool = False) -> str | None:
 
 
 def _key(make: bool) -> bytes:
-    """The user's key; empty where there is none and none can be written."""
+    """Reads the user's key; empty if there is none.
+
+    Args:
+        make: whether to create a missing key.
+    """
     folder = os.environ.get("XDG_CONFIG_HOME") or pathlib.Path.home() / ".config"
     file = pathlib.Path(folder) / "macaron_tf" / "key"
     try:
@@ -84,5 +90,5 @@ def _key(make: bool) -> bytes:
     except OSError as error:
         if make:
             why = f"{file} cannot be written ({error.strerror})"
-            print(f"note: {why}: the run's code will need --trust-code", file=sys.stderr)
+            print(f"note: {why}: opening the run will need --trust-code", file=sys.stderr)
         return b""

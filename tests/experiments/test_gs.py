@@ -155,7 +155,7 @@ def test_a_preparation_that_is_refused_goes_on(store):
 def test_a_bucket_that_does_not_exist(store):
     status, _, errors = store.prepare("gs://nothing/corpus")
     assert status == 2
-    wanted = "error: there is no bucket gs://nothing: make it, or correct its name"
+    wanted = "error: there is no bucket gs://nothing: create it, or correct its name"
     assert one_sentence(errors) == wanted
 
 

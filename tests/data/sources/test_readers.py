@@ -299,17 +299,19 @@ def test_packed_files(pack, tmp_path):
         assert read(f"tsv:{tmp_path}/{name}") == [("one", "eins"), ("two", "zwei")] * 500
         assert count_pairs(f"tsv:{tmp_path}/{name}", "train", "en", "de") is None
         (tmp_path / name).write_bytes(whole[: len(whole) // 2])
-        refuses(f"{name} is not a whole {pack.__name__} file", read, f"tsv:{tmp_path}/{name}")
+        refuses(
+            f"{name} is a truncated or damaged {pack.__name__} file", read, f"tsv:{tmp_path}/{name}"
+        )
     for name in ("a.tsv", f"a.tsv{end}"):  # packed without a name that says so, or twice
         (tmp_path / name).write_bytes(whole if name == "a.tsv" else pack.compress(whole))
-        refuses("is an archive, a workbook or compressed: save", read, f"tsv:{tmp_path}/{name}")
+        refuses("is an archive, a spreadsheet or compressed: save", read, f"tsv:{tmp_path}/{name}")
 
 
 def test_archives_are_one_sentence(tmp_path):
     for name in ("a.tsv.zip", "a.xlsx", "a.tsv"):
         with zipfile.ZipFile(tmp_path / name, "w") as archive:
             archive.writestr("a.tsv", "one\teins\n")
-        refuses("is an archive, a workbook or compressed", read, f"tsv:{tmp_path}/{name}")
+        refuses("is an archive, a spreadsheet or compressed", read, f"tsv:{tmp_path}/{name}")
 
 
 def test_rows_as_pandas_and_excel_write_them(tmp_path):
@@ -328,7 +330,7 @@ def test_rows_as_pandas_and_excel_write_them(tmp_path):
         found = [('He said "go"', f"a{mark}b"), ('5" c', "d\n\ne")]
         assert read(f"tsv:{tmp_path}/{name}") == found
     (tmp_path / "a.csv").write_text('a,b\n"Go," he said,b\n')
-    refuses("a.csv, line 2: .* expected after .*quote cells as", read, f"tsv:{tmp_path}/a.csv")
+    refuses("a.csv, line 2: .* expected after .*correct its quotes", read, f"tsv:{tmp_path}/a.csv")
     (tmp_path / "a.csv").write_text("a,b\n\nc,d\n")
     refuses("a.csv, line 2: 0 columns, not 2", read, f"tsv:{tmp_path}/a.csv")
 
@@ -345,5 +347,5 @@ def test_files_that_cannot_be_read(tmp_path):
     middle[20] ^= 0xFF
     for damaged in (whole[:-20], b"no gzip", bytes(middle), whole[:-6] + b"\0" * 6):
         (tmp_path / "a.gz").write_bytes(damaged)
-        with pytest.raises(UserError, match=r"a\.gz is not a whole gzip file"):
+        with pytest.raises(UserError, match=r"a\.gz is a truncated or damaged gzip file"):
             list(documents(f"text:{tmp_path}/a.gz"))

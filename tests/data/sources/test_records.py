@@ -162,7 +162,7 @@ def test_refusals(folder):
     refuses(said, read, "jsonl:missing.jsonl")
     refuses("latin.jsonl, line 1: not UTF-8", read, "jsonl:latin.jsonl")
     refuses("no field 'text', only a, b: name the one.*two.jsonl:a", read, "jsonl:two.jsonl")
-    refuses("cut.jsonl.gz is not a whole gzip file", read, "jsonl:cut.jsonl.gz")
+    refuses("cut.jsonl.gz is a truncated or damaged gzip file", read, "jsonl:cut.jsonl.gz")
     refuses("no file matches 'nowhere.jsonl'", read, "jsonl:nowhere.jsonl")
     refuses("nowhere has no state.json: give a folder that", read, "datasets:nowhere")
     own = get_task("classify", own=True)
