@@ -1,1 +1,1 @@
-"""Evaluation: metrics of a set of outputs."""
+"""Metrics of a model's outputs on a data set."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from macaron_tf.evaluation.language import overlap_f1
 
-_PUNCTUATION = str.maketrans("", "", string.punctuation)  # ASCII's alone
+_PUNCTUATION = str.maketrans("", "", string.punctuation)  # of ASCII only
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _AS_BIOES = str.maketrans("MLUW", "IESS")  # letters of BILOU, BMES and BMEWO
 
@@ -21,26 +21,27 @@ def score_answers(
     no_answer: np.ndarray | None = None,
     threshold: float = 0.0,
 ) -> dict[str, float]:
-    """Scores answers as SQuAD's script of version 2.0 does, as fractions: 1 is perfect.
+    """Scores answers by the metrics of SQuAD 2.0's official script, as fractions: 1 is perfect.
 
-    Exact match and F1 of words compare lower-cased texts without punctuation and articles. Of
-    several right answers the nearest counts. Version 1.1's script differs only where an answer or
-    a truth is nothing but punctuation and articles.
+    Exact match and the F1 of words compare lower-cased texts without punctuation and articles. If
+    there are several right answers, the most similar one counts. SQuAD 1.1's script only differs if
+    an answer consists of nothing but punctuation and articles.
 
     Args:
-        answers: the best answer to each of N questions; "" for none.
-        truths: the right answers to each; none where there is no answer.
-        no_answer: (N,) by how much each question rather has no answer than that one, for a task of
-            unanswerable questions.
-        threshold: above it, "" is the answer.
+        answers: the predicted answer to each of N questions; "": no answer.
+        truths: the right answers to each question; empty if it has none.
+        no_answer: `(N,)`, for data with unanswerable questions: the score that a question has no
+            answer, minus the score of its predicted answer.
+        threshold: a question with a greater value of `no_answer` counts as answered by "".
 
     Returns:
-        "exact" and "f1"; with `no_answer` also both of the questions with an answer, "HasAns_...",
-        and without, "NoAns_..." (if there are such), and "best_exact" and "best_f1", the scores at
-        the best thresholds, "best_exact_thresh" and "best_f1_thresh".
+        "exact" and "f1". With `no_answer` also "HasAns_..." and "NoAns_...", the same metrics over
+        the questions with and without an answer, if there are any; "best_exact" and "best_f1", the
+        metrics at their best thresholds; and these thresholds, "best_exact_thresh" and
+        "best_f1_thresh".
 
     Raises:
-        ValueError: the arguments are of unequal length, or empty.
+        ValueError: the lengths of the arguments differ, or there are no questions.
 
     References: Rajpurkar et al. 2016, 2018 (SQuAD).
     """
@@ -48,7 +49,7 @@ def score_answers(
         raise ValueError(f"{len(answers)} answers to {len(truths)} questions")
     if no_answer is not None and np.shape(no_answer) != (len(answers),):
         raise ValueError(f"{np.shape(no_answer)} no-answer scores of {len(answers)} questions")
-    # A truth of punctuation and articles alone is none.
+    # A right answer that has only punctuation and articles is ignored.
     right = [[words for words in map(_words, options) if words] for options in truths]
     answerable = np.array([bool(options) for options in right])  # (N,)
     pairs = [(_words(answer), o or [[]]) for answer, o in zip(answers, right, strict=True)]
@@ -65,8 +66,8 @@ def score_answers(
     for prefix, among in parts.items():
         if among.any():
             scores |= {prefix + name: float(given[name][among].mean()) for name in given}
-    # The threshold rises from below all: each answer then given gains its score, or loses the point
-    # for having given none.
+    # Raise the threshold step by step: one more question gets its answer, and gains the answer's
+    # score or, if it is unanswerable, loses the point for "".
     order = np.argsort(no_answer, kind="stable")
     losses = np.array([-float(answer != "") for answer in answers])
     for name, value in values.items():
@@ -91,7 +92,7 @@ def _f1(words: list[str], truth: list[str]) -> float:
 def score_words(
     predictions: Sequence[Sequence[str]], truths: Sequence[Sequence[str]]
 ) -> dict[str, float]:
-    """ "accuracy", the part of the words whose tag is right (0 of none), without entities."""
+    """Computes "accuracy", the fraction of words whose tag is right; 0 without words."""
     pairs = zip(itertools.chain(*predictions), itertools.chain(*truths), strict=True)
     right = [found == true for found, true in pairs]
     return {"accuracy": float(np.mean(right)) if right else 0.0}
@@ -100,23 +101,24 @@ def score_words(
 def score_tags(
     predictions: Sequence[Sequence[str]], truths: Sequence[Sequence[str]], scheme: str = "BI"
 ) -> dict[str, float]:
-    """Precision, recall and F1 of entities, each of its type and with both its ends right.
+    """Computes precision, recall and F1 of entities; an entity's type and both ends must be right.
 
     Args:
         predictions, truths: the tags of each sentence.
-        scheme: letters of the tags, "BI" for IOB2; those of others stand for BIOES's.
+        scheme: letters of the tags, "BI" for IOB2. The letters of BILOU, BMES and BMEWO are read as
+            their equivalents in BIOES.
 
     Returns:
-        As fractions: "f1", "precision" and "recall" over all entities, and of each type that
-        occurs "TYPE_f1" and so on, entities strictly by the scheme, such as each from its B- on;
-        "conlleval_f1", the F1 of CoNLL's own script, which takes an I- that follows nothing for a
-        beginning.
+        "f1", "precision" and "recall" over all entities, and "TYPE_f1" and so on for each type that
+        occurs, as fractions. These only count entities that follow the scheme strictly, for example
+        begin with a B- tag. "conlleval_f1" is the F1 of CoNLL's own script, in which an I- tag that
+        continues no entity begins one.
 
     Raises:
-        ValueError: the numbers of sentences, or of a sentence's words, differ.
+        ValueError: the numbers of sentences, or of words in a sentence, differ.
     """
     if [*map(len, predictions)] != [*map(len, truths)]:
-        raise ValueError("the predictions are not of the same sentences")
+        raise ValueError("predictions and truths have different numbers of sentences or words")
     found, true = _entities(predictions), _entities(truths)
     lenient = _rates({*found}, {*true})["f1"]
     ends = "BI" if scheme == "BI" else "ES"
@@ -132,10 +134,12 @@ def score_tags(
 
 
 def _entities(sentences: Sequence[Sequence[str]]) -> dict[tuple[str, int, int, int], str]:
-    """Every run of tags of one type, cut before B and S and after E and S, as CoNLL's script does.
+    """Finds sequences of tags of one type, divided before B and S and after E and S, as in CoNLL's
+    script.
 
     Returns:
-        By type, number of the sentence, start and end: the letters of its tags, in BIOES.
+        The letters of the tags of each sequence in BIOES, by type, number of the sentence, start
+        and end.
     """
     found = {}
     for number, tags in enumerate(sentences):

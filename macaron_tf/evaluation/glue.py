@@ -1,7 +1,7 @@
-"""The metrics of GLUE and SuperGLUE (Wang et al. 2018, 2019), and the files of their servers.
+"""Metrics of GLUE and SuperGLUE (Wang et al. 2018, 2019), and files to submit to their servers.
 
-scikit-learn and SciPy, of the extra `evaluate`, compute them. A correlation that is undefined is 0
-here, not NaN.
+scikit-learn and SciPy compute the metrics; the extra `evaluate` installs both. An undefined
+correlation is 0 here, not NaN.
 """
 
 import functools
@@ -19,13 +19,14 @@ from macaron_tf.io import paths as storage
 
 
 def decide(task: Task, outputs: np.ndarray) -> np.ndarray:
-    """A model's outputs to predictions.
+    """Converts a model's outputs to predictions.
 
     Args:
-        outputs: (N, C) logits or probabilities; (N, 1) scores of a regression task.
+        task: the task.
+        outputs: `(N, C)` logits or probabilities; `(N, 1)` scores of a regression task.
 
     Returns:
-        (N,) int64 classes, or float64 scores, held within the task's range.
+        `(N,)` int64 classes, or float64 scores, clipped to the task's range.
     """
     outputs = np.asarray(outputs)
     if outputs.ndim != 2 or outputs.shape[1] != task.num_classes:
@@ -42,41 +43,43 @@ def score(
     labels: Sequence[float] | np.ndarray | None,
     groups: np.ndarray | None = None,
 ) -> dict[str, float]:
-    """Scores predictions by a task's metrics, as fractions: 1 is perfect.
+    """Scores predictions by a task's metrics, as fractions; papers print them times 100.
 
-    A metric that its formula leaves undefined counts as 0, as guessing does: Matthews' correlation
-    where only one class is predicted (or true), Pearson's and Spearman's where all predictions are
-    equal or one is not finite, F1 without a positive. Papers print them times 100.
+    An undefined metric is 0, the score of guessing: Matthews' correlation if only one class is
+    predicted (or true), Pearson's and Spearman's if all predictions are equal or one is not finite,
+    and F1 without a positive.
 
     Args:
-        predictions: (N,) classes or scores, such as `decide` makes.
-        labels: (N,) the true ones.
-        groups: (N, 2) paragraph and question of each example, for a grouped task.
+        task: the task.
+        predictions: `(N,)` classes or scores, such as `decide` makes.
+        labels: `(N,)` true classes or scores, or None if the data has none.
+        groups: `(N, 2)` numbers of the paragraph and the question of each example, for a grouped
+            task.
 
     Returns:
-        Each metric of the task by its name, and "score": the mean of its main ones.
+        Each metric of the task by its name, and "score", the mean of its main metrics.
 
     Raises:
-        UserError: no labels, no example, or a metric that does not exist.
-        ValueError: arrays of unequal length; no groups for a grouped task.
+        UserError: there are no labels or examples, or a metric does not exist.
+        ValueError: the arrays' lengths differ, or a grouped task has no groups.
     """
     if labels is None:
         raise UserError(
-            f"these examples of {task.name!r} have no labels to score against: take a "
+            f"these examples of {task.name!r} have no labels, so they cannot be scored: give a "
             f"validation split ({', '.join(task.validation_splits)})"
         )
     names = (*task.metrics, *task.more_metrics)
     unknown = [name for name in names if name not in METRICS and name != "em"]
     if unknown or not task.metrics:
         raise UserError(
-            f"task {task.name!r}: no metric {(unknown or [''])[0]!r}; "
-            f"there are {', '.join([*METRICS, 'em'])}"
+            f"task {task.name!r}: there is no metric {(unknown or [''])[0]!r}; give one of "
+            f"{', '.join([*METRICS, 'em'])}"
         )
     predictions, labels = np.asarray(predictions), np.asarray(labels)
     if predictions.shape != labels.shape or labels.ndim != 1:
         raise ValueError(f"{predictions.shape} predictions for {labels.shape} labels")
     if not len(labels):
-        raise UserError(f"no example of {task.name!r} to score: take a larger split")
+        raise UserError(f"there is no example of {task.name!r} to score: give a larger split")
     found = {
         name: exact_match(predictions, labels, groups)
         if name == "em"
@@ -100,22 +103,22 @@ def _scipy():
 
 
 def accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Part of the examples whose class is right."""
+    """Fraction of the examples whose class is right."""
     return float(np.mean(predictions == labels))
 
 
 def f1(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """F1 of class 1, 0 without a positive; of MultiRC's answers, all together, the paper's F1a."""
+    """F1 of class 1; 0 without a positive. For MultiRC, over all answers, it is the paper's F1a."""
     return float(_scikit_learn().f1_score(labels == 1, predictions == 1, zero_division=0.0))
 
 
 def macro_f1(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """The mean of F1 over the classes that are predicted or true."""
+    """Mean of the F1 of each class that is predicted or true."""
     return float(_scikit_learn().f1_score(labels, predictions, average="macro", zero_division=0.0))
 
 
 def _or_zero(correlation: Metric) -> Metric:
-    """A correlation that is 0 where an array is not finite, empty, or all equal."""
+    """Wraps a correlation so that it is 0 if an array is empty, constant, or not finite."""
 
     @functools.wraps(correlation)
     def defined(predictions: np.ndarray, labels: np.ndarray) -> float:
@@ -129,7 +132,7 @@ def _or_zero(correlation: Metric) -> Metric:
 
 @_or_zero
 def matthews(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Matthews' correlation of two classes or more (Gorodkin 2004), from -1 to 1."""
+    """Matthews' correlation for two or more classes (Gorodkin 2004), from -1 to 1."""
     return _scikit_learn().matthews_corrcoef(labels, predictions)
 
 
@@ -142,19 +145,21 @@ def pearson(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 @_or_zero
 def spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Spearman's correlation: Pearson's of the ranks, equal scores sharing their mean rank."""
+    """Spearman's correlation, from -1 to 1: Pearson's correlation of ranks, with mean ranks for
+    ties."""
     return pearson(_scipy().rankdata(predictions), _scipy().rankdata(labels))
 
 
 def exact_match(predictions: np.ndarray, labels: np.ndarray, groups: np.ndarray | None) -> float:
-    """Part of the questions all of whose answers are judged right (Khashabi et al. 2018).
+    """Fraction of the questions for which all answers are classified correctly (Khashabi et al.
+    2018).
 
     Args:
-        predictions, labels: (N,) classes.
-        groups: (N, 2) paragraph and question of each.
+        predictions, labels: `(N,)` classes of answers.
+        groups: `(N, 2)` numbers of the paragraph and the question of each answer.
 
     Raises:
-        ValueError: no groups, or not one for each example.
+        ValueError: there are no examples, or not one group for each.
     """
     if groups is None or len(groups) != len(labels) or not len(labels):
         raise ValueError("exact match needs examples, and the group of each")
@@ -182,24 +187,28 @@ def write_submission(
     indices: np.ndarray,
     groups: np.ndarray | None = None,
 ) -> epath.Path:
-    """Writes the predictions of a test set in its server's format.
+    """Writes predictions for a test set in the format of the benchmark's server.
 
-    GLUE: two tab-separated columns under `index` and `prediction`; SuperGLUE: a JSON object a line,
-    of an example for BoolQ, of a paragraph with its questions and answers for MultiRC. All in
-    ascending order of the benchmark's numbers.
+    A file for GLUE has two tab-separated columns, `index` and `prediction`. A file for SuperGLUE
+    has a JSON object in each line: an example or, for MultiRC, a paragraph with its questions and
+    answers. Lines are in ascending order of the benchmark's numbers.
 
     Args:
+        task: the task.
         file: one of the task's `submissions`.
-        predictions: (N,) classes or scores, such as `decide` makes.
-        indices: (N,) the benchmark's number of each example (`Examples.indices`).
-        groups: (N, 2) paragraph and question of each, for a grouped task (`Examples.groups`).
+        folder: the folder to write into.
+        predictions: `(N,)` classes or scores, such as `decide` makes.
+        indices: `(N,)` the benchmark's number of each example (`Examples.indices`).
+        groups: `(N, 2)` numbers of the paragraph and the question of each example, for a grouped
+            task (`Examples.groups`).
 
     Returns:
         The file's path.
 
     Raises:
-        UserError: a prediction is not finite; the folder cannot be written.
-        ValueError: arrays of unequal length, an index twice, no groups for a grouped task.
+        UserError: a prediction is not finite, or the folder cannot be written.
+        ValueError: the arrays' lengths differ, an index occurs twice, or a grouped task has no
+            groups.
     """
     predictions, indices = np.asarray(predictions), np.asarray(indices)
     if predictions.shape != indices.shape or indices.ndim != 1:
@@ -208,8 +217,8 @@ def write_submission(
         raise ValueError(f"{file.name}: an index occurs twice")
     if not np.isfinite(predictions).all():
         raise UserError(
-            f"{file.name} cannot be written: a prediction is not a finite number; "
-            "use a model whose training did not diverge"
+            f"{file.name} cannot be written: a prediction is NaN or infinite; give a model whose "
+            "training did not diverge"
         )
     if task.grouped:
         if groups is None or len(groups) != len(indices):
@@ -236,7 +245,7 @@ def _spelled(task: Task, prediction: float) -> str:
 
 
 def _paragraphs(predictions, indices, groups) -> list[str]:
-    """MultiRC's nesting; the numbers of questions and answers run through the whole set."""
+    """Makes MultiRC's lines: answers in questions in paragraphs, with the benchmark's numbers."""
     paragraphs: dict[int, dict[int, list[dict]]] = {}
     for i in np.lexsort((indices, groups[:, 1], groups[:, 0])):
         paragraph, question = (int(number) for number in groups[i])

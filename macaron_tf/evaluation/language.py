@@ -1,4 +1,4 @@
-"""Metrics of language models: perplexity, ROUGE, and the scores of few-shot choices."""
+"""Metrics of language models: perplexity, ROUGE, and calibrated few-shot scores."""
 
 import math
 import re
@@ -11,11 +11,11 @@ Metric = Callable[[np.ndarray, np.ndarray], float]  # of predictions and labels
 
 
 def perplexity(log_probs: Iterable[float], lengths: Iterable[int]) -> float:
-    """exp(-sum log P / sum length): over all tokens of a set, not a mean over sentences.
+    """Perplexity over all tokens of a data set, exp(-sum log P / sum length).
 
     Args:
-        log_probs: natural log P of each output (`decoding.score_ids`).
-        lengths: tokens of each output, EOS included.
+        log_probs: natural logarithm of each output's probability (`decoding.score_ids`).
+        lengths: number of tokens of each output, with EOS.
 
     Raises:
         ValueError: there are no tokens.
@@ -35,13 +35,13 @@ _WORD = re.compile("[a-z0-9]+")
 def rouge(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, float]:
     """ROUGE-1, -2 and -L: mean F1 over the texts, as fractions; papers print them times 100.
 
-    Words are runs of letters a to z and digits, without regard to case and unstemmed, as in the
-    package rouge-score without a stemmer; ROUGE-L takes a text as one sentence. Equal to that
-    package's on 1,500 random pairs within 2e-16; it is not used, since it imports 1,800 modules
-    of nltk in seconds for these lines.
+    Words are sequences of letters a to z and digits, case-insensitive and not stemmed. ROUGE-L
+    treats a text as one sentence. The results equal those of the package rouge-score without a
+    stemmer, within 2e-16 on 1,500 random pairs. That package is not used because it imports 1,800
+    modules of nltk, which takes seconds.
 
     Raises:
-        ValueError: no text, or unequal numbers of hypotheses and references.
+        ValueError: there are no texts, or unequal numbers of hypotheses and references.
 
     References: Lin 2004.
     """
@@ -65,9 +65,9 @@ def _of_ngrams(ours: list[str], theirs: list[str], n: int) -> float:
 
 def _common_subsequence(ours: list[str], theirs: list[str]) -> int:
     """Length of the longest common subsequence."""
-    lengths = [0] * (len(theirs) + 1)  # lengths[n]: with the first n of theirs
+    lengths = [0] * (len(theirs) + 1)  # lengths[n]: with the first n words of `theirs`
     for word in ours:
-        before = 0  # the entry up and to the left
+        before = 0  # lengths[n - 1] before this word
         for n, other in enumerate(theirs, start=1):
             above = lengths[n]
             lengths[n] = before + 1 if word == other else max(above, lengths[n - 1])
@@ -76,26 +76,26 @@ def _common_subsequence(ours: list[str], theirs: list[str]) -> int:
 
 
 def overlap_f1(common: int, ours: int, theirs: int) -> float:
-    """F1 of precision common / ours and recall common / theirs: 2 common / (ours + theirs)."""
+    """F1 from counts, 2 common / (ours + theirs); precision is common / ours."""
     return 2.0 * common / (ours + theirs) if common else 0.0
 
 
 def calibrated(scores: np.ndarray, content_free: np.ndarray) -> np.ndarray:
-    """Contextual calibration: removes the model's bias towards an answer from its scores.
+    """Contextual calibration (Zhao et al. 2021, section 5): removes a model's bias towards choices.
 
-    Zhao et al. 2021, section 5, with W = diag(p_cf)^-1 and b = 0: the share of each choice among
-    the choices is divided by its mean share over queries about nothing.
+    With W = diag(p_cf)^-1 and b = 0: the probability of each choice, normalized over the choices,
+    is divided by its mean over content-free queries, such as "N/A".
 
     Args:
-        scores: (N, C) logarithms of each choice's probability, or their means over its tokens.
-        content_free: (M, C), the same for M queries about nothing.
+        scores: `(N, C)` log-probabilities of each choice, or their means over its tokens.
+        content_free: `(M, C)`, the same for M content-free queries.
 
     Returns:
-        (N, C) logarithms.
+        `(N, C)` logarithms.
     """
     if not len(content_free):
-        raise ValueError("calibration needs at least one query about nothing")
-    # Where all choices are -inf they have equal shares, not NaN.
+        raise ValueError("calibration needs at least one content-free query")
+    # If all choices are -inf, their normalized probabilities are equal instead of NaN.
     scores, free = (_log_softmax(np.maximum(s, -1e30)) for s in (scores, content_free))
     return scores - np.log(np.maximum(np.exp(free).mean(axis=0), 1e-30))  # less (C,)
 
@@ -106,11 +106,11 @@ def _log_softmax(scores: np.ndarray) -> np.ndarray:
 
 
 def chance(metric: Metric, labels: np.ndarray, choices: int) -> float:
-    """The mean score of 200 sets of guesses, uniform among C choices; `labels` are (N,)."""
+    """Mean score of 200 sets of random guesses, uniform among `choices`; `labels` is `(N,)`."""
     guesses = np.random.default_rng(0).integers(0, choices, (200, len(labels)))
     return float(np.mean([metric(guess, labels) for guess in guesses]))
 
 
 def majority(metric: Metric, labels: np.ndarray, known: np.ndarray) -> float:
-    """The score of always predicting the most frequent of the `known` labels; `labels` are (N,)."""
+    """Score of always predicting the most frequent of the `known` labels; `labels` is `(N,)`."""
     return metric(np.full(len(labels), np.bincount(known).argmax()), labels)

@@ -1,4 +1,4 @@
-"""Sentence vectors judged and searched by their cosine."""
+"""Metrics of sentence vectors, and search by cosine similarity."""
 
 import numpy as np
 import tensorflow as tf
@@ -7,24 +7,28 @@ from macaron_tf.evaluation.glue import pearson, spearman
 
 
 def unit_vectors(vectors: np.ndarray) -> np.ndarray:
-    """Vectors (N, D) scaled to length 1, float32; one of zeros stays as it is."""
+    """Scales vectors `(N, D)` to length 1, in float32; a zero vector stays zero."""
     vectors = np.asarray(vectors, np.float32)
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)  # (N, 1)
     return vectors / np.maximum(lengths, 1e-6)
 
 
 def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """The cosine of each pair of (N, D) vectors: (N,) float32, from -1 to 1."""
+    """Cosine of each pair of vectors `(N, D)`: `(N,)` float32, from -1 to 1."""
     return np.sum(unit_vectors(first) * unit_vectors(second), axis=-1)
 
 
 def similarity_metrics(
     first: np.ndarray, second: np.ndarray, labels: np.ndarray
 ) -> dict[str, float]:
-    """Correlation of pairs' cosines with people's scores (Reimers and Gurevych 2019, section 4).
+    """Correlation of cosines with human scores (Reimers and Gurevych 2019, section 4).
 
-    Of (N, D) vectors and (N,) scores: "spearman" and "pearson", from -1 to 1; NaN if a vector is
-    not finite.
+    Args:
+        first, second: `(N, D)` vectors of N pairs of texts.
+        labels: `(N,)` human scores.
+
+    Returns:
+        "spearman" and "pearson", from -1 to 1; NaN if a vector is not finite.
     """
     found = cosines(first, second)
     if not np.isfinite(found).all():
@@ -33,9 +37,13 @@ def similarity_metrics(
 
 
 def triplet_accuracy(anchor: np.ndarray, positive: np.ndarray, negative: np.ndarray) -> float:
-    """Part of the triplets whose anchor is nearer (Euclidean) to the positive than the negative.
+    """Fraction of triplets whose anchor is closer to the positive than to the negative (Euclidean).
 
-    Of (N, D) vectors: from 0 to 1, 0 of no triplet; NaN if a vector is not finite.
+    Args:
+        anchor, positive, negative: `(N, D)` vectors of N triplets.
+
+    Returns:
+        From 0 to 1; 0 without triplets; NaN if a vector is not finite.
     """
     near, far = (np.linalg.norm(anchor - other, axis=-1) for other in (positive, negative))  # (N,)
     if not np.isfinite(near + far).all():
@@ -46,16 +54,17 @@ def triplet_accuracy(anchor: np.ndarray, positive: np.ndarray, negative: np.ndar
 def nearest(
     queries: np.ndarray, corpus: np.ndarray, top: int, chunk: int = 65_536
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The vectors of the greatest cosine with each query, by exhaustive search.
+    """Finds the vectors with the greatest cosine to each query, by exhaustive search.
 
     Args:
-        queries: (Q, D) unit vectors.
-        corpus: (N, D) unit vectors, perhaps mapped into memory.
-        top: how many; fewer where the corpus is smaller.
-        chunk: vectors compared at once: at D = 768, 200 MB.
+        queries: `(Q, D)` unit vectors.
+        corpus: `(N, D)` unit vectors, which may be mapped into memory.
+        top: number of vectors to find; at most N are returned.
+        chunk: number of vectors that are compared at once; 65,536 of 768 channels take 200 MB.
 
     Returns:
-        Cosines (Q, top), greatest first, and indices in the corpus (Q, top); of equals the earlier.
+        Cosines `(Q, top)` in descending order, and indices in the corpus `(Q, top)`. Of equal
+        cosines, the lower index comes first.
     """
     top = min(top, len(corpus))
     scores = np.empty((len(queries), 0), np.float32)
@@ -63,7 +72,7 @@ def nearest(
     for start in range(0, len(corpus), chunk):
         found = queries @ corpus[start : start + chunk].T  # (Q, D) x (D, n) -> (Q, n)
         numbers = np.broadcast_to(np.arange(start, start + found.shape[1]), found.shape)
-        # After the best so far: of equals `top_k` takes the earlier.
+        # Appended, because of equal scores `top_k` prefers the one that comes first.
         indices = np.concatenate([indices, numbers], axis=1)
         scores = np.concatenate([scores, found], axis=1)
         best, order = tf.math.top_k(scores, min(top, scores.shape[1]))

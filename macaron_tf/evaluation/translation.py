@@ -1,4 +1,4 @@
-"""BLEU and chrF of translations: sacreBLEU's, and the tokenized BLEU that the papers print."""
+"""Metrics of translations: sacreBLEU's BLEU and chrF, and the tokenized BLEU of older papers."""
 
 import dataclasses
 import re
@@ -15,18 +15,18 @@ from macaron_tf.settings import OneOf, Settings
 if TYPE_CHECKING:
     import sacrebleu
 
-# sacreBLEU's tokenizers, listed so that recipes can be read without it.
+# sacreBLEU's tokenizers, listed here so that recipes can be read without importing it.
 _TOKENIZERS = (
     *("none", "zh", "13a", "intl", "char", "ja-mecab", "ko-mecab"),
     *("spm", "flores101", "flores200", "spBLEU-1K"),
 )
 
-# The compound splitting of the published WMT14 En-De scores; as there, neighbouring matches do
-# not overlap: a-b-c becomes a ##AT##-##AT## b-c.
+# The compound splitting of the published WMT14 En-De scores. As there, matches do not overlap:
+# a-b-c becomes a ##AT##-##AT## b-c.
 _COMPOUND = re.compile(r"(\S)-(\S)")
 
-# sacreBLEU's tokenizers by target language, 13a for others; "char" is our choice where it has none
-# but models that it downloads.
+# The default tokenizer by target language; 13a for others. "char" is our choice for languages for
+# which sacreBLEU only has models to download.
 _OF_LANGUAGES = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
 _OF_LANGUAGES |= dict.fromkeys(("th", "lo", "km", "my", "bo", "dz"), "char")
 # Han, kana, and the other scripts without spaces between words.
@@ -39,21 +39,23 @@ _SCRIPTS = (
 
 @dataclasses.dataclass(frozen=True)
 class TranslationMetric(Settings):
-    """Settings of translation metrics; hypotheses and references are treated alike.
+    """Settings of translation metrics, which apply to hypotheses and references.
 
     Attributes:
         language: target language, for the Moses rules and the default of `tokenize`.
-        tokenize: sacreBLEU's tokenizer, such as `"char"`; None = by the language, or the script.
-            Tokenized BLEU takes it in place of the Moses tokenizer, but for `"13a"` and `"intl"`.
-        lowercase: compare without case, in every metric.
-        normalize_punctuation: Moses punctuation normalization before the Moses tokenizer, for
+        tokenize: sacreBLEU's tokenizer, such as `"char"`; None: by the language, or the script of
+            the references. Tokenized BLEU uses it as well, except that with `"13a"` and `"intl"` it
+            uses the Moses tokenizer.
+        lowercase: whether all metrics ignore case.
+        normalize_punctuation: whether Moses normalizes punctuation before its tokenizer, for
             models trained on normalized text. Tokenized BLEU only.
-        split_hyphens: Moses's aggressive option, "a-b" to "a @-@ b". Tokenized BLEU only.
-        split_compounds: "a-b" to "a ##AT##-##AT## b" after tokenization, as in the papers' WMT14
-            En-De scores. Tokenized BLEU only.
-        tokenized: the lines are Moses tokens already, escaped or not ("it &apos;s"), as IWSLT14's
-            files are. Tokenized BLEU unescapes them and compares them as they stand, which is
-            equal to multi-bleu.perl on them; sacreBLEU and chrF see them detokenized.
+        split_hyphens: whether the Moses tokenizer splits hyphens, "a-b" to "a @-@ b" (its option
+            "aggressive"). Tokenized BLEU only.
+        split_compounds: whether to change "a-b" to "a ##AT##-##AT## b" after tokenization, as in
+            the WMT14 En-De scores of papers. Tokenized BLEU only.
+        tokenized: whether the lines are already Moses tokens, escaped or not ("it &apos;s"), such
+            as IWSLT14's files. Tokenized BLEU then only unescapes them, which gives the same result
+            as multi-bleu.perl; for sacreBLEU and chrF they are detokenized.
     """
 
     section: ClassVar[str] = "metric"
@@ -69,30 +71,35 @@ class TranslationMetric(Settings):
         if self.split_hyphens and (self.tokenized or self.tokenizer):
             raise self.error(
                 "split_hyphens is a step of the Moses tokenizer, which metric.tokenized and "
-                "metric.tokenize leave out: set it to False, or those to False and 13a"
+                "metric.tokenize replace: set split_hyphens to False, or metric.tokenized to "
+                "False and metric.tokenize to 13a"
             )
 
     def for_references(self, references: Sequence[str]) -> Self:
-        """The metric with a tokenizer; stderr names one that is not sacreBLEU's for the language.
+        """Chooses the tokenizer for the references if `tokenize` is None.
 
-        13a makes one token of a line without spaces: BLEU, which counts sequences of 4, would be 0.
+        stderr says so if sacreBLEU would choose another one. Its default 13a makes a single token
+        of a line without spaces, so BLEU, which counts sequences of 4 tokens, would be 0.
+
+        Returns:
+            The settings with `tokenize`.
         """
         name, reason = (self.tokenize, "") if self.tokenize else _default(self.language, references)
         if reason:
-            print(f"BLEU takes metric.tokenize={name}: {reason}", file=sys.stderr)
+            print(f"BLEU uses metric.tokenize={name}: {reason}", file=sys.stderr)
         _tokenizer(name)
         return dataclasses.replace(self, tokenize=name)
 
     @property
     def tokenizer(self):
-        """sacreBLEU's tokenizer of tokenized BLEU; None = the Moses tokenizer."""
+        """sacreBLEU's tokenizer for tokenized BLEU; None: the Moses tokenizer."""
         name = self.tokenize or _default(self.language)[0]
         return None if name in ("13a", "intl") else _tokenizer(name)
 
     @property
     def signature(self) -> str:
-        """The settings of tokenized BLEU in one word, in sacreBLEU's manner."""
-        import sacremoses  # here and below, for it takes half a second
+        """The settings of tokenized BLEU in the form of sacreBLEU's signatures."""
+        import sacremoses  # here and below, because it takes half a second
 
         version = f"sacremoses:{sacremoses.__version__}"
         tokenizer = "given-unescaped" if self.tokenized else f"moses-{self.language}"
@@ -109,7 +116,7 @@ class TranslationMetric(Settings):
 
 
 def _default(language: str, references: Sequence[str] = ()) -> tuple[str, str]:
-    """The default of `metric.tokenize`, and the reason for it where sacreBLEU has another."""
+    """The default of `metric.tokenize`, and the reason if sacreBLEU's default differs, else ""."""
     known = _OF_LANGUAGES.get(re.split("[-_]", language.lower())[0])
     name = known or _by_script(references)
     own = name in ("13a", known) and name != "char"  # sacreBLEU's
@@ -124,7 +131,7 @@ def _default(language: str, references: Sequence[str] = ()) -> tuple[str, str]:
 
 
 def _by_script(lines: Sequence[str]) -> str:
-    """The tokenizer of the script of most characters."""
+    """The tokenizer for the most frequent script of the lines."""
     text = "".join("".join(lines[:2_000]).split())
     han, kana, others = (len(regex.findall(script, text)) for script in _SCRIPTS)
     if 2 * (han + kana + others) <= len(text):
@@ -144,22 +151,24 @@ def _tokenizer(name: str):
         return sacrebleu.BLEU(tokenize=name, force=True).tokenizer
     except (Exception, SystemExit) as error:  # a package or a download is missing
         reason = " ".join(str(error).split()).rstrip(".")
-        raise UserError(f"metric.tokenize={name}: {reason}; or give another, as char") from error
+        raise UserError(
+            f"metric.tokenize={name} cannot be used: {reason}; or give another, such as char"
+        ) from error
 
 
 @dataclasses.dataclass(frozen=True)
 class TranslationScores:
-    """Scores of one system; BLEU and chrF run from 0 to 100.
+    """Scores of one system; BLEU and chrF are from 0 to 100.
 
     Attributes:
         bleu, bleu_signature: sacreBLEU's corpus BLEU and its settings.
         chrf, chrf_signature: sacreBLEU's chrF2 and its settings.
-        tokenized_bleu, tokenized_signature: BLEU on Moses tokens without smoothing,
-            multi-bleu.perl's formula, and its settings.
-        precisions: tokenized BLEU's n-gram precisions in percent, n = 1 to 4.
-        brevity_penalty: tokenized BLEU's, from 0 to 1.
-        length_ratio: tokens of the hypotheses over tokens of the references.
-        sentences: number of pairs.
+        tokenized_bleu, tokenized_signature: BLEU on Moses tokens without smoothing, by the formula
+            of multi-bleu.perl, and its settings.
+        precisions: n-gram precisions of tokenized BLEU in percent, n = 1 to 4.
+        brevity_penalty: brevity penalty of tokenized BLEU, from 0 to 1.
+        length_ratio: number of tokens of the hypotheses, divided by that of the references.
+        sentences: number of sentence pairs.
     """
 
     bleu: float
@@ -189,18 +198,19 @@ def evaluate_translations(
 
     Args:
         hypotheses, references: plain (detokenized) lines, or Moses tokens if `metric.tokenized`.
+        metric: settings; None: the defaults.
 
     Raises:
-        UserError: the two are not of equal number, or empty, or the metric cannot be used here.
+        UserError: the numbers of lines differ or are 0, or a package for the metric is missing.
     """
     check_parallel(hypotheses, references)
     metric = (metric or TranslationMetric()).for_references(references)
-    # force: no warning about lines that look tokenized.
+    # `force` suppresses the warning about lines that look tokenized.
     sacrebleu = _sacrebleu()
     bleu = sacrebleu.BLEU(lowercase=metric.lowercase, force=True, tokenize=metric.tokenize)
     chrf = sacrebleu.CHRF(lowercase=metric.lowercase)
     plain = plain_lines(hypotheses, metric), [plain_lines(references, metric)]
-    suffix = ""  # of sacreBLEU's own signatures: how tokens became plain lines
+    suffix = ""  # added to sacreBLEU's own signatures: how tokens were detokenized
     if metric.tokenized:
         import sacremoses
 
@@ -223,14 +233,14 @@ def evaluate_translations(
 
 
 def tokenized_bleu(effective_order: bool = False) -> "sacrebleu.BLEU":
-    """BLEU on lines that are tokens already: multi-bleu.perl's formula, no smoothing."""
+    """Makes the BLEU of tokenized lines, by multi-bleu.perl's formula without smoothing."""
     return _sacrebleu().BLEU(
         tokenize="none", smooth_method="none", force=True, effective_order=effective_order
     )
 
 
 def tokenize_lines(lines: Sequence[str], metric: TranslationMetric) -> list[str]:
-    """The lines that tokenized BLEU compares: tokens with a space between, by the settings."""
+    """Tokenizes lines for tokenized BLEU; tokens are separated by spaces."""
     import sacremoses
 
     normalizer = sacremoses.MosesPunctNormalizer(metric.language)
@@ -241,7 +251,7 @@ def tokenize_lines(lines: Sequence[str], metric: TranslationMetric) -> list[str]
     for line in lines:
         if metric.normalize_punctuation:
             line = normalizer.normalize(line)
-        # The published scores escape & and quotes too; that is one to one, so BLEU is the same.
+        # The published scores also escape & and quotes, which does not change BLEU.
         if metric.tokenized:
             line = detokenizer.unescape_xml(line)
         elif cut:
@@ -257,7 +267,7 @@ def tokenize_lines(lines: Sequence[str], metric: TranslationMetric) -> list[str]
 
 
 def plain_lines(lines: Sequence[str], metric: TranslationMetric) -> list[str]:
-    """The lines that sacreBLEU compares: plain ones, detokenized if `metric.tokenized`."""
+    """Returns plain lines for sacreBLEU; they are detokenized if `metric.tokenized`."""
     if not metric.tokenized:
         return list(lines)
     import sacremoses
@@ -267,32 +277,34 @@ def plain_lines(lines: Sequence[str], metric: TranslationMetric) -> list[str]:
 
 
 def check_parallel(hypotheses: Sequence[str], references: Sequence[str]) -> None:
-    """Refuses sets of unequal number, and empty ones."""
+    """Raises a UserError if the numbers of lines differ or are 0."""
     if len(hypotheses) != len(references):
         raise UserError(
             f"cannot score {len(hypotheses)} translations against {len(references)} references: "
-            "give one reference line for each translation."
+            "give one reference line for each translation"
         )
     if not hypotheses:
-        raise UserError("cannot score an empty set: give at least one translation and reference.")
+        raise UserError("cannot score an empty set: give at least one translation and reference")
 
 
-# Resamples drawn at once: 100 x 3,000 sentences x 8 bytes is 2.4 MB of indices.
+# Number of resamples drawn at once: for 3,000 sentences, 100 x 3,000 x 8 bytes are 2.4 MB.
 _CHUNK = 100
 
 
 @dataclasses.dataclass(frozen=True)
 class PairedBootstrap:
-    """System B against system A on the same sentences; intervals hold 95% of the resamples.
+    """Comparison of systems A and B on the same sentences. Intervals contain 95% of the resamples.
 
     Attributes:
         bleu_a, bleu_b: BLEU of each system on the whole set, 0 to 100.
-        interval_a, interval_b: of these.
+        interval_a, interval_b: intervals of `bleu_a` and `bleu_b`.
         difference: bleu_b - bleu_a.
-        interval: of the difference.
-        p_value: one-sided: share of resamples in which the system that is better on the whole
-            set is not better, (count + 1) / (resamples + 1). 1 for identical systems.
-        signature: of the BLEU.
+        interval: interval of `difference`.
+        p_value: one-sided, (count + 1) / (resamples + 1), where `count` is the number of resamples
+            in which the system that is better on the whole set is not better. 1 for identical
+            systems.
+        resamples: number of resamples.
+        signature: settings of the BLEU.
     """
 
     bleu_a: float
@@ -325,25 +337,27 @@ def paired_bootstrap(
     resamples: int = 1000,
     seed: int = 1,
 ) -> PairedBootstrap:
-    """Compares two systems' tokenized BLEU on a test set.
+    """Compares two systems' tokenized BLEU on a test set by paired bootstrap resampling.
 
-    sacreBLEU's own paired test is not used: it takes the absolute difference before it centers
-    it, and finds a system significantly different from itself (p = 1 / (resamples + 1)).
+    sacreBLEU's own paired test is not used. It takes the absolute difference before it centers it,
+    so it finds a system significantly different from itself (p = 1 / (resamples + 1)).
 
     Args:
-        system_a, system_b, references: lines of the kind that the metric takes, equally many.
-        resamples: test sets drawn with replacement, each as large as the real one.
-        seed: the same seed gives the same result; 0 or more.
+        system_a, system_b, references: lines of each system and of the references, in the form that
+            `evaluate_translations` accepts.
+        metric: settings; None: the defaults.
+        resamples: number of test sets drawn with replacement, each as large as the real one.
+        seed: seed of the resampling, 0 or more.
 
     Raises:
-        UserError: the sets are not of equal number, or empty; `resamples` is below 1 or `seed`
-            below 0.
+        UserError: the numbers of lines differ or are 0, `resamples` is below 1, or `seed` is below
+            0.
 
     References: Koehn 2004, "Statistical Significance Tests".
     """
     for name, value, least in (("resamples", resamples, 1), ("seed", seed, 0)):
         if value < least:
-            raise UserError(f"{name}={value} is not valid: give a whole number from {least} up.")
+            raise UserError(f"{name}={value} must be a whole number of at least {least}")
     check_parallel(system_a, references)
     check_parallel(system_b, references)
     metric = (metric or TranslationMetric()).for_references(references)
@@ -358,7 +372,7 @@ def paired_bootstrap(
     drawn = []
     for start in range(0, resamples, _CHUNK):
         size = (min(_CHUNK, resamples - start), len(references))
-        # Draws of each sentence: a product with the counts sums each resample.
+        # How often each sentence is drawn; its product with the counts sums each resample.
         chosen = rng.integers(len(references), size=size)
         times = np.stack([np.bincount(row, minlength=size[1]) for row in chosen])  # (R, N)
         drawn.append(_bleu(times @ counts))  # (2, R)
@@ -379,9 +393,13 @@ def paired_bootstrap(
 
 
 def _sentence_counts(lines: Sequence[str], references: Sequence[str]) -> np.ndarray:
-    """(N, 10) int64: tokens of the line and of the reference, matched n-grams and all n-grams of
-    the line for n = 1 to 4; their sums decide the BLEU of a test set."""
-    # The order only matters to a sentence's own score; its counts are the corpus score's.
+    """Counts from which the BLEU of a set of sentences can be computed by summing them.
+
+    Returns:
+        `(N, 10)` int64: the numbers of tokens of the line and of the reference, and for n = 1 to 4
+        the matched n-grams and all n-grams of the line.
+    """
+    # `effective_order` only changes a sentence's own score, not the counts.
     scorer = tokenized_bleu(effective_order=True)
     pairs = zip(lines, references, strict=True)
     scores = [scorer.sentence_score(line, [reference]) for line, reference in pairs]
@@ -390,7 +408,7 @@ def _sentence_counts(lines: Sequence[str], references: Sequence[str]) -> np.ndar
 
 
 def _bleu(counts: np.ndarray) -> np.ndarray:
-    """BLEU of test sets `(...)` from their counts `(..., 10)`."""
+    """Computes the BLEU of test sets `(...)` from their counts `(..., 10)`."""
     bleu = _sacrebleu().BLEU
     scores = [
         bleu.compute_bleu(row[2:6], row[6:], *row[:2], smooth_method="none").score

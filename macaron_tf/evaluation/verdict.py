@@ -1,4 +1,4 @@
-"""Verdicts of a study: whether an arm is better or worse than its baseline, by one rule."""
+"""Statistical verdicts of a study: whether an arm is better or worse than its baseline."""
 
 import dataclasses
 import statistics
@@ -20,16 +20,16 @@ RULE = (
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """The difference between an arm and its baseline, and a word for it.
+    """The difference between an arm and its baseline, and the verdict on it.
 
     Attributes:
-        differences: of each seed, the arm's score minus the baseline's.
-        difference: their mean.
-        interval: 95% confidence interval of the mean; None where nothing was tested.
-        p: of the two-sided paired t-test; None where nothing was tested.
-        corrected: `p` corrected by Holm's method for the tests of the study.
+        differences: for each seed, the arm's score minus the baseline's.
+        difference: mean of `differences`.
+        interval: 95% confidence interval of the mean; None if nothing was tested.
+        p: p value of the two-sided paired t-test; None if nothing was tested.
+        corrected: `p` corrected by Holm's method for all tests of the study.
         word: `"better"`, `"worse"`, `"not decided"` or `"no verdict"`.
-        reason: why there is no verdict.
+        reason: why there is no verdict; "" if there is one.
     """
 
     differences: tuple[float, ...]
@@ -55,12 +55,13 @@ def judge(
     guessing: float | None = None,
     margin: float = 0.0,
 ) -> dict[str, Verdict]:
-    """The verdicts on the arms of a study, by `RULE`.
+    """Judges the arms of a study by `RULE`.
 
     Args:
-        arms: the scores of each arm, and those of its baseline with the same seeds.
-        guessing: the score of a model that has learnt nothing; None = unknown.
-        margin: an arm within it has not left guessing behind.
+        arms: for each arm, its scores and its baseline's scores with the same seeds.
+        higher_is_better: whether a higher score is better.
+        guessing: score of a model that has learnt nothing; None: unknown.
+        margin: a score must be better than `guessing` by more than this.
     """
     sign, found = 1 if higher_is_better else -1, {}
     known = higher_is_better, guessing, margin

@@ -221,4 +221,4 @@ def test_nothing_found_is_nothing():
 
 
 def test_tags_of_other_sentences_are_refused():
-    rejects("not of the same sentences", score_tags, tags("O"), tags("O O"))
+    rejects("different numbers of sentences", score_tags, tags("O"), tags("O O"))

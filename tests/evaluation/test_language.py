@@ -54,7 +54,7 @@ def test_calibration_of_impossible_choices_and_by_nothing():
     none, alike = np.full((1, 2), -np.inf), np.log([[0.5, 0.5]])
     np.testing.assert_allclose(language.calibrated(none, alike), [[0, 0]], atol=1e-9)
     np.testing.assert_allclose(language.calibrated(alike, none), [[0, 0]], atol=1e-9)
-    rejects("at least one query", language.calibrated, alike, alike[:0])
+    rejects("at least one content-free query", language.calibrated, alike, alike[:0])
 
 
 def test_guesses_and_the_majority():

@@ -117,7 +117,7 @@ def test_text_without_spaces_between_words(language, named, capsys):
         assert f"|tok:{tokenizer}|" in same.bleu_signature
         assert f"|tok:{tokenizer}|" in same.tokenized_signature
         # sacreBLEU's own default for a language needs no word.
-        sentence = "" if named and language == "zh" else f"BLEU takes metric.tokenize={tokenizer}:"
+        sentence = "" if named and language == "zh" else f"BLEU uses metric.tokenize={tokenizer}:"
         assert said.startswith(sentence) and said.count("\n") == bool(sentence)
         assert ("pip install 'sacrebleu[ja]'" in said) == (language == "ja")
     chosen = TranslationMetric(language).for_references([line])

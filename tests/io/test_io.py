@@ -324,7 +324,9 @@ def test_a_bucket_that_does_not_exist(monkeypatch):
     monkeypatch.setattr(storage.tf.io.gfile, "exists", lambda path: path != "gs://nothing/")
     made = []
     monkeypatch.setattr(storage.tf.io.gfile, "makedirs", made.append)
-    refuses("there is no bucket gs://nothing: make it", storage.make_folders, "gs://nothing/a/b")
-    refuses("there is no bucket gs://nothing: make it", storage.write_aside, "gs://nothing/a", b"")
+    refuses("there is no bucket gs://nothing: create it", storage.make_folders, "gs://nothing/a/b")
+    refuses(
+        "there is no bucket gs://nothing: create it", storage.write_aside, "gs://nothing/a", b""
+    )
     storage.make_folders("gs://bucket/a")
     assert made == ["gs://bucket/a"]

@@ -330,7 +330,7 @@ def test_rows_as_pandas_and_excel_write_them(tmp_path):
         found = [('He said "go"', f"a{mark}b"), ('5" c', "d\n\ne")]
         assert read(f"tsv:{tmp_path}/{name}") == found
     (tmp_path / "a.csv").write_text('a,b\n"Go," he said,b\n')
-    refuses("a.csv, line 2: .* expected after .*correct its quotes", read, f"tsv:{tmp_path}/a.csv")
+    refuses("a.csv, line 2 .* expected after .*correct its quotes", read, f"tsv:{tmp_path}/a.csv")
     (tmp_path / "a.csv").write_text("a,b\n\nc,d\n")
     refuses("a.csv, line 2: 0 columns, not 2", read, f"tsv:{tmp_path}/a.csv")
 
