@@ -152,7 +152,7 @@ def _tokenizer(name: str):
     except (Exception, SystemExit) as error:  # a package or a download is missing
         reason = " ".join(str(error).split()).rstrip(".")
         raise UserError(
-            f"metric.tokenize={name} cannot be used: {reason}; or give another, such as char"
+            f"metric.tokenize={name} cannot be used ({reason}): give another, such as char"
         ) from error
 
 

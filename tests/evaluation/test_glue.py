@@ -98,9 +98,9 @@ def test_outputs_to_predictions():
 def test_errors():
     unknown = Task("x", first=("a",), labels=("b", "c"), metrics=("bleu",))
     for error, reason, asked in (
-        (UserError, r"'cola' have no labels .* split \(validation\)", (COLA, [0, 1], None)),
+        (UserError, r"'cola' have no labels, .* split \(validation\)", (COLA, [0, 1], None)),
         (UserError, "no example of 'cola'", (COLA, [], [])),
-        (UserError, "no metric 'bleu'; there are accuracy, f1", (unknown, [0], [0])),
+        (UserError, "no metric 'bleu'; give one of accuracy, f1", (unknown, [0], [0])),
         (ValueError, r"\(2,\) predictions for \(3,\) labels", (COLA, [0, 1], [0, 1, 1])),
         (ValueError, "group of each", (MULTIRC, [0, 1], [0, 1])),
     ):
