@@ -158,7 +158,8 @@ def test_a_tokenizer_that_cannot_be_used_is_one_sentence(monkeypatch, tmp_path):
     monkeypatch.setattr("urllib.request.urlopen", lambda url: exec("raise OSError('no network')"))
     for name, words in (("ko-mecab", r"pip install sacrebleu\[ko\]"), ("flores200", "no network")):
         metric = TranslationMetric(tokenize=name)
-        refuses(f"metric.tokenize={name} cannot be used .*{words}", evaluate_translations, ["a"], ["a"], metric)
+        sentence = f"metric.tokenize={name} cannot be used .*{words}"
+        refuses(sentence, evaluate_translations, ["a"], ["a"], metric)
 
 
 def bleu_of_tokens(hypotheses, references) -> float:
