@@ -198,11 +198,11 @@ def test_damage_is_refused(vocabulary, tmp_path):
 
 def test_kinds_are_told_apart(tmp_path):
     MAKERS["sentencepiece"]().save(tmp_path)
-    with pytest.raises(UserError, match="of kind 'sentencepiece': it must be one of wordpiece"):
+    with pytest.raises(UserError, match="of kind 'sentencepiece': give one of kind wordpiece"):
         WordPieceVocabulary.load(tmp_path)
     assert load_encoder_vocabulary(tmp_path).mask_id == 4
     MAKERS["translation"]().save(tmp_path)
-    with pytest.raises(UserError, match=r"not of an encoder vocabulary, for it has no \[MASK\]"):
+    with pytest.raises(UserError, match=r"has no \[MASK\]"):
         load_encoder_vocabulary(tmp_path)
 
 
@@ -316,7 +316,9 @@ def test_the_hash_of_a_pair_covers_its_settings(pair):
 def test_special_ids_of_another_library_are_refused(pair):
     words = ["[PAD]", "a", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     for make in (lambda it: PairVocabulary(pair.source, it), lambda it: TextVocabulary(it, 9, 9)):
-        with pytest.raises(UserError, match="at ids 3 and 4, an encoder-decoder needs 2 and 3"):
+        with pytest.raises(
+            UserError, match="at ids 3 and 4, but an encoder-decoder needs them at 2 and 3"
+        ):
             make(WordPieceVocabulary(words))
 
 
