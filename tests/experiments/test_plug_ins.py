@@ -311,7 +311,7 @@ def test_a_printed_recipe_is_a_file_that_makes_it(name, tmp_path, ran):
 def test_every_command_lists_its_settings(command, words, request, ran, refused):
     words = [request.getfixturevalue(word) if word == "t5_run" else word for word in words]
     out = ran(command, "settings", *words, "--set", "training.seed=7").out
-    assert "\ntraining.seed=7\n    a whole number of at least 0: of weight" in out
+    assert "\ntraining.seed=7\n    a whole number of at least 0: seed of weight" in out
     assert "\nmodel.dropout=" in out
     wrong = ["--set", "training.sed=7"]
     refused(command, ["settings", *words, *wrong], "perhaps you meant 'training.seed'")

@@ -1,1 +1,1 @@
-"""Sources of text: TensorFlow Datasets, files, the embedded corpus."""
+"""Sources of text: TensorFlow Datasets, files, the user's functions, and the default corpus."""

@@ -102,9 +102,9 @@ class Iwslt14(PublishedSet, skip_registration="iwslt14" in _FOREIGN):
 
     The preparation equals fairseq's prepare-iwslt14.sh. Texts are tokenized by Moses's tokenizer
     with its escapes and lower-cased. Training pairs have 1 to 175 words on each side, the longer
-    side at most 1.5 times those of the shorter one. Every 23rd pair is for validation, and the test
-    set is dev2010, dev2012 and tst2010 to tst2012. There are 160,239 training, 7,283 validation and
-    6,750 test pairs.
+    side at most 1.5 times as many as the shorter one. Every 23rd pair is for validation, and the
+    test set is dev2010, dev2012 and tst2010 to tst2012. There are 160,239 training, 7,283
+    validation and 6,750 test pairs.
     """
 
     PLACE = "http://dl.fbaipublicfiles.com/fairseq/data/iwslt14"

@@ -231,7 +231,7 @@ def _download(name: str, tfds: Tfds) -> None:
 
 @contextlib.contextmanager
 def _few_retries() -> Iterator[None]:
-    """Context in which TFDS gives up a download after seconds; its 10 retries take 210 s."""
+    """Context in which TFDS gives up a download after 6 s; its default, 10 retries, takes 210 s."""
     from tensorflow_datasets.core.download import downloader  # there is no public setting
 
     before, downloader.MAX_RETRIES = downloader.MAX_RETRIES, _RETRIES
@@ -257,7 +257,7 @@ def prepared_folder(
 ) -> epath.Path:
     """Finds DATA_DIR/NAME[/CONFIG]/VERSION, by default the latest version.
 
-    `tfds.builder` is not used here, because it tries for minutes to find a missing set by network.
+    `tfds.builder` is not used here, because it looks for missing sets on the network for minutes.
 
     Args:
         name: NAME[/CONFIG][:VERSION].

@@ -1,1 +1,1 @@
-"""The tasks of fine-tuning and prompting, and their examples as rows."""
+"""Tasks for fine-tuning and prompting: definitions, examples, and their encoding as rows of ids."""

@@ -56,8 +56,10 @@ class TableSettings(Settings):
             the training table in alphabetical order; for choices, their numbers from 1.
         usual_tag: tag of words without a token, such as a zero-width space, if no tag is O; by
             default the most frequent tag of the training table.
-        mean, deviation: mean and standard deviation of the scores; a model learns
-            (score - mean) / deviation. By default they are computed from the training table.
+        mean: mean of the scores; a model learns (score - mean) / deviation. By default it is
+            computed from the training table.
+        deviation: standard deviation of the scores, see `mean`; by default computed from the
+            training table.
         held_out: share of the examples that are held out for validation, if the file's name has no
             {split} or the set has no validation split.
         seed: seed that draws the held-out examples.
