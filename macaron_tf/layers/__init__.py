@@ -1,4 +1,4 @@
-"""Keras layers: tensors in, tensors out."""
+"""Keras layers: embeddings, attention and other mixers, blocks, and heads."""
 
 from macaron_tf.layers.alibi import AlibiAttention
 from macaron_tf.layers.attention import MultiHeadAttention

@@ -1,4 +1,4 @@
-"""Attention with linear biases: scores fall with the distance of query and key."""
+"""Attention with linear biases (ALiBi): scores fall with the distance of query and key."""
 
 import math
 
@@ -11,13 +11,13 @@ from macaron_tf.layers.mixer import Context
 
 
 class AlibiAttention(MultiHeadAttention):
-    """Attention over the sequence itself: `q k / sqrt(d) - slope |i - j|`, a slope for each head.
+    """Self-attention with scores `q k / sqrt(d) - slope |i - j|`, with one slope per head (ALiBi).
 
-    No weight belongs to a position, so a text may be longer than those of the training. The paper's
-    models are causal; in an encoder the keys of both sides count alike.
+    No weight belongs to a position, so texts may be longer than those seen in training. The paper's
+    models are causal. In an encoder, earlier and later keys at the same distance get the same bias.
 
     Args:
-        kwargs: as `MultiHeadAttention`, without `cross`.
+        kwargs: the arguments of `MultiHeadAttention` except `cross`.
 
     References: Press et al. 2022, "Train Short, Test Long: Attention with Linear Biases Enables
     Input Length Extrapolation", section 3.
@@ -35,9 +35,10 @@ class AlibiAttention(MultiHeadAttention):
 
 
 def slopes(num_heads: int) -> np.ndarray:
-    """The slopes `(H,)` float32: 2^(-8/H), 2^(-16/H), ..., 1/256 for a power of two.
+    """Slopes of the H heads, `(H,)` float32.
 
-    For other H: the slopes of the power of two below, then every second one of that above.
+    If H is a power of two: 2^(-8/H), 2^(-16/H), ..., 1/256. Otherwise: the slopes for the largest
+    power of two below H, then every second slope for twice that power.
     """
     power = 2 ** math.floor(math.log2(num_heads))
     first = 2.0 ** (-8.0 * np.arange(1, power + 1) / power)

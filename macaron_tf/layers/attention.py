@@ -1,4 +1,4 @@
-"""Multi-head scaled dot-product attention: the token mixer of a Transformer."""
+"""Multi-head scaled dot-product attention, the token mixer of a Transformer."""
 
 import math
 
@@ -16,7 +16,9 @@ from macaron_tf.layers.watching import note, watched
 def broadcast_mask(mask):
     """Brings a boolean mask, True = attend, to rank 4; None stays None.
 
-    It is of key padding `(B, S)`, full `(B, T, S)` or per head `(B, H, T, S)`.
+    Args:
+        mask: a mask of the keys `(B, S)`, of queries and keys `(B, T, S)`, or with heads
+            `(B, H, T, S)`.
     """
     if mask is None:
         return None
@@ -31,44 +33,44 @@ def broadcast_mask(mask):
 
 
 def combine_masks(*masks):
-    """The positions that all given masks allow, see `broadcast_mask`; None where none is given."""
+    """The conjunction of the given masks, of rank 4 (see `broadcast_mask`), or None without any."""
     return all_of(*(broadcast_mask(mask) for mask in masks))
 
 
 def causal_attention_mask(length, window: int = 0):
-    """Lower-triangular mask `(1, 1, T, T)`, of a band if there is a window: see `seen_keys`."""
+    """Lower-triangular mask `(1, 1, T, T)`; a window makes it a band, see `seen_keys`."""
     positions = ops.arange(length, dtype="int32")
     return seen_keys(positions, positions, window)[None, None]
 
 
 def local_attention_mask(length, window: int):
-    """Mask `(1, 1, T, T)` of the positions at most `window // 2` away."""
+    """Mask `(1, 1, T, T)`: True if query and key are at most `window // 2` positions apart."""
     positions = ops.arange(length, dtype="int32")
     return (ops.abs(positions - positions[:, None]) <= window // 2)[None, None]
 
 
 def seen_keys(queries, keys, window: int = 0):
-    """Mask `(T, S)`: True where the key is not after the query.
+    """Causal mask `(T, S)`: True if the key does not come after the query.
 
     Args:
         queries, keys: positions `(T,)` and `(S,)`.
-        window: positions that a query sees, its own and those right before it; 0 = all before.
+        window: number of positions that a query attends, up to and including its own; 0: no limit.
     """
     seen = keys <= queries[:, None]
     return ops.logical_and(seen, keys > queries[:, None] - window) if window else seen
 
 
-# Added to the score of a hidden position: far below any real score, and finite, so that a row
-# with nothing to attend (a padding sentence) gives a mean and not a NaN.
+# Added to the scores of masked positions. It is far below any real score, but finite, so that a
+# row whose positions are all masked (a padding sentence) gives a mean instead of NaN.
 HIDDEN_SCORE = -1e9
 
 
 def _written(held, part, index):
-    """`held (B, K, H, T, d)` with `part (B, K, H, L, d)` written from position `index` on."""
+    """Writes `part (B, K, H, L, d)` into `held (B, K, H, T, d)`, from position `index` on."""
     if compiled_by_xla():
         return ops.slice_update(held, (0, 0, 0, index, 0), part)
-    # Outside XLA, TensorFlow compiles `slice_update` alone, anew for each shape.
-    numbers = ops.arange(held.shape[3], dtype="int32") - index  # (T,), the part's row for each
+    # Outside XLA, TensorFlow would compile `slice_update` once more for each shape.
+    numbers = ops.arange(held.shape[3], dtype="int32") - index  # (T,), the row of `part` for each
     length = ops.shape(part)[3]
     if part.shape[3] != 1:
         part = ops.take(part, ops.clip(numbers, 0, length - 1), axis=3)  # (B, K, H, T, d)
@@ -77,28 +79,32 @@ def _written(held, part, index):
 
 
 def _product(query, key):
-    """`query (..., L, d)` by `key (..., T, d)`: `(..., L, T)`."""
+    """`query (..., L, d)` times the transpose of `key (..., T, d)`: `(..., L, T)`."""
     return ops.matmul(query, ops.swapaxes(key, -1, -2))
 
 
 def _product_in_place(query, key):
-    """`_product`, for one query by sums: LiteRT copies the keys before a matrix product."""
+    """Same as `_product`, but a single query is multiplied elementwise and summed.
+
+    LiteRT would copy the keys before a matrix product.
+    """
     if query.shape[-2] == 1:
         return ops.expand_dims(ops.sum(query * key, axis=-1), -2)
     return _product(query, key)
 
 
 def _weighted_sum_in_place(weights, value):
-    """`weights (..., L, T)` by `value (..., T, d)`: `(..., L, d)`; see `_product_in_place`."""
+    """`weights (..., L, T)` times `value (..., T, d)`: `(..., L, d)`; see `_product_in_place`."""
     if weights.shape[-2] == 1:
         return ops.sum(ops.swapaxes(weights, -1, -2) * value, axis=-2, keepdims=True)
     return ops.matmul(weights, value)
 
 
 def _by_groups(product, left, right):
-    """A product of `left (..., H, L, n)` with `right` of K heads, each for H / K of left's.
+    """A product of `left (..., H, L, n)` and `right (..., K, ...)` for grouped-query attention.
 
-    The H / K heads of a group stand below each other as rows, so that nothing is repeated.
+    H / K heads of `left` share a head of `right`. Their rows are stacked, so that `right` is not
+    repeated.
     """
     heads, kept = left.shape[-3], right.shape[-3]
     if heads == kept:
@@ -111,42 +117,45 @@ def _by_groups(product, left, right):
 
 
 class MultiHeadAttention(Mixer):
-    """`softmax(Q K^T / sqrt(d)) V` in H heads, over the sequence itself or over a memory.
+    """Multi-head attention, `softmax(Q K^T / sqrt(d)) V`: self-attention or cross-attention.
 
     Args:
         num_heads: H.
-        head_dim: d of one head; D / H by default.
-        dropout: probability of dropping an attention weight, 0 to 1.
-        causal: position t attends positions 0 to t only (self-attention).
-        cross: keys and values come from a memory given at call time.
-        use_bias: whether the four projections have a bias.
-        output_dim: width of the output; D by default.
-        kernel_initializer: for all projections. Query, key and value (self) or key and value
-            (cross) are one fused matrix, whose fan-out the initializer sees: Xavier-uniform is
-            then 1/sqrt(2) (self) or sqrt(2/3) (cross) as wide as that of separate matrices.
-        scaled: whether scores are divided by sqrt(d); T5's are not, whose query's matrix starts
-            1/sqrt(d) as wide instead. Lu et al. 2019 write sqrt(D), and their released code divides
-            by sqrt(d).
-        output_initializer: for the output projection, where it differs.
-        window: positions that each one attends: of causal attention itself and those right before
-            it, else those at most `window // 2` away; 0 = no limit. Outside of decoding all scores
-            are made, then hidden.
-        num_kv_heads: K, heads of keys and values, each attended by H / K heads of queries; H by
-            default. With fewer the query has a matrix of its own, and a cache is K / H as large.
+        head_dim: d, the width of a head; None: D / H.
+        dropout: dropout rate of the attention weights.
+        causal: whether position t attends positions 0 to t only (self-attention).
+        cross: whether keys and values come from the call argument `memory`.
+        use_bias: whether the four projections have biases.
+        output_dim: width of the output; None: D.
+        kernel_initializer: initializer of all projections. Query, key and value (self-attention),
+            or key and value (cross-attention), are one fused matrix, and the initializer sees its
+            fan-out: the range of Xavier-uniform is 1/sqrt(2) (self) or sqrt(2/3) (cross) of the
+            range for separate matrices.
+        scaled: whether scores are divided by sqrt(d). T5 does not divide; the range of its query
+            matrix is 1/sqrt(d) of the usual one instead. Lu et al. 2019 write sqrt(D), but their
+            released code divides by sqrt(d).
+        output_initializer: initializer of the output projection; None: `kernel_initializer`.
+        window: greatest number of positions that a query attends: in causal attention the last
+            ones up to its own, otherwise those at most `window // 2` away; 0: no limit. Except in
+            decoding and in `flash_attention`, all scores are computed and then masked.
+        num_kv_heads: K, the number of key and value heads, each shared by H / K query heads
+            (grouped-query attention); None: H. With K < H the query has its own matrix, and the
+            cache is K / H as large.
 
     Call arguments: `x (B, T, D)`; `memory (B, S, D)` if `cross`; `attention_mask` boolean, True =
-    attend, of shape `(B, S)`, `(B, T, S)` or `(B, H, T, S)`. Keras's padding masks are
-    combined with it: `mask` (or `x_mask`) of x in self-attention, `memory_mask` across.
-    `attention_bias`, added to the float32 scores as it is given: any float that broadcasts to
-    `(B, H, T, S)`. Returns `(B, T, D)`, or `output_dim` wide.
+    attend, of shape `(B, S)`, `(B, T, S)` or `(B, H, T, S)`. It is combined with Keras's padding
+    masks: in self-attention `mask` (or `x_mask`) of x, in cross-attention `memory_mask`.
+    `attention_bias`, floats that broadcast to `(B, H, T, S)`, is added to the float32 scores
+    without scaling. Returns `(B, T, D)`, or `(B, T, output_dim)`.
 
-    The state is the keys and values of earlier tokens (self), `(B, beams, K, T, d)` each, or of the
-    memory (cross), `(B, K, S, d)` each. With a window T is at most `window`: the last ones.
+    The decoding state is a pair of keys and values: in self-attention those of earlier tokens,
+    `(B, beams, K, T, d)` each, in cross-attention those of the memory, `(B, K, S, d)` each. With a
+    window, T is at most `window`, and the pair holds the last tokens only.
 
-    A subclass may override `rotate` and `scores`; every way to attend, with each cache, calls them.
+    Subclasses may override `rotate` and `scores`, which are used with and without a cache.
 
     References: Vaswani et al. 2017, eq. 1; windows: Child et al. 2019, "Generating Long Sequences
-    with Sparse Transformers"; heads of keys: Ainslie et al. 2023, "GQA".
+    with Sparse Transformers"; grouped queries: Ainslie et al. 2023, "GQA".
     """
 
     takes_bias = True
@@ -155,7 +164,7 @@ class MultiHeadAttention(Mixer):
         "num_kv_heads",
     )
     takes_packed = True
-    takes_documents = True  # by `Context.attention_mask`
+    takes_documents = True  # `Context.attention_mask` keeps them apart
 
     def __init__(
         self,
@@ -173,45 +182,51 @@ class MultiHeadAttention(Mixer):
         num_kv_heads: int | None = None,
         **kwargs,
     ):
-        # The layers within cast their inputs; autocast would round the bias to bfloat16.
+        # The projections cast their inputs; autocast would round the attention bias to bfloat16.
         super().__init__(autocast=False, **kwargs)
         if causal and cross:
-            raise ValueError("attention is causal over its own sequence or cross to a memory")
+            raise ValueError("causal=True and cross=True exclude each other: set one to False")
         if window and (window < 0 or cross):
-            raise ValueError(f"window={window} must be a number of positions, of self-attention")
+            raise ValueError(
+                f"window={window} must be 0 or more, and 0 in cross-attention (cross=True)"
+            )
         self.num_kv_heads = num_kv_heads or num_heads
         check_divisible("num_heads", num_heads, "num_kv_heads", self.num_kv_heads)
 
     def rotate(self, query, key, positions):
-        """Queries and keys of x itself by their positions, before keys are kept; here unchanged.
+        """Rotates queries and keys by their positions, before keys are cached; here the identity.
 
         Args:
             query: `(B, H, T, d)`, or `(B, beams, H, T, d)` with a cache.
-            key: as `query`, of K heads.
-            positions: int32 of the T tokens in their text, broadcasting to `query[..., 0]`.
+            key: like `query`, with K heads.
+            positions: int32 positions of the T tokens in their text; they broadcast to
+                `query[..., 0]`.
+
+        Returns:
+            Query and key.
         """
         return query, key
 
     def scores(self, query, key, context: Context, key_positions):
-        """The scores `(..., H, T, S)` before any mask or bias; here `query key^T`.
+        """Attention scores `(..., H, T, S)` before masks and biases; here `query key^T`.
 
         Args:
             query: `(..., H, T, d)`, already divided by sqrt(d) if `scaled`.
-            key: `(..., K, S, d)`, earlier ones included.
-            context: with `positions`, those of the queries, broadcasting to `query[..., 0]`.
-            key_positions: int32, broadcasting to `key[..., 0]`.
+            key: `(..., K, S, d)`, including cached keys.
+            context: its `positions` are those of the queries and broadcast to `query[..., 0]`.
+            key_positions: int32 positions of the keys; they broadcast to `key[..., 0]`.
         """
         product = _product if context.held is None else _product_in_place
         return _by_groups(product, query, key)
 
     @property
     def _placed(self) -> bool:
-        """Whether positions are needed: a subclass has its own `rotate` or `scores`."""
+        """Whether positions are needed, because a subclass overrides `rotate` or `scores`."""
         own, base = type(self), MultiHeadAttention
         return own.rotate is not base.rotate or own.scores is not base.scores
 
     def _with_positions(self, context: Context, query, cache=None) -> Context:
-        """The context with the positions of queries `(..., T, d)`, if they are needed."""
+        """Adds the positions of queries `(..., T, d)` to the context, if they are needed."""
         if not self._placed:
             return context
         positions = context.positions
@@ -220,7 +235,10 @@ class MultiHeadAttention(Mixer):
             if cache is not None and context.index is not None:
                 positions = positions + context.index
             elif cache is not None and self.window:
-                raise ValueError("a cache that lets tokens go needs context.positions")
+                raise ValueError(
+                    "context.positions is None: give it, because a cache with a window does not "
+                    "hold all tokens and so does not tell their number"
+                )
             elif cache is not None:
                 positions = positions + ops.shape(cache[0])[3]
         positions = ops.cast(positions, "int32")
@@ -242,7 +260,7 @@ class MultiHeadAttention(Mixer):
         return not self.window
 
     def build_projections(self, x_shape, memory_shape, width: int) -> None:
-        """Builds those to queries, H d = `width` wide, keys and values, and the output's."""
+        """Builds the projections: of queries (H d = `width` wide), keys, values and the output."""
         with_query = self.kernel_initializer
         if not self.scaled:
             with_query = NarrowColumns(with_query, width, self._head_dim**-0.5)
@@ -285,7 +303,7 @@ class MultiHeadAttention(Mixer):
         return self._merge_heads(y, packing), None
 
     def _projected(self, x, packing=None):
-        """Queries `(B, H, T, d)`, keys and values `(B, K, T, d)` of x itself."""
+        """Queries `(B, H, T, d)`, keys and values `(B, K, T, d)`, all projected from x."""
         found = []
         for projection, parts in self._projections:
             y = projection(x)
@@ -295,17 +313,17 @@ class MultiHeadAttention(Mixer):
 
     @property
     def _projections(self):
-        """The layers that make queries, keys and values of x itself, and the parts of each."""
+        """Layers that project x, and how many of query, key and value each one computes."""
         if self.num_kv_heads == self.num_heads:
             return [(self.query_key_value, 3)]
         return [(self.query, 1), (self.key_value, 2)]
 
     def project_memory(self, memory):
-        """Keys and values of the memory `(B, S, D)`: a pair of `(B, K, S, d)` (cross only)."""
+        """Keys and values of `memory (B, S, D)`, for cross-attention: a pair of `(B, K, S, d)`."""
         return tuple(self._split_heads(self.key_value(memory), 2))
 
     def _across(self, x, key_value, mask, context: Context):
-        """Attention to the memory; K hypotheses of a sentence attend its one memory as queries."""
+        """Attention to the memory. In decoding, a sentence's K hypotheses are K queries to it."""
         rows = (-1, ops.shape(x)[1]) if len(x.shape) == 3 else (ops.shape(key_value[0])[0], -1)
         # (B, T, H d), or of hypotheses (B K, H d) -> (B, T, H, d) -> (B, H, T, d)
         query = ops.reshape(self.query(x), (*rows, self.num_heads, self._head_dim))
@@ -322,27 +340,27 @@ class MultiHeadAttention(Mixer):
         return self.output_projection(y)
 
     def init_cache(self, batch_size, beams: int, room: int | None):
-        """Room for the keys and values of T tokens: a pair of `(B, beams, K, T, d)`."""
+        """Returns an empty cache of keys and values, a pair of `(B, beams, K, T, d)`."""
         room = min(room, self.window or room) if room else 0
         shape = (batch_size, beams, self.num_kv_heads, room, self._head_dim)
         zeros = ops.zeros(shape, self.compute_dtype)
         return zeros, zeros
 
     def _with_cache(self, x, context: Context, cache):
-        """Attends new tokens to those of the cache and to those before each."""
+        """Attends from new tokens to the cached ones and to the new ones up to each."""
         index, (query, *new) = context.index, self._projected_beams(x, cache[0].shape[1])
         context = self._with_positions(context, query, cache)
         query, new[0] = self.rotate(query, new[0], context.positions)
         if context.held is not None:
             return self._joined(self._beside(query, cache, new, context), len(x.shape)), tuple(new)
         pairs, held = zip(cache, new, strict=True), ops.shape(cache[0])[3]
-        if index is None or self.window:  # new tokens stand behind those that are held
+        if index is None or self.window:  # new tokens are appended to the cached ones
             start, keys = held, tuple(ops.concatenate(pair, axis=3) for pair in pairs)
         else:
             start, keys = index, tuple(_written(old, part, index) for old, part in pairs)
         length, total = ops.shape(query)[3], ops.shape(keys[0])[3]
         seen = bias = None
-        if index is not None or self.window or query.shape[3] != 1:  # else one token sees all
+        if index is not None or self.window or query.shape[3] != 1:  # a single token attends all
             own, places = (ops.arange(n, dtype="int32") for n in (length, total))
             seen = seen_keys(own + start, places, self.window)  # (L, T)
         if not self.window:
@@ -350,9 +368,9 @@ class MultiHeadAttention(Mixer):
         elif index is None:
             cache = tuple(part[:, :, :, -self.window :] for part in keys)
         else:
-            # A fixed room is filled from its end: its first places are from before the text.
+            # A cache of fixed size is filled from its end: its first places may be empty.
             seen = ops.logical_and(seen, places >= held - index)
-            # Of the room's static shape, which a loop requires.
+            # With the cache's static shape, which a loop requires.
             cache = tuple(
                 ops.reshape(part[:, :, :, -held:], ops.shape(old))
                 for part, old in zip(keys, cache, strict=True)
@@ -367,7 +385,11 @@ class MultiHeadAttention(Mixer):
         return self._joined(y, len(x.shape)), cache
 
     def _projected_beams(self, x, beams: int):
-        """`_projected` of new tokens, `(B, beams, H, L, d)`, the K heads of keys alike."""
+        """Same as `_projected`, for new tokens of several beams.
+
+        Returns:
+            Queries `(B, beams, H, L, d)`, keys and values `(B, beams, K, L, d)`.
+        """
         if len(x.shape) == 3:
             shape, found = (ops.shape(x)[1], self._head_dim), self._projected(x)
             # (B beams, H, L, d) -> (B, beams, H, L, d)
@@ -382,13 +404,17 @@ class MultiHeadAttention(Mixer):
         return found
 
     def _places(self, key_value):
-        """0 to S - 1 for keys `(..., S, d)`, where positions are needed."""
+        """Positions 0 to S - 1 of keys `(..., S, d)`; None if positions are not needed."""
         if not self._placed:
             return None
         return ops.arange(ops.shape(key_value[0])[-2], dtype="int32")
 
     def _joined(self, y, rank: int):
-        """The output of `y (B, K, H, L, d)`: `(B K, D)` at rank 2, else `(B K, L, D)`."""
+        """Merges the heads of `y (B, K, H, L, d)` and projects them to the output.
+
+        Returns:
+            `(B K, D)` if x has rank 2, else `(B K, L, D)`.
+        """
         if rank == 2:
             y = ops.reshape(y, (-1, self.num_heads * self._head_dim))
             return self.output_projection(y)
@@ -398,9 +424,10 @@ class MultiHeadAttention(Mixer):
         )
 
     def _beside(self, query, cache, new, context: Context):
-        """Attends new tokens to those of the cache and to those before each: see `Context.held`.
+        """Attends from new tokens to a read-only cache and to the new ones up to each.
 
-        The scores are joined, not the keys: the cache is read in its place.
+        It concatenates the scores instead of the keys, so that the cache is not copied: see
+        `Context.held`.
         """
         length, query = query.shape[3], self._scaled(query)
         among = self.scores(query, new[0], context, context.positions)
@@ -415,7 +442,7 @@ class MultiHeadAttention(Mixer):
         return among + _by_groups(_weighted_sum_in_place, before, cache[1])
 
     def _runs_fused(self, query, key, mask, bias) -> bool:
-        """Whether `flash_attention` can make weights and outputs in one kernel."""
+        """Whether `flash_attention` can compute this attention in one kernel."""
         own = type(self).scores is not MultiHeadAttention.scores
         if own or len(query.shape) != 4 or bias is not None or watched():
             return False
@@ -427,7 +454,7 @@ class MultiHeadAttention(Mixer):
         return of_keys and divides(query.shape[0], key.shape[1])
 
     def _fused(self, query, key, value, mask, training):
-        """As `_attend`, on JAX, with a mask of keys `(B, 1, 1, S)`."""
+        """Same as `_attend`, by one kernel on JAX, for a key mask `(B, 1, 1, S)`."""
         from macaron_tf.kernels.flash_attention import flash_attention
 
         rate = self.dropout if training else 0.0
@@ -443,16 +470,16 @@ class MultiHeadAttention(Mixer):
         return ops.swapaxes(y, 1, 2)  # (B, H, T, d)
 
     def _scaled(self, query):
-        # Scaling the query costs T x d products, scaling the scores T x S.
+        # Scaling the query takes T d multiplications, scaling the scores T S.
         if not self.scaled:
             return query
         return ops.multiply(query, ops.cast(1.0 / math.sqrt(self._head_dim), query.dtype))
 
     def _attend(self, query, key, value, mask, bias, context: Context, key_positions, own=None):
-        """Queries `(..., H, T, d)`, rotated, attend keys `(..., K, S, d)`: `(..., H, T, d)`.
+        """Attends from rotated queries `(..., H, T, d)` to keys `(..., K, S, d)`: `(..., H, T, d)`.
 
         Args:
-            own: T if x attends itself and the mask lacks what `causal` and `window` hide; else
+            own: T in self-attention if `mask` leaves out what `causal` and `window` hide; otherwise
                 None.
         """
         if self._runs_fused(query, key, mask, bias):
@@ -467,9 +494,13 @@ class MultiHeadAttention(Mixer):
         return self._weighted(scores, mask, value, context.training)
 
     def _weighted(self, scores, mask, value, training):
-        """Values `(..., K, S, d)` weighted by float32 scores `(..., H, T, S)`: `(..., H, T, d)`."""
+        """Sums values `(..., K, S, d)` weighted by the softmax of scores: `(..., H, T, d)`.
+
+        Args:
+            scores: `(..., H, T, S)` float32.
+        """
         if mask is not None:
-            # Not by `ops.add`, which on TensorFlow takes the mask of an empty batch for a bias.
+            # Not `ops.add`: on TensorFlow it mistakes an empty batch's mask for a bias vector.
             scores = scores + ops.cast(ops.where(mask, 0.0, HIDDEN_SCORE), scores.dtype)
         weights = ops.softmax(scores, axis=-1)
         note(self, weights)

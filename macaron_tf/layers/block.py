@@ -1,4 +1,4 @@
-"""One layer of an encoder or decoder, put together by its scheme."""
+"""`Block`, one layer of an encoder or decoder, made of the sub-layers that its scheme lists."""
 
 import dataclasses
 import functools
@@ -19,38 +19,39 @@ from macaron_tf.layers.rotary import RotaryAttention
 from macaron_tf.layers.scheme import OPERATORS, Mix, spelled, steps_of
 from macaron_tf.settings import SettingError, hints_of
 
-# By the positions that they know.
+# Attention layers by the setting `positions`.
 _ATTENTIONS = {"rotary": RotaryAttention, "alibi": AlibiAttention}
 
 
 class Block(Mixer):
     """One layer of an encoder or decoder: the sub-layers of `scheme`, each in a `Residual`.
 
-    An encoder's by default; `causal` makes it a language model's, `causal` and `cross_attention`
-    together a decoder's, with attention to the memory right after the token mixer, or where the
-    scheme has `memory`.
+    By default it is an encoder's block. With `causal` it is a language model's; with `causal` and
+    `cross_attention` a decoder's, which attends the memory right after the token mixer, or where
+    the scheme has `memory`.
 
     Args:
-        config: the options; or their fields by keyword: `MacaronBlock(num_heads=8,
+        config: the options, which can also be given by keyword: `MacaronBlock(num_heads=8,
             feed_forward_dim=2048)`.
-        causal: no position sees a later one.
-        cross_attention: add attention to a memory.
-        relative: tokens are mixed by `RelativeAttention`.
-        segments: relative attention compares segments too.
-        rnn_step_size: k of a recurrence among the sub-layers.
-        attention_window: of attention over the sequence itself, see `MultiHeadAttention`.
-        first_norm: whether there is a norm in front of the first sub-layer.
-        kernel_initializer: of all matrices.
-        output_initializer: of the last matrix of each sub-layer, where it differs (GPT-2's).
+        causal: whether each position sees only itself and earlier ones.
+        cross_attention: whether to add attention to a memory.
+        relative: whether `RelativeAttention` mixes the tokens.
+        segments: whether relative attention also compares segments.
+        rnn_step_size: k of a recurrent sub-layer, see `SwishRNN`.
+        attention_window: window of self-attention, see `MultiHeadAttention`.
+        first_norm: whether the first sub-layer has a norm.
+        kernel_initializer: initializer of all matrices.
+        output_initializer: initializer of the last matrix of each sub-layer (GPT-2 has its own);
+            None: `kernel_initializer`.
         kwargs: the fields of `BlockConfig`, and Keras's own arguments.
 
     Class attributes:
-        scheme: operators, step sizes and widths, in order.
-        attention: a `MultiHeadAttention` of your own over the sequence itself; None = the one of
-            the configuration's positions.
+        scheme: operators in order, with their step sizes and widths.
+        attention: your own subclass of `MultiHeadAttention` for self-attention; None: the one that
+            belongs to the configuration's `positions`.
         attends: whether tokens are mixed by attention, or by another operator that decodes token
-            by token, so that the block also fits a decoder and relative positions.
-        fixed_length: whether weights belong to positions, up to `max_length`.
+            by token, so that the block also fits decoders and relative positions.
+        fixed_length: whether there are weights for each position, up to `max_length`.
 
     Call arguments: `x (B, T, D)` and the others of `Mixer`; `memory (B, S, D)` with
     `cross_attention`. Returns `(B, T, D)`.
@@ -80,7 +81,7 @@ class Block(Mixer):
         config = dataclasses.replace(config, **fields) if config else BlockConfig(**fields)
         super().__init__(autocast=False, **kwargs)  # as `Residual`
         self.config = config
-        self._steps: list[list[tuple[str, str]]] = []  # operators and names, branches together
+        self._steps: list[list[tuple[str, str]]] = []  # operators and names of each step
         self.scheme = config.splitting(self.scheme)
         kind = type(self).__name__
         if not self.scheme:
@@ -88,8 +89,8 @@ class Block(Mixer):
         for operator, name, mixer, mix, beside in self._mixers():
             if not isinstance(mixer, Mixer):
                 raise SettingError(
-                    f"block {kind} mixes {operator} by a {type(mixer).__name__}, which is no "
-                    "macaron_tf.layers.mixer.Mixer: make it a subclass"
+                    f"block {kind} mixes {operator} by a {type(mixer).__name__}: make that a "
+                    "subclass of macaron_tf.layers.mixer.Mixer"
                 )
             owner = next((one for _, one in self.sublayers if one.sublayer is mixer), None)
             if beside and owner is None:
@@ -105,7 +106,7 @@ class Block(Mixer):
                 **options,
                 name=name,
             )
-            # Tracked by Keras under its own name: weight paths read `block/feed_forward_0/...`.
+            # As an attribute, Keras tracks it by its name: `block/feed_forward_0/...`.
             setattr(self, name, residual)
             if not beside:
                 self._steps.append([])
@@ -113,12 +114,12 @@ class Block(Mixer):
         if not any(mixer.keeps_state for mixer in self.mixers("tokens", "channels")):
             text = spelled(self.scheme) if config.scheme is None else config.scheme
             raise config.error(
-                f"scheme={text!r}: no position would see another one: add tokens, or let channels "
-                "be a recurrence, as block swish_rnn does"
+                f"scheme={text!r}: no position sees another one: add tokens, or take a block "
+                "whose channels are a recurrence, such as swish_rnn"
             )
 
     def token_mixer(self) -> Mixer:
-        """Makes the operator between positions; a block with another one overrides this."""
+        """Makes the mixer of positions; override it for a block with another one than attention."""
         kind = {"causal": self.causal, "window": self.attention_window}
         if not self.relative:
             kind |= self.config.options("use_bias", "num_kv_heads")
@@ -129,25 +130,26 @@ class Block(Mixer):
                 kind |= self.config.rotary_options(self.attention_window)
             if not issubclass(layer, usual):
                 raise SettingError(
-                    f"positions={positions!r}: {layer.__name__} is no {usual.__name__}: set "
-                    "positions='none', or make it a subclass"
+                    f"positions={positions!r} needs attention of class {usual.__name__}: make "
+                    f"{layer.__name__} a subclass of it, or set positions='none'"
                 )
             return self._attention(layer, **kind)
         return self._attention(
             RelativeAttention,
             **kind,
-            # Transformer-XL's and XLNet's attention has no biases; their feed-forwards have.
+            # In Transformer-XL and XLNet, feed-forwards have biases and attention has none.
             use_bias=False,
             clamp_length=self.config.clamp_length,
             segments=self.segments,
         )
 
     def channel_mixer(self, feed_forward_dim: int, **changes) -> Mixer:
-        """Makes the operator within a position; a block with another one overrides this.
+        """Makes the mixer of channels; override it for a block without a feed-forward.
 
         Args:
-            feed_forward_dim: its inner width.
-            changes: options of a feed-forward that the scheme sets; other operators take none.
+            feed_forward_dim: inner width of this mixer.
+            changes: options of the feed-forward that the scheme sets. Overrides take none: their
+                blocks reject such schemes.
         """
         options = self.config.options(*hints_of(FeedForwardConfig))
         return FeedForward(
@@ -176,9 +178,12 @@ class Block(Mixer):
         }
 
     def _mixers(self) -> Iterator[tuple[str, str, Mixer, Mix, bool]]:
-        """Operator, name, layer and step of every sub-layer, and whether it is one more branch."""
+        """Yields operator, name, mixer and `Mix` of each sub-layer, and whether it is a branch.
+
+        The first branch of a step does not count as one.
+        """
         placed = any(mix.operator == "memory" for mix in self.scheme)
-        last: dict[str, Mixer] = {}  # of each operator, for `again`
+        last: dict[str, Mixer] = {}  # the last mixer of each operator, for `again`
         beside = False
         every = ((step, mix) for step in steps_of(self.scheme) for mix in step)
         for number, (step, mix) in enumerate(every):
@@ -192,8 +197,8 @@ class Block(Mixer):
                 changes = {"activation": mix.activation} if mix.activation else {}
                 if changes and type(self).channel_mixer is not Block.channel_mixer:
                     raise SettingError(
-                        f"scheme: the channels of block {type(self).__name__} are no feed-forward: "
-                        f"leave out 'with {mix.activation}'"
+                        f"scheme: the channel mixer of block {type(self).__name__} takes no "
+                        f"activation: leave out 'with {mix.activation}'"
                     )
                 mixer = last["channels"] if mix.again else self.channel_mixer(width, **changes)
                 yield "channels", f"feed_forward_{number}", mixer, mix, beside
@@ -206,7 +211,7 @@ class Block(Mixer):
 
     @property
     def steps(self) -> list[list[tuple[str, Residual]]]:
-        """The sub-layers, see `sublayers`, by steps: the branches of one step together."""
+        """The sub-layers (see `sublayers`), grouped by step; parallel branches are one step."""
         return [[(operator, getattr(self, name)) for operator, name in s] for s in self._steps]
 
     @property
@@ -215,7 +220,7 @@ class Block(Mixer):
         return [one for step in self.steps for one in step]
 
     def mixers(self, *operators: str) -> list[Mixer]:
-        """The mixers of these operators, or of all without one, in order."""
+        """The mixers of these operators in order; without an argument, all mixers."""
         return [
             residual.sublayer
             for operator, residual in self.sublayers
@@ -240,10 +245,10 @@ class Block(Mixer):
                 residual.build(x_shape, *([memory_shape] if operator == "memory" else []))
 
     def mix(self, x, context: Context, state=None):
-        # Cross-attention goes on from the memory's keys, which stay; all others from their state,
-        # one for each evaluation.
+        # Cross-attention reads the memory's keys, which do not change. Other mixers continue from
+        # their states, one per evaluation.
         held, memory_keys = iter(state or ()), iter(context.memory_keys or ())
-        across = context.replace(attention_mask=None, bias=None)  # they are over x itself
+        across = context.replace(attention_mask=None, bias=None)  # both are for self-attention
         kept = []
 
         def attend(mixer, keys, y):
@@ -276,7 +281,7 @@ class Block(Mixer):
         return x, kept
 
     def _evaluated(self) -> Iterator[Mixer]:
-        """The mixers that keep a state, once for each evaluation."""
+        """The mixers that keep a state, each repeated for every evaluation in its step."""
         for operator, residual in self.sublayers:
             if operator != "memory" and residual.sublayer.keeps_state:
                 yield from [residual.sublayer] * residual.evaluations
@@ -288,38 +293,43 @@ class Block(Mixer):
         return [mixer.init_memory(batch_size, length) for mixer in self._evaluated()]
 
     def project_memory(self, memory) -> list:
-        """Keys and values of the memory `(B, S, D)`, of each attention to it."""
+        """Keys and values of the memory `(B, S, D)`, for each cross-attention."""
         return [mixer.project_memory(memory) for mixer in self.mixers("memory")]
 
     def share(self, other: "Block", operators: Sequence[str] = OPERATORS) -> None:
-        """Puts another block's sub-layers, norms included, in place of this one's, before `build`.
+        """Replaces sub-layers, norms included, by those of another block. Call it before `build`.
 
-        Keras then tracks, counts and saves their weights once. Not part of the config.
+        Keras then tracks, counts and saves the shared weights once. The config does not record
+        sharing.
 
         Args:
             other: a block with equal options.
-            operators: whose sub-layers: of `"tokens"`, `"memory"` and `"channels"`.
+            operators: operators whose sub-layers are shared: of `"tokens"`, `"memory"`,
+                `"channels"`.
 
         References: Lan et al. 2020 (ALBERT), section 3.1.
         """
         for operator in operators:
             check_choice("operators", operator, OPERATORS)
         if self.built:
-            raise ValueError(f"{self.name} is built already: share before build")
+            raise ValueError(f"{self.name} is built already: call share before build")
         for operator, name in itertools.chain(*self._steps):
             if operator in operators:
                 own, shared = getattr(self, name), getattr(other, name, None)
                 if shared is None or _options(own) != _options(shared):
-                    raise ValueError(f"{name} of {self.name} has other options than {other.name}'s")
-                # Keras would go on tracking the state of a layer whose attribute is only replaced.
+                    raise ValueError(
+                        f"{name} differs between {self.name} and {other.name}: give both blocks "
+                        "the same options"
+                    )
+                # Keras would still track the weights of a layer whose attribute is replaced.
                 self._tracker.untrack(own)
                 setattr(self, name, shared)
 
     def copy_from(self, other: "Block") -> None:
-        """Takes the weights of another block's sub-layers; one that it has not keeps its own.
+        """Copies the weights of another block's sub-layers; those that it lacks are left unchanged.
 
-        A decoder's block so starts from an encoder's, its attention to the memory anew. Both are
-        built, their options equal but for `causal` and `cross_attention`.
+        A decoder's block can so start from an encoder's, with newly initialized cross-attention.
+        Both blocks are built, and their options are equal except `causal` and `cross_attention`.
         """
         for operator, name in itertools.chain(*self._steps):
             if operator != "memory" or other.cross_attention:
@@ -327,7 +337,7 @@ class Block(Mixer):
 
 
 def _options(residual: Residual) -> list[tuple]:
-    """The options that must be equal in two residuals for one to take the other's place."""
+    """The options that two residual layers must have in common to be shared."""
     options = [*residual.get_config().items(), *residual.sublayer.get_config().items()]
-    # Without objects, such as initializers: Keras numbers them while it loads a model.
+    # Without objects such as initializers, whose configs Keras numbers while it loads a model.
     return [(name, value) for name, value in options if not isinstance(value, dict)]

@@ -1,4 +1,4 @@
-"""The blocks of the papers, by name."""
+"""The blocks of the papers by name: Transformer, Macaron, SwishRNN, gMLP and aMLP."""
 
 from macaron_tf.errors import check_choice
 from macaron_tf.layers.block import Block
@@ -10,7 +10,7 @@ from macaron_tf.plug_ins import find, is_place
 
 
 class TransformerBlock(Block):
-    """Lie-Trotter splitting: attention, then feed-forward, a full step each.
+    """Transformer block: attention, then a feed-forward, each a full step (Lie-Trotter splitting).
 
     References: Vaswani et al. 2017; as a splitting scheme: Lu et al. 2019, section 3.2.
     """
@@ -19,13 +19,13 @@ class TransformerBlock(Block):
 
 
 class MacaronBlock(Block):
-    """Strang-Marchuk splitting: half a feed-forward step, attention, half a feed-forward step.
+    """Macaron block, Strang-Marchuk splitting: half a feed-forward step, attention, half a step.
 
-    Both feed-forwards have half of `feed_forward_dim`, so that the matrices count as many
-    parameters as a `TransformerBlock`'s.
+    Each feed-forward has half of `feed_forward_dim`, so that the matrices have as many parameters
+    as those of a `TransformerBlock`.
 
-    References: Lu et al. 2019, eq. 17-19; decoder order FFN, masked self-attention,
-    encoder-decoder attention, FFN: its footnote 3.
+    References: Lu et al. 2019, eq. 17-19; footnote 3 gives the decoder's order: feed-forward,
+    masked self-attention, encoder-decoder attention, feed-forward.
     """
 
     scheme = (
@@ -36,11 +36,11 @@ class MacaronBlock(Block):
 
 
 class SwishRNNBlock(Block):
-    """A Transformer block whose feed-forward is a SwishRNN of as many matrix parameters.
+    """A Transformer block with a `SwishRNN` in place of the feed-forward, and as many parameters.
 
-    The recurrence's width is two thirds of `feed_forward_dim`, since it has three matrices, rounded
-    up to a multiple of 64: 3072 -> 2048 and 4096 -> 2752, the paper's. Multiples of 96 make the
-    counts equal: 384 -> 256.
+    The recurrence has three matrices instead of two, so its width is two thirds of
+    `feed_forward_dim`, rounded up to a multiple of 64: 3072 -> 2048 and 4096 -> 2752, as in the
+    paper. The numbers of matrix parameters are equal for multiples of 96: 384 -> 256.
 
     References: Lei et al. 2022, "Simple Recurrence Improves Masked Language Models", figure 1.
     """
@@ -59,10 +59,10 @@ class SwishRNNBlock(Block):
 
 
 class GatedMLPBlock(Block):
-    """gMLP: one operator that mixes channels, positions and channels again, by fixed weights.
+    """gMLP block: one `GatedMLP`, which mixes both channels and positions.
 
-    `feed_forward_dim` is the width F before the gate halves it, and `num_heads` is of the
-    attention to a memory only. There is no cached decoding.
+    `feed_forward_dim` is the width F before the gate halves it. `num_heads` applies only to
+    attention to a memory. Cached decoding is not supported.
 
     References: Liu et al. 2021, "Pay Attention to MLPs", figure 1.
     """
@@ -70,7 +70,7 @@ class GatedMLPBlock(Block):
     scheme = (Mix("tokens"),)
     attends = False
     fixed_length = True
-    tiny_attention = False  # whether a head of attention is added to the gate
+    tiny_attention = False  # whether one attention head is added to the gate
 
     def token_mixer(self) -> Mixer:
         config = self.config
@@ -86,7 +86,7 @@ class GatedMLPBlock(Block):
 
 
 class AttentionGatedMLPBlock(GatedMLPBlock):
-    """aMLP: a `GatedMLPBlock` with a tiny attention, 64 wide (128 in the paper's large model).
+    """aMLP block: gMLP with one small attention head, by default 64 wide (128 in the large aMLP).
 
     References: Liu et al. 2021, "Pay Attention to MLPs", section 4.3.
     """
@@ -104,7 +104,11 @@ BLOCKS: dict[str, type[Block]] = {
 
 
 def block_class(name: str) -> type[Block]:
-    """The block of that name, or a user's, `package.module:Name`; a ValueError lists the names."""
+    """The block class of that name, or the user's own at `package.module:Name`.
+
+    Raises:
+        ValueError: the name is unknown; the message lists the known ones.
+    """
     if is_place(name):
         return find(name, Block)
     return BLOCKS[check_choice("block", name, tuple(BLOCKS))]

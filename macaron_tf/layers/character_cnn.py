@@ -1,4 +1,4 @@
-"""The character CNN: a word's vector from its characters."""
+"""ELMo's character CNN: word vectors computed from the characters of words."""
 
 from collections.abc import Sequence
 
@@ -8,14 +8,14 @@ from keras import ops
 from macaron_tf.errors import check_count
 from macaron_tf.layers.recording import Recording
 
-# (width, number) of ELMo's 2,048 filters.
+# ELMo's 2,048 filters: (width in characters, number of filters).
 ELMO_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
 
 
 class Highway(Recording, keras.layers.Layer):
-    """`c x + (1 - c) relu(W x + b)` with the carry gate `c = sigmoid(W' x + b')`.
+    """Highway layer, `c x + (1 - c) relu(W x + b)` with the carry gate `c = sigmoid(W' x + b')`.
 
-    b' starts at 2, c at 0.88. Call arguments: `x (..., D)`; returns `(..., D)`.
+    b' starts at 2, so that c starts near 0.88. Call arguments: `x (..., D)`. Returns `(..., D)`.
 
     References: Srivastava et al. 2015, eq. 3.
     """
@@ -35,16 +35,18 @@ class Highway(Recording, keras.layers.Layer):
 
 
 class CharacterCNN(Recording, keras.layers.Layer):
-    """Word vectors: embedded characters, convolutions, maxima over positions, highway layers.
+    """Word vectors computed from characters: embeddings, convolutions, maxima, highway layers.
+
+    Each filter contributes its maximum over the positions of the word.
 
     Args:
-        filters: (width, number) of each kind of filter.
+        filters: (width, number) of each kind of convolution filter.
         output_dim: D, the width of the final projection.
-        vocab_size: number of characters; 0 fills up a word.
-        char_dim: E, the width of a character's embedding.
-        num_highways: highway layers between the filters and the projection.
+        vocab_size: number of character ids; id 0 pads words.
+        char_dim: E, the width of character embeddings.
+        num_highways: number of highway layers between convolutions and projection.
 
-    Call arguments: `characters (..., C)` int, C characters a word; returns `(..., D)`.
+    Call arguments: `characters (..., C)` int, C characters per word. Returns `(..., D)`.
 
     References: Kim et al. 2016; Jozefowicz et al. 2016; Peters et al. 2018 (ELMo), section 3.4.
     """
@@ -62,7 +64,7 @@ class CharacterCNN(Recording, keras.layers.Layer):
     ):
         super().__init__(**kwargs)
         if not filters:
-            raise ValueError(f"filters={filters!r} must be one (width, number) or more")
+            raise ValueError(f"filters={filters!r} is empty: give one (width, number) or more")
         self.filters = tuple(map(tuple, filters))
         check_count("output_dim", output_dim)
 
@@ -70,7 +72,10 @@ class CharacterCNN(Recording, keras.layers.Layer):
         length = characters_shape[-1]
         widest = max(width for width, _ in self.filters)
         if length is not None and length < widest:
-            raise ValueError(f"words of {length} characters are narrower than a filter of {widest}")
+            raise ValueError(
+                f"words of {length} characters are shorter than a filter of width {widest}: pad "
+                "words, or leave the filter out"
+            )
         self.table = self.add_weight(
             name="table",
             shape=(self.vocab_size, self.char_dim),
@@ -91,7 +96,7 @@ class CharacterCNN(Recording, keras.layers.Layer):
         shape = ops.shape(characters)
         words = ops.reshape(characters, (-1, shape[-1]))  # (..., C) -> (N, C)
         x = ops.cast(ops.take(self.table, words, axis=0), self.compute_dtype)  # (N, C, E)
-        # The ReLU of the maximum is the maximum of the ReLUs.
+        # ReLU after the maximum, which gives the same values with fewer operations.
         found = [ops.relu(ops.max(layer(x), axis=1)) for layer in self.convolutions]
         x = ops.concatenate(found, axis=-1)  # (N, filters)
         for highway in self.highways:

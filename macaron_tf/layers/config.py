@@ -1,4 +1,4 @@
-"""The options of blocks: each is declared, checked and documented here, once."""
+"""Configurations of feed-forwards and blocks: declares, documents and checks their options."""
 
 import dataclasses
 from typing import Annotated, Any, Literal
@@ -18,12 +18,12 @@ class FeedForwardConfig(Settings):
     """Options of a feed-forward.
 
     Attributes:
-        feed_forward_dim: inner width F; of a block, of all its channel mixers together.
-        activation: of the inner channels; the papers use `"relu"` (translation) and `"gelu"`
-            (BERT, exact; `"gelu_tanh"` is its approximation).
-        activation_dropout: on inner activations.
+        feed_forward_dim: inner width F; in a block, the sum over its channel mixers.
+        activation: activation of the inner channels. The papers use `"relu"` (translation) and
+            `"gelu"` (BERT); `"gelu"` is exact and `"gelu_tanh"` its approximation.
+        activation_dropout: dropout rate of the inner activations.
         gated: whether a second product gates the inner channels, see `FeedForward`.
-        use_bias: whether there are biases; of a block, in its attention too.
+        use_bias: whether matrices have biases; in a block, those of attention too.
     """
 
     feed_forward_dim: Count
@@ -38,35 +38,39 @@ class FeedForwardConfig(Settings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BlockConfig(FeedForwardConfig):
-    """Options of a block, which the models' configurations extend.
+    """Options of a block; the models' configurations extend them.
 
     Attributes:
-        scheme: the operators in order, with their steps and widths, such as `"channels/2, tokens,
-            channels/2"`, see `macaron_tf.layers.scheme`; None = the block's own.
-        num_heads: attention heads H.
-        num_kv_heads: K, heads of keys and values, each for H / K heads of queries; None = H.
-        head_dim: d of an attention head; None = D / H.
+        scheme: operators in order with their step sizes and widths, such as `"channels/2, tokens,
+            channels/2"`, see `macaron_tf.layers.scheme`; None: the block's own scheme.
+        num_heads: H, the number of attention heads.
+        num_kv_heads: K, the number of key and value heads, each shared by H / K query heads;
+            None: H.
+        head_dim: d, the width of an attention head; None: D / H.
         scaled: whether attention scores are divided by sqrt(d).
-        attention_dropout: on attention weights.
-        dropout: on sub-layer outputs.
-        norm: `"pre"`, with a last norm at the end of a stack, or `"post"`.
-        epsilon: added to the norms' variances.
+        attention_dropout: dropout rate of the attention weights.
+        dropout: dropout rate of the sub-layers' outputs.
+        norm: `"pre"`, norms before sub-layers and one at the end of the stack, or `"post"`, norms
+            after residual connections.
+        epsilon: number added to variances in norms.
         affine: whether LayerNorms have a scale and an offset.
-        norm_type: `"layer"`; `"unbiased"`: LayerNorms without an offset (ModernBERT's); or
-            `"rms"`: neither centred nor offset (T5's).
-        rnn_gate: of SwishRNN's recurrence.
-        max_length: greatest L of gated MLPs, and of learned positions.
-        toeplitz: gated MLPs have one weight for each distance of two positions, not for each
-            pair of them.
-        tiny_attention_dim: width of the attention in `"amlp"` blocks.
-        clamp_length: distances beyond it count as it in relative attention; None = none does.
-        positions: that attention knows by itself: `"rotary"` (Llama's), `"alibi"` or `"none"`.
-        rotary_base: of rotary positions; a larger one is for longer texts.
-        local_rotary_base: that of layers with a window; None = `rotary_base` too.
-        rotary_dim: channels of a head that are turned, the first ones; None = all.
-        rotary_scaling: slows rotations, for texts longer than those of the training. `(factor,)`
-            divides all of them; Llama 3's `(factor, low, high, length)` those that turn less than
-            `low` times in `length` positions, partly those below `high` times, and no others.
+        norm_type: `"layer"`; `"unbiased"`, LayerNorm without offset (ModernBERT); or `"rms"`,
+            RMSNorm, neither centred nor with offset (T5).
+        rnn_gate: activation of the gate in SwishRNN.
+        max_length: greatest L of gated MLPs and of learned positions.
+        toeplitz: whether gated MLPs have one weight per distance of two positions instead of one
+            per pair of positions.
+        tiny_attention_dim: width of the attention head in block `"amlp"`.
+        clamp_length: greatest distance in relative attention, larger ones count as this one;
+            None: no limit.
+        positions: position encoding inside attention: `"rotary"` (Llama), `"alibi"` or `"none"`.
+        rotary_base: base of rotary positions; a larger one suits longer texts.
+        local_rotary_base: base of rotary positions in layers with a window; None: `rotary_base`.
+        rotary_dim: number of channels in a head that are rotated, the first ones; None: all.
+        rotary_scaling: slower rotations for texts longer than in training; `()`: none. `(factor,)`
+            divides all frequencies. Llama 3's `(factor, low, high, length)` divides those with less
+            than `low` turns in `length` positions, interpolates up to `high` turns, and leaves the
+            others unchanged.
     """
 
     scheme: str | None = None
@@ -105,16 +109,16 @@ class BlockConfig(FeedForwardConfig):
             if mix.operator == "channels" and round(self.feed_forward_dim * mix.width) < 1:
                 raise self.error(
                     f"scheme={self.scheme!r}: a width of {mix.width:g} leaves no channel of "
-                    f"feed_forward_dim={self.feed_forward_dim}"
+                    f"feed_forward_dim={self.feed_forward_dim}: raise one of the two"
                 )
 
     def rotary_options(self, window: int) -> dict[str, Any]:
-        """Arguments of a `RotaryAttention` with that window."""
+        """Arguments of a `RotaryAttention` whose window is `window` (0: none)."""
         base = (window and self.local_rotary_base) or self.rotary_base
         return {"rotary_base": base, **self.options("rotary_dim", "rotary_scaling")}
 
     def splitting(self, default: tuple[Mix, ...] = ()) -> tuple[Mix, ...]:
-        """The operators of `scheme`, or the default ones."""
+        """The operators of `scheme`, or `default` without one."""
         try:
             return default if self.scheme is None else parse_scheme(self.scheme)
         except ValueError as error:
@@ -122,5 +126,5 @@ class BlockConfig(FeedForwardConfig):
 
 
 def take_fields(kind: type[Settings], arguments: dict[str, Any]) -> dict[str, Any]:
-    """Takes the fields of a configuration out of a layer's keyword arguments."""
+    """Removes the fields of a configuration from a layer's keyword arguments and returns them."""
     return {name: arguments.pop(name) for name in hints_of(kind) if name in arguments}

@@ -1,4 +1,4 @@
-"""Dilated causal convolutions with normalized weights, and the residual block of two of them."""
+"""Causal convolutions of a temporal convolutional network (TCN), and its residual block."""
 
 import keras
 from keras import ops
@@ -9,18 +9,19 @@ from macaron_tf.layers.recording import Recording
 
 
 class CausalConvolution(Recording, keras.layers.Layer):
-    """`y[t] = b + sum_i W_i x[t - d i]`, i from 0 to k - 1; x before the first position is 0.
+    """Dilated causal convolution with weight normalization: `y[t] = b + sum_i W_i x[t - d i]`.
 
-    The kernel is `W = g v / |v|`, the norm taken over the weights of one output channel: g is
-    trained as its length and v as its direction. g starts as |v|, v uniform within 1 / sqrt(k C).
+    i runs from 0 to k - 1, and x is 0 before the first position. The kernel is `W = g v / |v|`,
+    with the norm over all weights of an output channel: g is its trained length and v its trained
+    direction. g starts at |v|, and v is uniform within 1 / sqrt(k C).
 
     Args:
         filters: F, output channels.
-        kernel_size: k taps.
-        dilation: d, positions from tap to tap.
+        kernel_size: k, the number of taps.
+        dilation: d, the distance of neighbouring taps in positions.
 
-    Call arguments: `x (B, L, C)`, padded at its end if at all. Returns `(B, L, F)`. No position
-    sees a later one, and none further back than (k - 1) d.
+    Call arguments: `x (B, L, C)`; padding may only be at its end. Returns `(B, L, F)`. No position
+    sees later ones, nor any more than (k - 1) d positions before it.
 
     References: Bai et al. 2018, "An Empirical Evaluation of Generic Convolutional and Recurrent
     Networks for Sequence Modeling", section 3.2; Salimans and Kingma 2016, eq. 2.
@@ -34,7 +35,7 @@ class CausalConvolution(Recording, keras.layers.Layer):
         self.initializer = keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform")
 
     def build(self, x_shape):
-        # Not cast by the policy: the norm is float32, as norms are.
+        # Without autocast, so that the norm is computed in float32 under any policy.
         self.direction = self.add_weight(
             name="direction",
             shape=(self.kernel_size, x_shape[-1], self.filters),
@@ -54,7 +55,7 @@ class CausalConvolution(Recording, keras.layers.Layer):
 
     @property
     def kernel(self):
-        """W, `(k, C, F)`: the tap of the position itself comes last."""
+        """W, `(k, C, F)`; the last tap is that of the position itself."""
         kernel = ops.convert_to_tensor(self.direction) * (self.length / self._norm())
         return ops.cast(kernel, self.compute_dtype)
 
@@ -64,14 +65,14 @@ class CausalConvolution(Recording, keras.layers.Layer):
         return ops.conv(x, self.kernel, padding="valid", dilation_rate=self.dilation) + self.bias
 
     def call_thinned(self, x, every: int = 1):
-        """The layer over a sequence that holds only every d-th position, the last one included.
+        """Applies the layer to a sequence that holds every d-th position only, up to the last one.
 
         Args:
-            x: `(B, L', C)`: positions ..., t - 2 d, t - d, t.
-            every: e, the outputs to compute: ..., t - 2 e d, t - e d, t.
+            x: `(B, L', C)`, the inputs at positions ..., t - 2 d, t - d, t.
+            every: e; outputs are computed at positions ..., t - 2 e d, t - e d, t.
 
         Returns:
-            `(B, ceil(L' / e), F)`, the outputs of `call` at those positions.
+            `(B, ceil(L' / e), F)`, equal to the outputs of `call` at those positions.
         """
         unwanted = (ops.shape(x)[1] - 1) % every
         x = ops.pad(x, [[0, 0], [self.kernel_size - 1, 0], [0, 0]])[:, unwanted:]
@@ -79,12 +80,14 @@ class CausalConvolution(Recording, keras.layers.Layer):
 
 
 class ConvolutionBlock(Recording, keras.layers.Layer):
-    """`relu(x + F(x))`, F twice: causal convolution, ReLU, dropout.
+    """Residual block of a TCN, `relu(x + F(x))`; F is twice causal convolution, ReLU and dropout.
 
-    If the widths differ, a 1 x 1 convolution brings x to F channels.
+    If x does not have F channels, a 1 x 1 convolution brings it to F.
 
     Args:
-        spatial_dropout: whether a channel is dropped in all positions of a sequence together.
+        filters, kernel_size, dilation: see `CausalConvolution`.
+        dropout: dropout rate after each convolution.
+        spatial_dropout: whether a dropped channel is dropped at all positions of a sequence.
 
     Call arguments: `x (B, L, C)`. Returns `(B, L, F)`.
 
@@ -113,7 +116,7 @@ class ConvolutionBlock(Recording, keras.layers.Layer):
 
     def build(self, x_shape):
         if x_shape[-1] != self.filters:
-            # Small, so that the two paths start apart: the released code's 0.01.
+            # The released code's 0.01: the skip path starts small beside F.
             initializer = keras.initializers.RandomNormal(stddev=0.01)
             self.skip = self.dense_part("skip", x_shape, self.filters, initializer)
         first, second = self.convolutions
@@ -126,7 +129,7 @@ class ConvolutionBlock(Recording, keras.layers.Layer):
         return self._added(x, self._activated(1, second(h), training))
 
     def call_thinned(self, x, training=None):
-        """See `CausalConvolution.call_thinned`: `(B, L', C)` to `(B, ceil(L' / 2), F)`."""
+        """See `CausalConvolution.call_thinned`: maps `(B, L', C)` to `(B, ceil(L' / 2), F)`."""
         first, second = self.convolutions
         kept = x[:, (ops.shape(x)[1] - 1) % 2 :: 2]  # (B, ceil(L' / 2), C)
         h = self._activated(0, first.call_thinned(x), training)

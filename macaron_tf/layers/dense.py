@@ -1,4 +1,4 @@
-"""A matrix product with bias and activation, the last two in one where there are native kernels."""
+"""Dense layers with fused bias and GELU, activations by name, and an initializer."""
 
 import math
 from collections.abc import Callable
@@ -13,9 +13,10 @@ from macaron_tf.kernels import runs_native
 
 @keras.saving.register_keras_serializable(package="macaron_tf", name="gelu_tanh")
 def gelu_tanh(x):
-    """`x / 2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`, at most 5e-4 from the exact GELU.
+    """GELU's tanh approximation, at most 5e-4 from the exact GELU.
 
-    GPT-2's and Model Garden's; Keras's `"gelu"` is the exact `x Phi(x)`, as in Hugging Face.
+    It is `x / 2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`, which GPT-2 and Model Garden use.
+    Keras's `"gelu"` is the exact `x Phi(x)`, as in Hugging Face's BERT.
 
     References: Hendrycks and Gimpel 2016, section 2.
     """
@@ -23,7 +24,7 @@ def gelu_tanh(x):
 
 
 def activation(identifier: str | dict | Callable | None) -> Callable:
-    """The function of that name, `"gelu_tanh"` included, as `keras.activations.get`."""
+    """Returns the activation of that name, like `keras.activations.get`, also for `"gelu_tanh"`."""
     if identifier in ("gelu_tanh", "macaron_tf>gelu_tanh"):
         return gelu_tanh
     return keras.activations.get(identifier)
@@ -31,10 +32,10 @@ def activation(identifier: str | dict | Callable | None) -> Callable:
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
 class NarrowColumns(keras.initializers.Initializer):
-    """Another initializer's matrix, its first columns multiplied by a factor.
+    """Initializer that multiplies the first columns of another initializer's matrix by a factor.
 
-    For the query's part of a fused projection whose scores are not divided by sqrt(d): it starts
-    1/sqrt(d) as wide, so that attention starts as it would with the division.
+    Attention whose scores are not divided by sqrt(d) uses it for the query's columns of a fused
+    projection. With the factor 1/sqrt(d), training starts as if scores were divided.
 
     References: Raffel et al. 2020 (T5), its released code.
     """
@@ -58,24 +59,24 @@ class NarrowColumns(keras.initializers.Initializer):
 
 
 def policy_of(layer: keras.layers.Layer) -> keras.dtype_policies.DTypePolicy:
-    """A layer's own dtype policy; a quantized model that was loaded has a map of all of them."""
+    """A layer's own dtype policy; a loaded quantized model shares a map of all layers' policies."""
     policy = layer.dtype_policy
     return policy[layer.path] if isinstance(policy, DTypePolicyMap) else policy
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
 class Dense(keras.layers.Dense):
-    """Keras's `Dense`; a bias and a GELU after it, of either form, are one pass in training.
+    """Keras's `Dense`, with bias and GELU (exact or approximate) in one pass during training.
 
-    On JAX the gradient computes the GELU again from the product, which XLA has written already;
-    else JAX would keep two more arrays of that size.
+    On JAX, the backward pass computes the GELU again from the matrix product, which XLA keeps
+    anyway. Otherwise JAX would keep two more arrays of that size.
 
-    Call arguments: `x (..., D)`; `training`: where it is not, stock operations only, so that a
-    model can be exported from anywhere. Returns `(..., units)`.
+    Call arguments: `x (..., D)`; `training`: if False or None, only stock operations run, so that
+    models can be exported on every backend. Returns `(..., units)`.
     """
 
     def build(self, input_shape):
-        # Keras saves a Dense by its own policy: of a map the default would count.
+        # Keras saves a Dense by its own policy; of a map it would take the default.
         self._dtype_policy = policy_of(self)
         super().build(input_shape)
 
@@ -96,10 +97,10 @@ class Dense(keras.layers.Dense):
         return super().call(inputs, training=training)
 
     def quantize(self, mode=None, type_check=True, config=None):
-        # Keras refuses subclasses of its Dense; a quantized layer's call is Keras's own.
+        # Without the type check, which rejects subclasses. Quantized layers run Keras's own call.
         super().quantize(mode, type_check=False, config=config)
 
     def matrix(self, dtype):
-        """The kernel `(D, units)` as floats of a dtype, dequantized where it is int8."""
+        """The kernel `(D, units)` in a float dtype, dequantized if it is int8."""
         kernel = ops.cast(ops.convert_to_tensor(self.kernel), dtype)
         return kernel / self.kernel_scale if self.quantization_mode == "int8" else kernel

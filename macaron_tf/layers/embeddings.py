@@ -1,4 +1,4 @@
-"""Token embeddings, tied to the output projection, and the encoder's sum of embeddings."""
+"""Token embeddings, whole or adaptive, and the sum of an encoder's embeddings."""
 
 import itertools
 from collections.abc import Sequence
@@ -15,17 +15,17 @@ from macaron_tf.variables import declare
 
 
 class TiedEmbedding(Recording, keras.layers.Layer):
-    """One table for embedding tokens and for predicting them; `quantize("int8")` is Keras's.
+    """Token embeddings whose table also scores tokens; `quantize("int8")` works as in Keras.
 
     Args:
         vocab_size: V.
         hidden_dim: D.
-        scale: multiply embeddings by sqrt(D), as the Transformer does.
-        initializer: of the table `(V, D)`; None = N(0, D^-1/2): scaled embeddings and logits both
-            start at unit scale.
+        scale: whether to multiply embeddings by sqrt(D), as the Transformer does.
+        initializer: initializer of the table E `(V, D)`; None: normal with standard deviation
+            D^-1/2, so that scaled embeddings and logits both start at unit scale.
 
-    Call arguments: `ids (B, L)` int; returns `(B, L, D)`. `logits(x)`, or as with Keras's
-    `ReversibleEmbedding` a call with `reverse=True`, gives `x E^T`, `(..., V)`.
+    Call arguments: `ids (B, L)` int. Returns `(B, L, D)`. `logits(x)` returns `x E^T`, `(..., V)`,
+    and so does a call with `reverse=True`, as in Keras's `ReversibleEmbedding`.
 
     References: Press and Wolf 2017; Vaswani et al. 2017, section 3.4.
     """
@@ -71,11 +71,11 @@ class TiedEmbedding(Recording, keras.layers.Layer):
         return vectors * self.hidden_dim**0.5 if self.scale else vectors
 
     def logits(self, x):
-        """Scores of every token of the vocabulary: `(..., D) -> (..., V)`."""
+        """Scores of all tokens of the vocabulary: `(..., D) -> (..., V)`."""
         return ops.matmul(x, ops.transpose(self.matrix(x.dtype)))
 
     def matrix(self, dtype):
-        """The table `(V, D)` as floats of a dtype, dequantized where it is int8."""
+        """The table `(V, D)` in a float dtype, dequantized if it is int8."""
         table = ops.cast(ops.convert_to_tensor(self.table), dtype)
         if not self.quantization_mode:
             return table
@@ -108,44 +108,44 @@ class TiedEmbedding(Recording, keras.layers.Layer):
 
 
 def cluster_bounds(vocab_size: int, cutoffs: Sequence[int]) -> list[tuple[int, int]]:
-    """First token and end of each cluster of a vocabulary that is cut at `cutoffs`."""
+    """First token id and end (exclusive) of each cluster of a vocabulary divided at `cutoffs`."""
     bounds = (0, *cutoffs, vocab_size)
     if not cutoffs or any(b <= a for a, b in itertools.pairwise(bounds)):
         raise ValueError(
-            f"cutoffs={tuple(cutoffs)} must ascend from 1 or more to below the number of tokens, "
-            f"{vocab_size}"
+            f"cutoffs={tuple(cutoffs)} must ascend, be at least 1, and be below the number of "
+            f"tokens, {vocab_size}"
         )
     return list(itertools.pairwise(bounds))
 
 
 def cluster_width(width: int, divisor: int, number: int) -> int:
-    """Width of cluster `number`: `width / divisor^number`."""
+    """Width of the vectors in cluster `number`: `width / divisor^number`."""
     check_count("divisor", divisor)
     inner = width // divisor**number
     if not inner:
         raise ValueError(
-            f"divisor={divisor} leaves no width to cluster {number} of vectors {width} wide: take "
-            "a smaller one, or fewer cutoffs"
+            f"divisor={divisor} leaves no width to cluster {number} of vectors {width} wide: give "
+            "a smaller divisor or fewer cutoffs"
         )
     return inner
 
 
 class AdaptiveEmbedding(Recording, keras.layers.Layer):
-    """Token embeddings that are narrower for rare tokens: adaptive input representations.
+    """Adaptive input representations: embeddings that are narrower for rare tokens.
 
-    Tokens are sorted by frequency and cut into clusters. Cluster i (from 0) has a table of width
-    D / divisor^i, and a matrix brings its vectors to D. Every cluster looks up every id, so that
-    shapes are static.
+    Token ids are sorted by frequency and divided into clusters. Cluster i, from 0, has a table of
+    width D / divisor^i, and a matrix projects its vectors to D. Every cluster looks up every id, so
+    that shapes are static.
 
     Args:
         vocab_size: V.
         hidden_dim: D.
-        cutoffs, divisor: see `AdaptiveSoftmax`, which may score by these tables.
-        scale: multiply embeddings by sqrt(D).
-        initializer: of the tables; the matrices start so that the vectors of all clusters are as
-            wide as their tables' numbers.
+        cutoffs, divisor: see `AdaptiveSoftmax`, which may share the tables.
+        scale: whether to multiply embeddings by sqrt(D).
+        initializer: initializer of the tables. The projections are initialized such that they keep
+            the scale of the vectors.
 
-    Call arguments: `ids (B, L)` int; returns `(B, L, D)`.
+    Call arguments: `ids (B, L)` int. Returns `(B, L, D)`.
 
     References: Baevski and Auli 2019, "Adaptive Input Representations for Neural Language
     Modeling", section 3; Dai et al. 2019 (Transformer-XL), its released code.
@@ -197,12 +197,12 @@ class AdaptiveEmbedding(Recording, keras.layers.Layer):
         return x * self.hidden_dim**0.5 if self.scale else x
 
     def tables(self, dtype) -> list[tuple]:
-        """The tables `(V_i, D / divisor^i)` and the matrices that bring them to D, by cluster."""
+        """For each cluster its table `(V_i, D / divisor^i)` and its projection to D."""
         parts = zip(self.clusters, self.projections, strict=True)
         return [(table.matrix(dtype), matrix.matrix(dtype)) for table, matrix in parts]
 
     def matrix(self, dtype):
-        """The vectors of all tokens, `(V, D)`."""
+        """The vectors of all tokens, `(V, D)`, without `scale`."""
         return ops.concatenate([ops.matmul(*pair) for pair in self.tables(dtype)], axis=0)
 
 
@@ -210,22 +210,25 @@ POSITIONS = ("learned", "sinusoidal", "none")
 
 
 class EncoderEmbeddings(Recording, keras.layers.Layer):
-    """The sum of token, position, segment and language embeddings, with LayerNorm and dropout.
+    """Sum of token, position, segment and language embeddings, then LayerNorm and dropout.
 
     Args:
-        vocab_size: V. embedding_dim: E; D unless the embeddings are factorized.
+        vocab_size: V.
+        embedding_dim: E; D unless the embeddings are factorized.
+        positions: `"learned"`, `"sinusoidal"` or `"none"`.
         max_length: greatest L of learned positions.
-        num_segments, num_languages: rows of their tables; 0 = no such embeddings.
-        epsilon, affine, norm_type: of the LayerNorm, see `normalization`.
+        num_segments, num_languages: rows of the segment and language tables; 0: no such table.
+        dropout: dropout rate of the sum.
+        epsilon, affine, norm_type: options of the LayerNorm, see `normalization`.
         initializer_range: standard deviation of all tables, truncated at two of them.
         norm: whether there is a LayerNorm (GPT has none).
-        scale: multiply token embeddings by sqrt(E), see `TiedEmbedding`; of `tokens`, their own
-            setting counts.
+        scale: whether to multiply token embeddings by sqrt(E); shared `tokens` keep their own
+            setting.
         position_layout: see `SinusoidalPositions`.
-        tokens: token embeddings shared with another layer; None = its own.
+        tokens: token embeddings shared with another layer; None: own ones.
 
-    Call arguments: `token_ids (B, L)` int; `segment_ids` and `language_ids (B, L)`, by default 0;
-    `position_ids (B, L)` int, by default 0 to L - 1; `vectors (B, L, E)`, in place of the tokens'
+    Call arguments: `token_ids (B, L)` int; `segment_ids` and `language_ids (B, L)`, 0 by default;
+    `position_ids (B, L)` int, 0 to L - 1 by default; `vectors (B, L, E)`, which replace the token
     embeddings. Returns `(B, L, E)`.
 
     References: Devlin et al. 2018 (BERT), figure 2; languages and positions that restart: Conneau
@@ -300,7 +303,7 @@ class EncoderEmbeddings(Recording, keras.layers.Layer):
         for table, ids in ((self.segments, segment_ids), (self.languages, language_ids)):
             if table is not None:
                 ids = ops.zeros_like(token_ids) if ids is None else ids
-                # A product with one-hot rows: a gather's gradient would add up B L rows singly.
+                # One-hot rows, because a gather's gradient would add B L rows one at a time.
                 one_hot = ops.one_hot(ids, table.shape[0], dtype=x.dtype)  # (B, L, rows)
                 x = x + ops.matmul(one_hot, ops.cast(table, x.dtype))
         if self.position_layer:
@@ -310,5 +313,5 @@ class EncoderEmbeddings(Recording, keras.layers.Layer):
         return self.drop(x, training=training)
 
     def get_config(self):
-        # The owner of a shared table saves it, and passes it in again.
+        # Shared token embeddings are saved by their owner, which passes them in again.
         return {**super().get_config(), "tokens": None}

@@ -10,18 +10,18 @@ from macaron_tf.settings import hints_of
 
 
 class FeedForward(Mixer):
-    """`activation(x W1 + b1) W2 + b2`, at every position alone.
+    """Position-wise feed-forward: `activation(x W1 + b1) W2 + b2`.
 
-    Gated: `(activation(x W1) * (x V)) W2`, with T5 1.1's name for it, gated GELU.
+    Gated: `(activation(x W1) * (x V)) W2`; with GELU it is T5 1.1's gated GELU.
 
     Args:
         feed_forward_dim: the inner width F.
-        kernel_initializer: for the matrices; biases start at 0. W1 and V are one fused matrix,
-            whose fan-out the initializer sees.
-        output_initializer: for W2, where it differs.
+        kernel_initializer: initializer of the matrices; biases start at 0. W1 and V are one fused
+            matrix, and the initializer sees its fan-out.
+        output_initializer: initializer of W2; None: `kernel_initializer`.
         kwargs: the fields of `FeedForwardConfig`, and Keras's own arguments.
 
-    Call arguments: `x (B, L, D)`; returns `(B, L, D)`.
+    Call arguments: `x (B, L, D)`. Returns `(B, L, D)`.
 
     References: Vaswani et al. 2017, eq. 2; gated: Shazeer 2020.
     """
@@ -49,7 +49,7 @@ class FeedForward(Mixer):
             "inner",
             input_shape,
             config.feed_forward_dim * (2 if config.gated else 1),
-            # A gate's activation is of one half only.
+            # If gated, only one half is activated.
             activation=None if config.gated else self.activation,
             use_bias=config.use_bias,
             axes=("embed", "mlp"),

@@ -1,4 +1,4 @@
-"""gMLP: a token mixer of fixed weights between positions, which gate the channels."""
+"""gMLP: trained weights between positions gate the channels, instead of attention."""
 
 import keras
 from keras import ops
@@ -13,21 +13,21 @@ from macaron_tf.layers.rotary import RotaryAttention
 
 
 class SpatialGating(Recording, keras.layers.Layer):
-    """`u * (W LayerNorm(v) + b)`: u and v the halves of the channels, W between positions.
+    """Spatial gating unit of gMLP: `u * (W LayerNorm(v) + b)`.
 
-    W starts within 0.001 / L of 0 and b at 1, so that the gate is open at first: the output is u
-    to a thousandth.
+    u and v are the halves of the channels, and W mixes positions. W starts uniform within 0.001 / L
+    and b at 1, so that the output is close to u at first.
 
     Args:
-        max_length: greatest L, the size of W. A shorter input of length T meets W's first T rows
-            and columns, which is the same as padding it to the full length.
-        causal: position t sees positions 0 to t only: W is lower triangular.
-        toeplitz: W has one weight for each distance, 2 L - 1 in all, as in the paper's language
-            models: predictions of masked words then depend on no absolute position.
-        epsilon, affine: of the LayerNorm.
+        max_length: L, the greatest number of positions and the size of W. A shorter input of T
+            positions uses W's first T rows and columns, as if it were padded to length L.
+        causal: whether position t sees positions 0 to t only: W is lower triangular.
+        toeplitz: whether W has one weight per distance, 2 L - 1 in all, as in the paper's language
+            models. Predictions of masked words then depend on no absolute position.
+        epsilon, affine: options of the LayerNorm.
 
-    Call arguments: `z (B, T, F)`; `mask (B, T)` boolean, False at padding, which no real position
-    sees; `addition (B, T, F/2)`, added to the gate. Returns `(B, T, F/2)`.
+    Call arguments: `z (B, T, F)`; `mask (B, T)` boolean, False at padding, which does not affect
+    other positions; `addition (B, T, F/2)`, added to the gate. Returns `(B, T, F/2)`.
 
     References: Liu et al. 2021, "Pay Attention to MLPs", section 2.1; Toeplitz: section 4.
     """
@@ -65,8 +65,8 @@ class SpatialGating(Recording, keras.layers.Layer):
         length = ops.shape(z)[1]
         if isinstance(length, int) and length > self.max_length:
             raise ValueError(
-                f"a sequence of {length} positions is longer than the {self.max_length} of the "
-                "spatial gating: shorten it or raise max_length"
+                f"a sequence of {length} positions is longer than max_length={self.max_length} of "
+                "the spatial gating: shorten it or raise max_length"
             )
         u, v = ops.split(z, 2, axis=-1)  # (B, T, F/2) each
         v = self.norm(v, training=training)
@@ -78,9 +78,9 @@ class SpatialGating(Recording, keras.layers.Layer):
         kernel = kernel[:length, :length]  # (L, L) -> (T, T)
         if self.causal:
             kernel = ops.tril(kernel)
-        # (T, T) x (B, T, F/2) -> (B, T, F/2); on CPUs an einsum would take half as long again.
+        # (T, T) x (B, T, F/2) -> (B, T, F/2); on CPUs an einsum would take 1.5 times as long.
         gate = ops.matmul(kernel, v)
-        # Not by `ops.add`, which on TensorFlow takes a column for a bias of the last axis, T = F/2.
+        # Not `ops.add`: on TensorFlow it mistakes a column for a bias of the last axis if T = F/2.
         gate = gate + bias[:length, None]
         if addition is not None:
             gate = gate + addition
@@ -88,9 +88,10 @@ class SpatialGating(Recording, keras.layers.Layer):
 
 
 def toeplitz_matrix(weights, length: int):
-    """`(2 L - 1,)` weights by distance to the `(L, L)` matrix of `M[t, s] = w[L - 1 + s - t]`."""
-    # Rows one shorter than their period: each goes on one weight earlier than the row above. Only
-    # reshapes, so that the gradient is a sum; that of a gather would add up L^2 numbers singly.
+    """The `(L, L)` matrix `M[t, s] = w[L - 1 + s - t]` of the weights w `(2 L - 1,)`."""
+    # The weights repeat with period 2 L and are cut into rows of 2 L - 1, so that each row starts
+    # one weight before the row above. The gradient of reshapes is a sum over the repeats; a
+    # gather's would add L^2 numbers one at a time.
     period = ops.pad(weights, [[0, 1]])  # (2 L,)
     rows = ops.reshape(ops.tile(period, length), (-1,))  # (2 L L,)
     rows = ops.reshape(rows[:-length], (length, 2 * length - 1))  # (L (2 L - 1),) -> (L, 2 L - 1)
@@ -98,20 +99,22 @@ def toeplitz_matrix(weights, length: int):
 
 
 class GatedMLP(Mixer):
-    """`SpatialGating(activation(x U + b_u)) V + b_v`: mixes channels, positions, channels.
+    """gMLP: mixes channels, positions and channels, `SpatialGating(activation(x U + b_u)) V + b_v`.
 
-    With `tiny_attention_dim` one small head of attention over x is added to the gate (aMLP).
+    With `tiny_attention_dim`, one small attention head over x is added to the gate (aMLP).
 
     Args:
-        feed_forward_dim: F, which U makes of D; V has F/2 rows.
+        feed_forward_dim: F, the columns of U; V has F/2 rows.
         max_length, causal, toeplitz, epsilon, affine: see `SpatialGating`.
-        tiny_attention_dim: width of the head, 64 or 128 in the paper; None for no attention.
-        rotary_base: of rotary positions in that head; None = none.
-        activation: of the inner channels, the paper's is `"gelu"`.
-        kernel_initializer: of all matrices but the one between positions.
+        tiny_attention_dim: width of the head, 64 or 128 in the paper; None: no attention.
+        rotary_base: base of rotary positions in that head; None: no rotary positions.
+        activation: activation of the inner channels, `"gelu"` in the paper.
+        activation_dropout, attention_dropout: dropout rates of the inner activations, and of the
+            head's attention weights.
+        kernel_initializer: initializer of all matrices except W of the spatial gating.
 
-    Call arguments: `x (B, L, D)`; `mask (B, L)` boolean, False at padding, which no real position
-    sees. Returns `(B, L, D)`.
+    Call arguments: `x (B, L, D)`; `mask (B, L)` boolean, False at padding, which does not affect
+    other positions. Returns `(B, L, D)`.
 
     References: Liu et al. 2021, "Pay Attention to MLPs", sections 2 and 4.3.
     """

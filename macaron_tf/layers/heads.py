@@ -1,4 +1,4 @@
-"""Heads: from an encoder's sequence to answers."""
+"""Pooling of sequences, mixtures of layers, and heads for classification and spans."""
 
 import keras
 from keras import ops
@@ -11,17 +11,17 @@ from macaron_tf.layers.recording import Recording
 
 
 class Pooling(Recording, keras.layers.Layer):
-    """One vector of a sequence, in float32 under any policy, since a cosine may follow.
+    """Pools a sequence into one vector, in float32 under any policy because a cosine may follow.
 
     Args:
-        mode: `"mean"` or `"max"` over the real positions; `"cls"`, the first position; or `"last"`,
-            the last real position, which in a causal model has seen all others.
+        mode: `"mean"` or `"max"` over real positions; `"cls"`, the first position; or `"last"`, the
+            last real position, which has seen all others in a causal model.
 
-    Call arguments: `x (B, L, D)` and optionally `mask (B, L)`, False at padding; a row of padding
-    alone gives zeros. Returns `(B, D)` float32.
+    Call arguments: `x (B, L, D)` and optionally `mask (B, L)`, False at padding; without a real
+    position the mean, the maximum and the last position are zeros. Returns `(B, D)` float32.
 
-    References: Reimers and Gurevych 2019 (Sentence-BERT), section 3; the last one: Radford et al.
-    2018 (GPT), section 3.2.
+    References: Reimers and Gurevych 2019 (Sentence-BERT), section 3; the last position: Radford et
+    al. 2018 (GPT), section 3.2.
     """
 
     def __init__(self, mode: str = "mean", **kwargs):
@@ -42,10 +42,10 @@ class Pooling(Recording, keras.layers.Layer):
             return ops.sum(ops.where(chosen, x, 0.0), axis=1)  # (B, D)
         if self.mode == "mean":
             count = ops.sum(ops.cast(real, "float32"), axis=1)  # (B, 1)
-            # `where` and not a product: values at padding may be infinite.
+            # `where` instead of a product, because values at padding may be infinite.
             total = ops.sum(ops.where(real, x, 0.0), axis=1)  # (B, D)
             return ops.divide(total, ops.maximum(count, 1.0))
-        # -1e30, since the gradient of -inf, the maximum of no numbers, is NaN.
+        # -1e30 instead of -inf, whose gradient is NaN if a row has no real position.
         greatest = ops.max(ops.where(real, x, -1e30), axis=1)  # (B, D)
         return ops.where(ops.any(real, axis=1), greatest, 0.0)
 
@@ -54,10 +54,10 @@ class Pooling(Recording, keras.layers.Layer):
 
 
 class LayerMixture(Recording, keras.layers.Layer):
-    """`gamma sum_j softmax(s)_j h_j`, at first the mean of the layers.
+    """Trained mixture of J layers, `gamma sum_j softmax(s)_j h_j`; it starts as their mean.
 
     Args:
-        normalize: layer normalization of each h_j, without weights, before they are added.
+        normalize: whether each h_j is layer-normalized, without scale and offset, before the sum.
 
     Call arguments: `layers (..., J, D)`. Returns `(..., D)`.
 
@@ -77,7 +77,7 @@ class LayerMixture(Recording, keras.layers.Layer):
 
     @property
     def weights_of_layers(self):
-        """`softmax(s)`, `(J,)` float32."""
+        """The layers' weights `softmax(s)`, `(J,)` float32."""
         return ops.softmax(ops.convert_to_tensor(self.scores))
 
     def call(self, layers):
@@ -88,7 +88,7 @@ class LayerMixture(Recording, keras.layers.Layer):
 
 
 class Head(Recording, keras.layers.Layer):
-    """Base of the heads, whose matrices start as truncated normals.
+    """Base class of heads, whose matrices start from a truncated normal distribution.
 
     Args:
         initializer_range: standard deviation of all matrices, truncated at two of them.
@@ -98,21 +98,22 @@ class Head(Recording, keras.layers.Layer):
         super().__init__(**kwargs)
 
     def built_dense(self, x_shape, units: int, name: str = "dense", **options) -> Dense:
-        """A `Dense` layer, built for `x_shape`."""
+        """A `Dense` layer with the head's initializer, built for `x_shape`."""
         initializer = keras.initializers.TruncatedNormal(stddev=self.initializer_range)
         return self.dense_part(name, x_shape, units, initializer, **options)
 
 
 class Pooler(Head):
-    """BERT's pooler: `activation(x[0] W + b)`, x[0] at the [CLS] position.
+    """BERT's pooler: `activation(x[0] W + b)`, where x[0] is the vector of [CLS].
 
     Args:
-        activation: see `macaron_tf.layers.activation`; ELECTRA's classifier has "gelu",
-            DistilBERT's "relu".
-        norm_type: `"unbiased"`: W has no b, and a LayerNorm without an offset follows
-            (ModernBERT's); None = no norm.
+        activation: see `macaron_tf.layers.activation`; `"gelu"` in ELECTRA's classifier, `"relu"`
+            in DistilBERT's.
+        norm_type: `"unbiased"`: there is no b, and a LayerNorm without offset follows (ModernBERT);
+            None: no norm.
+        epsilon: see `normalization`.
 
-    Call arguments: `x (B, L, D)`; returns `(B, D)`.
+    Call arguments: `x (B, L, D)`. Returns `(B, D)`.
 
     References: Devlin et al. 2018 (BERT), its released code.
     """
@@ -145,12 +146,12 @@ class Pooler(Head):
 
 
 class ClassificationHead(Head):
-    """Dropout and a linear layer: scores of C classes, or with C = 1 a regression's value.
+    """Dropout and a linear layer: scores of C classes, or the value of a regression if C = 1.
 
     Args:
         num_classes: C.
 
-    Call arguments: `x (..., D)`; returns `(..., C)`.
+    Call arguments: `x (..., D)`. Returns `(..., C)`.
     """
 
     def __init__(self, num_classes: int, dropout: float = 0.0, **kwargs):
@@ -165,10 +166,10 @@ class ClassificationHead(Head):
 
 
 class SpanHead(Head):
-    """Scores of every position as the start and the end of a span.
+    """Scores of each position as the start and as the end of a span.
 
     Call arguments: `x (B, L, D)` and optionally `attention_mask (B, L)`, False where no span may
-    start or end. Returns float32 `(B, 2, L)`: start at index 0, end at 1.
+    start or end. Returns `(B, 2, L)` float32: start scores at index 0, end scores at 1.
 
     References: Devlin et al. 2018 (BERT), section 4.2.
     """

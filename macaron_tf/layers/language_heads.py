@@ -1,4 +1,4 @@
-"""Heads that score tokens: next ones, masked ones, spans', replaced ones, and rare ones cheaply."""
+"""Heads of language models: scores of next, masked and replaced tokens, and adaptive softmax."""
 
 from collections.abc import Sequence
 
@@ -13,11 +13,11 @@ from macaron_tf.layers.norms import normalization
 
 
 class TableHead(Head):
-    """Base of the heads that score vectors by the embedding table T: `x T^t + b`.
+    """Base class of heads that score vectors by the embedding table T: `x T^t + b`.
 
     Args:
         vocab_size: V.
-        use_bias: whether each token has a bias.
+        use_bias: whether there is a bias for each token.
     """
 
     def __init__(self, vocab_size: int, use_bias: bool = True, **kwargs):
@@ -25,14 +25,14 @@ class TableHead(Head):
         self.bias = None
 
     def build_bias(self) -> None:
-        """Adds the biases, the last of the weights."""
+        """Adds the bias `(V,)`. Call it last in `build`, so that the bias is the last weight."""
         if self.use_bias:
             self.bias = self.add_weight(
                 name="bias", shape=(self.vocab_size,), initializer="zeros", axes=("vocab",)
             )
 
     def scores(self, x, table, transposed: bool = False):
-        """`(..., E) x (E, V) + (V,) -> (..., V)`, of the table's dtype."""
+        """Scores in the table's dtype: `(..., E) x (E, V) + (V,) -> (..., V)`."""
         scores = ops.matmul(ops.cast(x, table.dtype), table if transposed else ops.transpose(table))
         if self.bias is None:
             return scores
@@ -40,19 +40,22 @@ class TableHead(Head):
 
 
 class NextTokenHead(TableHead):
-    """Scores of every token; a matrix first brings x to the width E of the table if it differs.
+    """Scores of all tokens as the next one; if x has not the table's width E, a matrix projects it.
 
     Args:
-        tied: whether the table is the embeddings'; if not, `output_table` is its own (Llama's).
+        vocab_size: V.
+        use_bias: see `TableHead`.
+        tied: whether tokens are scored by the embedding table; if not, the head has an
+            `output_table` of its own (Llama).
 
     Call arguments: `x (..., D)` and `table (V, E)`, or its transpose `(E, V)` with
-    `transposed=True`. Returns `(..., V)` of the table's dtype.
+    `transposed=True`. Returns `(..., V)` in the table's dtype.
 
     References: Press and Wolf 2017; Radford et al. 2018 (GPT), eq. 2.
     """
 
     def __init__(self, vocab_size: int, use_bias: bool = False, tied: bool = True, **kwargs):
-        # Not cast by the policy: cached decoding asks for float32 scores of bfloat16 models.
+        # Without autocast, because cached decoding asks for float32 scores of bfloat16 models.
         super().__init__(vocab_size, use_bias, autocast=False, **kwargs)
 
     def build(self, x_shape, table_shape):
@@ -73,13 +76,13 @@ class NextTokenHead(TableHead):
 
 
 class TransformingHead(TableHead):
-    """A `TableHead` that transforms vectors first, by `LayerNorm(activation(x W + b))`.
+    """A `TableHead` that first transforms vectors: `LayerNorm(activation(x W + b))`.
 
     Args:
         activation: see `macaron_tf.layers.activation`.
-        epsilon: of the LayerNorm.
-        norm_type: `"layer"`, or `"unbiased"`: neither the matrix has a bias nor the LayerNorm an
-            offset (ModernBERT's).
+        epsilon: see `normalization`.
+        norm_type: `"layer"`, or `"unbiased"`: the matrix has no bias and the LayerNorm no offset
+            (ModernBERT).
     """
 
     reads = ("activation",)
@@ -96,7 +99,7 @@ class TransformingHead(TableHead):
         self.activation = activation_named(activation)
 
     def transformation(self, x_shape, units: int, suffix: str = ""):
-        """A `Dense` layer with its activation, and a LayerNorm, both built."""
+        """Returns a `Dense` layer with the activation, and a LayerNorm, both built."""
         shape, options = (*x_shape[:-1], units), {"use_bias": self.norm_type != "unbiased"}
         dense = self.built_dense(
             x_shape, units, f"dense{suffix}", activation=self.activation, **options
@@ -106,15 +109,18 @@ class TransformingHead(TableHead):
 
 
 class MaskedLanguageHead(TransformingHead):
-    """Scores of every token: `LayerNorm(activation(x W + b)) T^t + bias`, T the embedding table.
+    """Scores of all tokens at masked positions: `LayerNorm(activation(x W + b)) T^t + bias`.
+
+    T is the embedding table.
 
     Args:
-        transform: whether x is transformed, from D to the table's width E; XLM's is not.
+        transform: whether the dense layer and the LayerNorm transform x from width D to the table's
+            E (XLM has none).
 
-    Call arguments: `x (..., D)` and `table (V, E)`; returns `(..., V)`.
+    Call arguments: `x (..., D)` and `table (V, E)`. Returns `(..., V)`.
 
-    References: Devlin et al. 2018 (BERT), section 3.1 and its released code; with E below D, Lan
-    et al. 2020 (ALBERT), section 3.1.
+    References: Devlin et al. 2018 (BERT), section 3.1 and its released code; E below D: Lan et al.
+    2020 (ALBERT), section 3.1.
     """
 
     def __init__(self, vocab_size: int, transform: bool = True, **kwargs):
@@ -126,8 +132,8 @@ class MaskedLanguageHead(TransformingHead):
             self.dense, self.norm = self.transformation(x_shape, width)
         elif x_shape[-1] != width:
             raise ValueError(
-                f"without a transformation the table, {width} wide, cannot score vectors of "
-                f"{x_shape[-1]}: give transform=True or embeddings as wide as the encoder"
+                f"without a transformation a table {width} wide cannot score vectors {x_shape[-1]} "
+                "wide: give transform=True, or embeddings as wide as the encoder"
             )
         self.build_bias()
 
@@ -136,17 +142,17 @@ class MaskedLanguageHead(TransformingHead):
 
 
 class SpanBoundaryHead(TransformingHead):
-    """Scores of a span's tokens from its outer boundaries and the token's position in the span.
+    """Scores of a masked span's tokens, from the vectors next to the span and positions inside it.
 
     `[h_left; h_right; p]` is transformed twice, then scored by the embedding table.
 
     Args:
-        max_span: number of positions; tokens further on in a longer span share the last one's.
-            SpanBERT's released code leaves them out.
-        position_dim: width of the positions' vectors.
+        max_span: number of position vectors; later positions of longer spans use the last one.
+            SpanBERT's released code leaves such positions out.
+        position_dim: width of the position vectors p.
 
-    Call arguments: `left` and `right (..., D)`, the encoder's output next to the span; `positions
-    (...,)` int, from 0 on; `table (V, E)`. Returns `(..., V)`.
+    Call arguments: `left` and `right (..., D)`, the encoder's outputs before and after the span;
+    `positions (...,)` int, from 0 on; `table (V, E)`. Returns `(..., V)`.
 
     References: Joshi et al. 2020 (SpanBERT), section 3.2, and its released code.
     """
@@ -168,7 +174,7 @@ class SpanBoundaryHead(TransformingHead):
 
     def call(self, left, right, positions, table):
         positions = ops.minimum(ops.cast(positions, "int32"), self.max_span - 1)
-        # A product with one-hot rows: a gather's gradient would add up the rows singly.
+        # One-hot rows, because a gather's gradient would add the rows one at a time.
         one_hot = ops.one_hot(positions, self.max_span, dtype=left.dtype)  # (..., max_span)
         vectors = ops.matmul(one_hot, ops.cast(self.positions, left.dtype))  # (..., position_dim)
         x = ops.concatenate([left, right, vectors], axis=-1)  # (..., 2 D + position_dim)
@@ -177,9 +183,9 @@ class SpanBoundaryHead(TransformingHead):
 
 
 class ReplacedTokenHead(Head):
-    """The logit of every token having been replaced: `activation(x W + b) w + c`.
+    """The logit that each token has been replaced: `activation(x W + b) w + c`.
 
-    Call arguments: `x (..., D)`; returns `(...,)`, above 0 for "replaced".
+    Call arguments: `x (..., D)`. Returns `(...,)`; above 0 means replaced.
 
     References: Clark et al. 2020 (ELECTRA), section 2 and its released code.
     """
@@ -199,27 +205,27 @@ class ReplacedTokenHead(Head):
 
 
 class AdaptiveSoftmax(TableHead):
-    """Log-probabilities of tokens that are sorted by frequency, `(..., D) -> (..., V)`.
+    """Adaptive softmax, log-probabilities of tokens sorted by frequency: `(..., D) -> (..., V)`.
 
-    The head scores the first `cutoffs[0]` tokens and, as one more entry each, the clusters of the
-    others; the probability of a cluster's token is the cluster's times the token's within it.
-    Cluster i (from 1) reads a projection of width D / divisor^i: with the papers' sizes most of
-    the table's weights and products are saved. All clusters are computed for all rows, so that
-    shapes are static.
+    The head scores the first `cutoffs[0]` tokens, and each cluster of the other tokens as one
+    entry. The probability of a token in a cluster is the cluster's probability times that of the
+    token within the cluster. Cluster i, from 1, reads a projection of width D / divisor^i. With the
+    papers' sizes this saves most of the parameters and of the computation. All clusters are
+    computed for all rows, so that shapes are static.
 
-    Tied, tokens are scored by their embeddings: the head's as well as the clusters' tables, and the
-    matrices that bring the clusters' to D, are the input's. Of its own the layer has a bias for
-    each token, the clusters' entries in the head and, with a divisor above 1, the head's
-    projection, as Transformer-XL's released code.
+    With `tied`, tokens are scored by the embedding tables, and x is projected to the clusters'
+    widths by the transposed projections of the embeddings. The layer's own weights are then a bias
+    for each token, the clusters' entries in the head and, with a divisor above 1, the head's
+    projection, as in Transformer-XL's released code.
 
     Args:
         vocab_size: V.
-        cutoffs: first token of each cluster, ascending, such as (20_000, 40_000, 200_000).
-        divisor: of the widths; 1 leaves them at D.
-        tied: whether tokens are scored by `table`.
+        cutoffs: first token id of each cluster, ascending, such as (20_000, 40_000, 200_000).
+        divisor: factor by which each cluster is narrower than the one before; 1: all have width D.
+        tied: whether tokens are scored by the call argument `table`.
 
-    Call arguments: `x (..., D)`. Like the heads that score by a `table`, it takes one, and returns
-    its dtype: `(V, D)`, or with a divisor above 1 `AdaptiveEmbedding.tables`.
+    Call arguments: `x (..., D)`; `table`, needed if `tied`: `(V, D)`, or with a divisor above 1
+    `AdaptiveEmbedding.tables`. Returns `(..., V)`, in the dtype of `table` if one is given.
 
     References: Grave et al. 2017, "Efficient softmax approximation for GPUs", section 4; Dai et
     al. 2019 (Transformer-XL), its released code; tied: Baevski and Auli 2019, section 3.
@@ -268,13 +274,13 @@ class AdaptiveSoftmax(TableHead):
         return ops.cast(ops.concatenate(parts, axis=-1), dtype)
 
     def _scores(self, x) -> list:
-        """Scores of the head's entries `(..., cutoffs[0] + clusters)`, and within each cluster."""
+        """Scores of the head `(..., cutoffs[0] + clusters)`, then scores within each cluster."""
         clusters = zip(self.projections, self.clusters, strict=True)
         within = [cluster(projection(x)) for projection, cluster in clusters]
         return [_wide(scores) for scores in (self.head(x), *within)]
 
     def _tied_scores(self, x, table) -> list:
-        """As `_scores`, by the embeddings."""
+        """Same as `_scores`, by the embedding tables."""
         scores = []
         for number, (start, end) in enumerate(self._bounds):
             own, matrix = (table[start:end], None) if self.divisor == 1 else table[number]
@@ -292,5 +298,5 @@ class AdaptiveSoftmax(TableHead):
 
 
 def _wide(scores):
-    """The scores in float32 at least: a bfloat16 softmax is too coarse."""
+    """Casts scores to float32 at least, because a bfloat16 softmax is too coarse."""
     return ops.cast(scores, keras.backend.result_type(scores.dtype, "float32"))

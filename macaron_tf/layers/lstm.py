@@ -1,4 +1,4 @@
-"""Clipped LSTMs with a projection, in either direction, and stacks of them."""
+"""LSTMs with projection and clipping, forward or backward, and stacks of them (ELMo)."""
 
 import keras
 from keras import ops
@@ -9,7 +9,7 @@ from macaron_tf.layers.recording import Recording
 
 
 class ProjectedLSTMCell(Recording, keras.layers.Layer):
-    """One step of an LSTM whose output is a projection of its cell state.
+    """One step of an LSTM whose output is a projection of its cell's output.
 
         i, f, g, o = x' + h U,   c = clip(sigmoid(f + 1) c + sigmoid(i) tanh(g))
         h = clip(P (sigmoid(o) tanh(c)))
@@ -17,10 +17,10 @@ class ProjectedLSTMCell(Recording, keras.layers.Layer):
     Args:
         units: width of c.
         projection_dim: width of h.
-        clip: greatest absolute value in c and h; None = no limit.
+        clip: greatest absolute value in c and h; None: no limit.
 
     Call arguments: `inputs (B, 4 units)`, x' = W x + b; `states`, h `(B, projection_dim)` and c
-    `(B, units)`. Returns h, and the new states.
+    `(B, units)`. Returns h and the list of the new states, `[h, c]`.
 
     References: Sak et al. 2014, eq. 1-7 (without peepholes); clipping: Peters et al. 2018.
     """
@@ -53,11 +53,12 @@ class ProjectedLSTMCell(Recording, keras.layers.Layer):
 
 
 class ProjectedLSTM(Recording, keras.layers.Layer):
-    """A `ProjectedLSTMCell` over a sequence, in either direction.
+    """A `ProjectedLSTMCell` applied to a sequence, forward or backward.
 
     Args:
         units, projection_dim, clip: see `ProjectedLSTMCell`.
-        backwards: from the last position to the first: outputs depend on later positions.
+        backwards: whether to read from the last position to the first, so that outputs depend on
+            later positions.
 
     Call arguments: `x (B, L, D)`; `mask (B, L)` boolean, False at padding, which leaves the state
     unchanged. Returns `(B, L, projection_dim)`.
@@ -74,7 +75,7 @@ class ProjectedLSTM(Recording, keras.layers.Layer):
         super().__init__(**kwargs)
 
     def build(self, x_shape):
-        # W x + b of all positions in one product, before the loop.
+        # W x + b is one product for all positions, before the loop.
         self.inner = self.dense_part(
             "inner", x_shape, 4 * self.units, "glorot_uniform", axes=("embed", "mlp")
         )
@@ -94,13 +95,14 @@ class ProjectedLSTM(Recording, keras.layers.Layer):
 
 
 class ProjectedLSTMStack(Recording, keras.layers.Layer):
-    """Layers of one direction, with a skip connection around each but the first.
+    """Layers of `ProjectedLSTM` in one direction, with skip connections around all but the first.
 
     Args:
+        num_layers: number of layers.
         units, projection_dim, clip, backwards: see `ProjectedLSTM`.
-        dropout: on the input of each layer.
+        dropout: dropout rate of each layer's input.
 
-    Call arguments: `x (B, L, D)`; `mask (B, L)`. Returns a list of the layers' outputs
+    Call arguments: `x (B, L, D)`; `mask (B, L)`. Returns the list of the layers' outputs
     `(B, L, projection_dim)`.
 
     References: Peters et al. 2018 (ELMo), section 3.4.

@@ -1,4 +1,4 @@
-"""The one protocol of mixers: x, a context and a kept state in; y and the new state out."""
+"""`Mixer`, the interface of all layers that mix tokens or channels, and its `Context`."""
 
 import dataclasses
 import functools
@@ -15,33 +15,36 @@ from macaron_tf.settings import SettingError
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """All that mixers know besides x and their state; it goes down a stack whole.
+    """What a mixer reads besides x and its state; a stack passes it to all of its layers.
 
-    Masks are boolean, True = attend. T are the positions of x, S those that are attended.
+    Masks are boolean, True = attend. T positions of x attend S positions.
 
     Attributes:
         mask: `(B, T)`, False at padding.
-        attention_mask: over x itself, `(B, T)`, `(B, T, T)` or `(B, H, T, T)`.
-        bias: makes the numbers added to scores, `(query_length, key_length, start) -> (..., T, S)`,
-            `start` being the position of the first query, by default that of the last T of S.
+        attention_mask: mask of self-attention, `(B, T)`, `(B, T, T)` or `(B, H, T, T)`.
+        bias: function of `query_length`, `key_length` and `start` that returns numbers to add to
+            the scores, `(..., T, S)`. `start` is the position of the first query; by default the
+            queries are the last T of the S positions.
         segment_ids: `(B, T)` int.
-        documents: `(B, T)` int, the number of each position's document: no position sees another
-            document's. `attention_mask` says so too; recurrences begin anew at a document.
-        memory: `(B, S, D)`, that cross-attention attends.
+        documents: `(B, T)` int, the number of each position's document. No position sees another
+            document: attention by `attention_mask`, which says the same, and recurrences because
+            their state restarts at each document.
+        memory: `(B, S, D)`, the vectors that cross-attention attends.
         memory_mask: `(B, S)`.
-        memory_keys: the memory's keys and values, instead of `memory`: see `project_memory`.
-        positions: `(T,)` or `(B, T)` int, of x's tokens in their text; None = from 0 on, or behind
-            the tokens of a cache that holds all of them.
-        index: scalar int32, the position of x's first token in a cache of fixed room; None
-            lengthens a cache that grows.
-        held: `(T,)`, True at the places of a cache that hold a token. Such a cache is only read,
-            and the new state has the new tokens' keys and values alone.
-        two_streams: relative attention also returns its keys in its new state, for a second pass
-            of queries (XLNet).
-        query_positions: `(B, P, T)`, one-hot: in that second pass x is only these P of T positions.
-        backward: `(B,)`, True of texts that are read from their end: distances change their signs.
-        training: as in Keras; None = as the Keras layer that is being called.
-        packing: x is `(N, D)`, without padding; mask and the rest are of the rows `(B, T)`.
+        memory_keys: keys and values of the memory, which replace `memory`; see `project_memory`.
+        positions: `(T,)` or `(B, T)` int, positions of x's tokens in their text. None: they count
+            from 0, or from the number of tokens in a cache that holds all earlier ones.
+        index: scalar int32, the position of x's first token in a cache of fixed size; None: the
+            cache grows.
+        held: `(T,)`, True where the cache holds a token. A mixer only reads such a cache, and its
+            new state has the keys and values of the new tokens only.
+        two_streams: whether the new state of relative attention also has its keys, which the
+            queries of a second pass attend (XLNet).
+        query_positions: `(B, P, T)`, one-hot: in the second pass x has these P of T positions only.
+        backward: `(B,)`, True for texts that are read from their end, which reverses the signs of
+            distances.
+        training: see Keras; None: the value of the enclosing layer's call.
+        packing: set if x is `(N, D)`, without padding; masks still are those of rows `(B, T)`.
     """
 
     mask: Any = None
@@ -66,25 +69,25 @@ class Context:
 
 
 class Mixer(Recording, keras.layers.Layer):
-    """A layer that mixes tokens or channels: `(B, T, D) -> (B, T, D)`.
+    """Base class of layers that mix tokens or channels: `(B, T, D) -> (B, T, D)`.
 
-    A subclass defines `mix`. Without a state that is the plain Keras call; with one it goes on
-    from earlier tokens. A state comes from `init_cache` (token-by-token decoding: tensors
-    `(B, K, ...)`, K hypotheses a row) or `init_memory` (earlier segments: tensors `(B, ...)`).
+    Subclasses define `mix`. Without a state it is a normal Keras call; with one it continues from
+    earlier tokens. States come from `init_cache`, for token-by-token decoding of K hypotheses per
+    row (tensors `(B, K, ...)`), or from `init_memory`, for earlier segments (tensors `(B, ...)`).
 
     Attributes:
-        keeps_state: whether an output depends on earlier tokens, so that going on needs a state.
-        can_prefill: whether `mix` takes many tokens at once into a decoding cache.
-        takes_bias: whether there are scores that a bias can be added to.
-        takes_queries: whether a query (XLNet's second stream) learns nothing of its own token.
+        keeps_state: whether outputs depend on earlier tokens, so that continuing needs a state.
+        can_prefill: whether `mix` can add many tokens at once to a decoding cache.
+        takes_bias: whether there are attention scores to which a bias can be added.
+        takes_queries: whether queries, XLNet's second stream, do not see their own token.
         takes_packed: whether `mix` takes x without padding, see `Context.packing`.
-        takes_held: whether `mix` takes a cache that it only reads, see `Context.held`.
-        takes_documents: whether `mix` keeps documents apart, see `Context.documents`; one whose
-            outputs need their own position only does.
+        takes_held: whether `mix` takes a read-only cache, see `Context.held`.
+        takes_documents: whether `mix` keeps documents apart, see `Context.documents`. Mixers
+            without a state need not.
 
-    Call arguments: `x (B, T, D)`; the others, of which each mixer uses its own, as in `Context`:
-    `mask` (or `x_mask`), Keras's padding mask; `attention_mask`, `attention_bias` (broadcasting to
-    `(B, H, T, S)`), `segment_ids`, `memory` and `memory_mask`. Returns `(B, T, D)`.
+    Call arguments: `x (B, T, D)`, and those of the following that the mixer uses: `mask` (or
+    `x_mask`), Keras's padding mask; `attention_mask`; `attention_bias`, which broadcasts to
+    `(B, H, T, S)`; `segment_ids`; `memory` and `memory_mask`. See `Context`. Returns `(B, T, D)`.
     """
 
     keeps_state = True
@@ -96,39 +99,46 @@ class Mixer(Recording, keras.layers.Layer):
     takes_documents = False
 
     def mix(self, x, context: Context, state=None) -> tuple[Any, Any]:
-        """One pass over x.
+        """Applies the layer.
 
         Args:
-            x: `(B, T, D)`; in decoding `(B K, D)`, one token of each hypothesis (flat is faster:
-                one matrix product where TensorFlow makes B small ones of rank 3), or
-                `(B K, T, D)`, the next T tokens of each (prefill).
-            context: masks and the rest.
-            state: from `init_cache`, `init_memory` or the last call; None = x is all there is.
+            x: `(B, T, D)`. While decoding: `(B K, D)`, one token per hypothesis (faster than rank
+                3, which TensorFlow multiplies by B small matrix products), or `(B K, T, D)`, the
+                next T tokens of each hypothesis (prefill).
+            context: masks and everything else, see `Context`.
+            state: from `init_cache`, `init_memory` or the previous call; None: x is the whole text.
 
         Returns:
-            An output of the shape of x, and the new state; None without a state.
+            An output of x's shape, and the new state, None if `state` is.
         """
         raise NotImplementedError
 
     def init_cache(self, batch_size, beams: int, room: int | None) -> Any:
-        """The state before the first token of K hypotheses: tensors `(B, K, ...)`.
+        """Returns the decoding state before the first token of K hypotheses: tensors `(B, K, ...)`.
 
         Args:
-            batch_size: B. beams: K.
-            room: T, fixed room for this many tokens, as XLA needs it; None = the cache grows with
-                every token, which is faster elsewhere: empty positions are not attended.
+            batch_size: B.
+            beams: K.
+            room: T, the number of tokens that a cache of fixed size holds, as XLA needs it. None:
+                the cache grows with every token, which is faster without XLA, because no empty
+                positions are attended.
         """
         raise SettingError(
-            f"cached decoding with a {type(self).__name__} is not supported: it needs the whole "
-            "sequence at once; take blocks that decode token by token, such as transformer, "
+            f"cached decoding with a {type(self).__name__} is not supported, because it needs the "
+            "whole sequence at once: take blocks that decode token by token, such as transformer, "
             "macaron or swish_rnn"
         )
 
     def init_memory(self, batch_size, length: int) -> Any:
-        """The state before a text: tensors `(B, ...)`; attention keeps `length` = M positions."""
+        """Returns the state before a text: tensors `(B, ...)`.
+
+        Args:
+            batch_size: B.
+            length: M, the number of positions that attention remembers.
+        """
         raise SettingError(
-            f"a memory of earlier segments with a {type(self).__name__} is not supported: it keeps "
-            "none; set positions='transformer_xl'"
+            f"a {type(self).__name__} keeps no memory of earlier segments: set "
+            "positions='transformer_xl'"
         )
 
     def call(
@@ -156,6 +166,6 @@ class Mixer(Recording, keras.layers.Layer):
 
 
 def all_of(*masks):
-    """The conjunction of the given masks, whose shapes broadcast; None where none is given."""
+    """The conjunction of the given masks, whose shapes broadcast; None if all are None."""
     given = [mask for mask in masks if mask is not None]
     return functools.reduce(ops.logical_and, given) if given else None

@@ -1,4 +1,4 @@
-"""Rows without their padding, for inference on texts of varied lengths."""
+"""Packing: rows without their padding, for faster inference on texts of varied lengths."""
 
 import contextlib
 import contextvars
@@ -13,14 +13,13 @@ _packs: contextvars.ContextVar[bool] = contextvars.ContextVar("packs", default=F
 
 @contextlib.contextmanager
 def packing_scope() -> Iterator[None]:
-    """Encoders that are called within it, without training, compute no padding.
+    """Within this context, encoders compute nothing for padding, except during training.
 
-    Embeddings, norms and feed-forwards take the real tokens alone, and so do the projections of
-    attention, whose scores stay padded; other mixers are given padded rows. Of a batch whose rows
-    have a third of the longest one's length on average, that is nearly a third of the products.
-    The matrices of activations have rank 2, which TensorFlow fuses with bias and GELU.
-    Hidden states of padding are zeros. The shapes depend on the data, so graphs that XLA compiles
-    keep their padding.
+    Embeddings, norms, feed-forwards and the projections of attention then run on real tokens only;
+    attention scores stay padded, and other mixers get padded rows. If rows have on average a third
+    of the longest row's length, about a third of the matrix products remain. Activations have rank
+    2, so that TensorFlow fuses products with bias and GELU. Hidden states at padding are zeros. The
+    shapes depend on the data, so graphs that XLA compiles keep the padding.
     """
     token = _packs.set(True)
     try:
@@ -30,12 +29,12 @@ def packing_scope() -> Iterator[None]:
 
 
 def packs() -> bool:
-    """Whether the caller is within a `packing_scope`, and not compiled by XLA."""
+    """Whether the caller is inside a `packing_scope` and not compiled by XLA."""
     return _packs.get() and not compiled_by_xla()
 
 
 class Packing:
-    """The real tokens of rows `(B, T)`, one after the other: `(N, ...)` for `(B, T, ...)`.
+    """Converts between rows `(B, T, ...)` with padding and their N real tokens `(N, ...)`.
 
     Args:
         mask: `(B, T)` boolean, False at padding.
@@ -46,12 +45,12 @@ class Packing:
         (self._places,) = ops.nonzero(ops.reshape(mask, (-1,)))  # (N,), b T + t of each token
 
     def packed(self, x):
-        """`(B, T, ...)` without its padding: `(N, ...)`."""
+        """Removes the padding: `(B, T, ...)` to `(N, ...)`."""
         # (B, T, ...) -> (B T, ...) -> (N, ...)
         return ops.take(ops.reshape(x, (-1, *x.shape[2:])), self._places, axis=0)
 
     def padded(self, x):
-        """`(N, ...)` with padding of zeros: `(B, T, ...)`."""
+        """Puts zeros back at padding: `(N, ...)` to `(B, T, ...)`."""
         rows, length = self._shape
         # (N, ...) -> (B T, ...) -> (B, T, ...)
         filled = ops.scatter(self._places[:, None], x, (rows * length, *x.shape[1:]))

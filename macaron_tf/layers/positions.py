@@ -1,4 +1,4 @@
-"""Position encodings, added to token embeddings or, T5's, to attention scores."""
+"""Position encodings: sinusoidal and learned ones, and T5's relative biases of attention."""
 
 import keras
 import numpy as np
@@ -9,16 +9,16 @@ from macaron_tf.layers.recording import Recording
 
 
 class SinusoidalPositions(Recording, keras.layers.Layer):
-    """Adds fixed sines and cosines of the position, for any length.
+    """Adds sines and cosines of the positions to x, for any length.
 
-    Channel pair i of position p holds `sin(p / 10000^(2i/D))` and the cosine of the same angle.
+    Channel pair i at position p gets `sin(p / 10000^(2i/D))` and the cosine of the same angle.
 
     Args:
         layout: `"interleaved"`: sin, cos, sin, cos, ... (Vaswani et al., KerasHub);
             `"concatenated"`: all sines, then all cosines (Marian).
 
     Call arguments: `x (B, L, D)` with an even D; `position_ids (B, L)` or `(1, L)` int, by default
-    0 to L - 1 (cached decoding gives the position of its one token).
+    0 to L - 1. Cached decoding passes the position of its one token.
 
     References: Vaswani et al. 2017, section 3.5.
     """
@@ -29,7 +29,9 @@ class SinusoidalPositions(Recording, keras.layers.Layer):
 
     def build(self, input_shape):
         if input_shape[-1] % 2:
-            raise ValueError(f"sinusoidal positions need an even hidden size, got {input_shape}")
+            raise ValueError(
+                f"hidden_dim={input_shape[-1]} is odd: give an even one for sinusoidal positions"
+            )
 
     def call(self, x, position_ids=None):
         half = x.shape[-1] // 2
@@ -50,11 +52,11 @@ class SinusoidalPositions(Recording, keras.layers.Layer):
 
 
 class LearnedPositions(Recording, keras.layers.Layer):
-    """Adds one trained vector for each position, up to `max_length`.
+    """Adds a trained vector to x for each position, up to `max_length` positions.
 
     Args:
-        max_length: the number of positions; a longer input is refused.
-        initializer: of the table `(max_length, D)`.
+        max_length: the number of positions; longer inputs raise a ValueError.
+        initializer: initializer of the table `(max_length, D)`.
 
     Call arguments: see `SinusoidalPositions`.
 
@@ -73,8 +75,8 @@ class LearnedPositions(Recording, keras.layers.Layer):
             length = ops.shape(x)[1]
             if isinstance(length, int) and length > self.max_length:
                 raise ValueError(
-                    f"a sequence of {length} positions is longer than the {self.max_length} "
-                    "learned ones: shorten it or raise max_length"
+                    f"a sequence of {length} positions is longer than max_length={self.max_length} "
+                    "of the learned positions: shorten it or raise max_length"
                 )
             position_ids = ops.arange(length, dtype="int32")  # (L,)
         added = ops.take(ops.convert_to_tensor(self.table), position_ids, axis=0)
@@ -82,11 +84,14 @@ class LearnedPositions(Recording, keras.layers.Layer):
 
 
 def relative_buckets(num_buckets: int, max_distance: int, bidirectional: bool) -> np.ndarray:
-    """The bucket of every distance, `(2 max_distance + 1,)` int32, from -max_distance up.
+    """T5's buckets of the distances from -max_distance to max_distance.
 
-    Distance = key - query. Near distances have a bucket each (below num_buckets / 2 causal, below
-    num_buckets / 4 to either side), farther ones share them logarithmically, and all from
-    `max_distance` on share the last.
+    The distance is key - query. Near distances have a bucket each: those below num_buckets / 2 in
+    causal attention, or below num_buckets / 4 on either side. Farther ones share buckets of
+    logarithmic width, and all from `max_distance` on share the last one.
+
+    Returns:
+        Number of the bucket of each distance, `(2 max_distance + 1,)` int32.
 
     References: Raffel et al. 2020 (T5), section 2.1.
     """
@@ -100,7 +105,7 @@ def relative_buckets(num_buckets: int, max_distance: int, bidirectional: bool) -
     else:
         far = np.maximum(-distances, 0)  # a later key counts as distance 0; the mask hides it
     exact = count // 2
-    # In float32 as T5's own code: float64 could round to the other side of a bucket's edge.
+    # In float32 like T5's own code: float64 could round to another bucket.
     ratio = np.log(np.maximum(far, 1).astype("float32") / np.float32(exact))
     scale = np.float32(np.log(max_distance / exact))
     logarithmic = exact + (ratio / scale * np.float32(count - exact)).astype("int32")
@@ -108,18 +113,19 @@ def relative_buckets(num_buckets: int, max_distance: int, bidirectional: bool) -
 
 
 class RelativePositionBias(Recording, keras.layers.Layer):
-    """A trained number for each head and bucket of distances, added to attention scores.
+    """T5's relative position bias: a trained number per head and distance bucket, added to scores.
 
     Args:
         num_heads: H.
-        max_distance: distances from here on share a bucket.
-        bidirectional: half of the buckets are for keys after the query; False for causal
-            attention, which has none.
-        initializer: of the table `(num_buckets, H)`.
+        num_buckets: number of buckets, see `relative_buckets`.
+        max_distance: distances from this one on share a bucket.
+        bidirectional: whether half of the buckets are for keys after the query; False for causal
+            attention, which has no such keys.
+        initializer: initializer of the table `(num_buckets, H)`.
 
-    Call arguments, by keyword: `query_length` T and `key_length` S, ints or scalars; `start`, the
-    position of the first query, by default that of the last T of the S positions. Returns
-    `(1, H, T, S)` float32.
+    Call arguments, by keyword: `query_length` T and `key_length` S, ints or scalar tensors;
+    `start`, the position of the first query; by default the queries are the last T of S positions.
+    Returns `(1, H, T, S)` float32.
 
     References: Raffel et al. 2020 (T5), section 2.1; in BERT: Lei et al. 2022 (BERT-rab).
     """
@@ -138,7 +144,7 @@ class RelativePositionBias(Recording, keras.layers.Layer):
         if num_buckets < parts or num_buckets % parts or max_distance <= num_buckets // parts:
             raise ValueError(
                 f"num_buckets={num_buckets} must be a multiple of {parts}, and "
-                f"max_distance={max_distance} above num_buckets / {parts}"
+                f"max_distance={max_distance} must be above num_buckets / {parts}"
             )
         self._buckets = relative_buckets(num_buckets, max_distance, bidirectional)
 
@@ -155,8 +161,8 @@ class RelativePositionBias(Recording, keras.layers.Layer):
         distances = keys[None, :] - queries[:, None]  # (T, S)
         rows = ops.clip(distances, -self.max_distance, self.max_distance) + self.max_distance
         buckets = ops.take(self._buckets, rows, axis=0)  # (T, S)
-        # A product with one-hot rows: a gather's gradient would add T S rows into 32 singly.
+        # One-hot rows, because a gather's gradient would add T S rows one at a time.
         one_hot = ops.one_hot(buckets, self.num_buckets, dtype="float32")  # (T, S, buckets)
         # (T, S, buckets) x (buckets, H) -> (H, T, S) -> (1, H, T, S)
-        # Not `[None]`: tf2onnx would put that axis behind the transposition.
+        # Not `[None]`, which tf2onnx would apply at the wrong axis after the transposition.
         return ops.expand_dims(ops.einsum("tsb,bh->hts", one_hot, self.table), 0)

@@ -1,4 +1,4 @@
-"""A base whose `get_config` is the arguments that its constructor was called with."""
+"""`Recording`: serialization of layers by recording the arguments of their constructors."""
 
 import contextlib
 import functools
@@ -14,23 +14,26 @@ from macaron_tf.variables import declare
 
 
 class Recording:
-    """Makes a Keras layer or model serializable: registers it, records its constructor's arguments.
+    """Makes a Keras layer or model serializable by recording its constructor's arguments.
 
-    Written before the Keras class, `class Pooler(Recording, keras.layers.Layer)`, it takes the
-    place of a hand-written `get_config` and `from_config`. Arguments may be plain values,
-    `Settings`, and objects that Keras serializes: initializers, activations, layers. Name, dtype
-    policy and `trainable` are Keras's own; the config also records the layers within whose
-    `trainable` differs from their owner's. Layers that `build` makes start with this one's.
+    Written before the Keras class, `class Pooler(Recording, keras.layers.Layer)`, it registers the
+    class with Keras and replaces a hand-written `get_config` and `from_config`. Arguments may be
+    plain values, `Settings`, and objects that Keras can serialize: initializers, activations,
+    layers. Keras itself records name, dtype policy and `trainable`. The config also records which
+    sub-layers have another `trainable` than their owner; sub-layers made by `build` start with
+    their owner's.
 
-    From `super().__init__(**kwargs)` on each named argument is an attribute of the same name, which
-    the constructor may replace; layers among them it assigns itself, where Keras is to track them.
-    An argument `initializer` or `..._initializer` may be a name: the attribute is the object.
-    Keras's padding masks pass through. Output shapes are found by a symbolic call. Layers that the
-    constructor or `build` makes have its dtype policy, unless they are given another one.
+    `super().__init__(**kwargs)` sets each named argument as an attribute of the same name, which
+    the constructor may then replace. Layers among the arguments are the exception: the constructor
+    assigns them itself where Keras should track them. For an argument named `initializer` or
+    `..._initializer`, the attribute is the initializer object, also if a name was given.
+
+    Keras's padding masks pass through. Output shapes come from a symbolic call. Sub-layers made in
+    the constructor or in `build` get the layer's dtype policy unless they are given their own.
 
     Attributes:
-        takes_ids: inputs are integers; otherwise they have the layer's compute dtype.
-        reads: of a part of a model, the settings in `models.config.READERS` that it reads.
+        takes_ids: whether inputs are integers; if not, they have the layer's compute dtype.
+        reads: names of those settings in `models.config.READERS` that the layer has a use for.
     """
 
     takes_ids = False
@@ -47,7 +50,7 @@ class Recording:
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
-        # A user's class of the same name as one of ours does not take its place.
+        # By package, so that a user's class does not replace one of ours with the same name.
         package = cls.__module__.partition(".")[0]
         keras.saving.register_keras_serializable(package=package)(cls)
         if "__init__" in cls.__dict__:
@@ -56,7 +59,7 @@ class Recording:
             cls.build = _building(cls.build)
 
     def part(self, kind, shape, *arguments, **options) -> keras.layers.Layer:
-        """Makes a layer within this one, built for an input's shape."""
+        """Makes a sub-layer and builds it for an input shape."""
         layer = kind(*arguments, **options)
         layer.build(shape)
         return layer
@@ -64,10 +67,12 @@ class Recording:
     def dense_part(
         self, name: str, shape, units: int, initializer=None, axes=(), parts: int = 1, **options
     ) -> Dense:
-        """A `Dense` part; its matrix starts as `initializer` says, or as this layer's do.
+        """Makes and builds a `Dense` sub-layer.
 
         Args:
-            axes, parts: of its matrix, see `WeightSpec`; the bias has the last axis.
+            initializer: initializer of its matrix; None: a clone of this layer's
+                `kernel_initializer`.
+            axes, parts: description of its matrix, see `WeightSpec`; the bias has the last axis.
         """
         initializer = initializer or self.kernel_initializer.clone()
         made = self.part(Dense, shape, units, kernel_initializer=initializer, name=name, **options)
@@ -76,13 +81,14 @@ class Recording:
         return made
 
     def add_weight(self, *args, axes=(), parts: int = 1, decays: bool | None = None, **options):
-        """Keras's, with what the weight is: see `declare`."""
+        """Keras's `add_weight`; the other arguments describe the weight, see `declare`."""
         return declare(super().add_weight(*args, **options), axes, parts, decays)
 
     def compute_output_shape(self, *shapes, **named_shapes):
-        """Shapes of the outputs; builds the layer.
+        """Builds the layer and returns the shapes of its outputs.
 
-        Inputs are shapes or structures of shapes; other arguments have `_shape` behind their names.
+        Inputs are shapes or nested structures of shapes. Further inputs are given by keyword, their
+        name followed by `_shape`.
         """
 
         def tensors(shapes):
@@ -94,7 +100,7 @@ class Recording:
         return keras.tree.map_structure(lambda output: output.shape, outputs)
 
     def compute_output_spec(self, *args, **kwargs):
-        # A layer's own would ask compute_output_shape, which knows no dtypes.
+        # Keras's own would call compute_output_shape, which does not know the dtypes.
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     def get_config(self) -> dict[str, Any]:
@@ -113,7 +119,7 @@ class Recording:
 
     @classmethod
     def from_config(cls, config: dict[str, Any]):
-        # Keras resolves a dtype policy by itself.
+        # Keras deserializes a dtype policy itself.
         values = {
             name: value if name == "dtype" else _deserialized(value)
             for name, value in config.items()
@@ -128,11 +134,13 @@ _KERAS_OWN = ("name", "dtype", "trainable", "autocast")
 
 
 def _recording(init):
-    """A constructor that notes its arguments before it runs: the outermost one's are the config."""
+    """Wraps a constructor to record its arguments; those of the outermost class are the config."""
     signature = inspect.signature(init)
     kinds = {parameter.kind: name for name, parameter in signature.parameters.items()}
     if inspect.Parameter.VAR_POSITIONAL in kinds:
-        raise TypeError(f"{init.__qualname__} takes *args, which cannot be recorded: name them")
+        raise TypeError(
+            f"{init.__qualname__} takes *args, which cannot be recorded: give each argument a name"
+        )
 
     @functools.wraps(init)
     def recorded(self, *args, **kwargs):
@@ -140,14 +148,14 @@ def _recording(init):
         bound.apply_defaults()
         named = {k: v for k, v in list(bound.arguments.items())[1:] if k not in _KERAS_OWN}
         more = named.pop(kinds.get(inspect.Parameter.VAR_KEYWORD), {})
-        noted = vars(self)  # Keras allows no attribute before its own constructor
+        noted = vars(self)  # Keras forbids attributes before its own constructor
         outermost = "_arguments" not in noted
         own = {k: v for k, v in more.items() if k not in _KERAS_OWN}
         noted.setdefault("_arguments", {**named, **own})
         noted["_named"] = {**noted.get("_named", {}), **named}
         policy = keras.dtype_policies.get(kwargs.get("dtype"))
         if "dtype" in kwargs:
-            kwargs["dtype"] = policy  # a quantized one from before the default is a map
+            kwargs["dtype"] = policy  # resolved before the default changes
         with _default_policy(policy):
             init(self, *args, **kwargs)
         if outermost:
@@ -170,36 +178,43 @@ def _building(build):
 
 
 def _freeze_new(layer, before: int = 0) -> None:
-    """Freezes the layers within a frozen one, but for those `before`: Keras leaves new ones."""
+    """Freezes the new sub-layers of a frozen layer, which Keras would leave trainable.
+
+    Args:
+        before: the number of sub-layers that already existed.
+    """
     if not layer.trainable:
         for part in layer._flatten_layers(include_self=False, recursive=False)[before:]:
             part.trainable = False
 
 
 def _parts(layer, place: str = "") -> Iterator[tuple[str, keras.layers.Layer, keras.layers.Layer]]:
-    """Place `"2/0"`, of numbers among each owner's layers, layer and owner; owners first."""
+    """Yields place, sub-layer and owner of all sub-layers, owners first.
+
+    A place such as `"2/0"` has the index of a layer among its owner's sub-layers at each level.
+    """
     for number, part in enumerate(layer._flatten_layers(include_self=False, recursive=False)):
         yield f"{place}{number}", part, layer
         yield from _parts(part, f"{place}{number}/")
 
 
 def part_flags(layer: keras.layers.Layer) -> dict[str, bool]:
-    """`trainable` of the layers within one that differ from their owner, by place."""
+    """`trainable` of those sub-layers that differ from their owner, by place (see `_parts`)."""
     own = {n: p.trainable for n, p, owner in _parts(layer) if p.trainable != owner.trainable}
     return {**own, **vars(layer).get("_waiting", {})}
 
 
 def set_part_flags(layer: keras.layers.Layer, flags: Mapping[str, bool]) -> None:
-    """Sets `part_flags` of the layers that are there; those of others wait for `build`."""
+    """Sets `part_flags` on the sub-layers that exist; the others get theirs after `build`."""
     parts = {place: part for place, part, _ in _parts(layer)} if flags else {}
-    for place in sorted(flags.keys() & parts.keys()):  # owners first: Keras sets all within
+    for place in sorted(flags.keys() & parts.keys()):  # owners first: Keras sets sub-layers
         parts[place].trainable = flags[place]
     vars(layer)["_waiting"] = {n: flag for n, flag in flags.items() if n not in parts}
 
 
 @contextlib.contextmanager
 def _default_policy(policy) -> Iterator[None]:
-    """While the context lasts, Keras's default dtype policy is this one; None changes nothing."""
+    """Sets Keras's default dtype policy within the context; None leaves it unchanged."""
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(keras.dtype_policies.get(policy))
     try:

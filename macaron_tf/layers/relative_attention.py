@@ -1,4 +1,4 @@
-"""Transformer-XL's attention: scores of content and distance, over a memory of earlier states."""
+"""Transformer-XL's relative attention, with a memory of earlier segments."""
 
 from typing import Any, NamedTuple
 
@@ -17,51 +17,51 @@ from macaron_tf.layers.mixer import Context
 
 
 class Segment(NamedTuple):
-    """The M positions before a segment, through which no gradient flows."""
+    """Memory of the M positions before a segment; no gradient flows through it."""
 
-    hidden: Any  # (B, M, D), the layer's inputs there
-    seen: Any  # (B, M) boolean, False before the text began
+    hidden: Any  # (B, M, D), the layer's inputs at these positions
+    seen: Any  # (B, M) boolean, False before the beginning of the text
 
 
 class Window(NamedTuple):
-    """The last M tokens of K hypotheses, while decoding."""
+    """Decoding state: the last M tokens of K hypotheses."""
 
     key: Any  # (B, K, H, M, d)
     value: Any
-    seen: Any  # (B, K, M) boolean, False before the text began
+    seen: Any  # (B, K, M) boolean, False before the beginning of the text
 
 
 class Keys(NamedTuple):
-    """The keys of S = M + T positions, M of them before x, that queries attend."""
+    """Keys and values at S = M + T positions, M of them before x."""
 
     key: Any  # (B, H, S, d)
     value: Any
-    distance: Any  # (H, C, d) or (B, H, C, d), a vector for each distance, S, the greatest, first
+    distance: Any  # (H, C, d) or (B, H, C, d), a vector for each distance, from S downwards
     segment_ids: Any  # (B, S) int or None
     mask: Any  # True = attend, broadcasting to (B, H, T, S), or None
 
 
 def sinusoids(distances, width: int, clamp_length: int | None = None):
-    """All sines, then all cosines, of distances query - key: `(C,)` int to `(C, width)` float32.
+    """Encodes distances query - key by all sines, then all cosines: `(C,)` int to `(C, width)`.
 
-    Distances beyond `clamp_length` count as it, on both sides.
+    The result is float32. Distances beyond `clamp_length` are clipped to it, on both sides.
 
     References: Dai et al. 2019 (Transformer-XL), section 3.3; Vaswani et al. 2017, section 3.5.
     """
     if clamp_length is not None:
         distances = ops.clip(distances, -clamp_length, clamp_length)
     frequencies = 10_000.0 ** (-np.arange(0, width, 2, dtype="float64") / width)
-    # In float32 whatever the policy: bfloat16 cannot tell distance 256 from 257.
+    # In float32 under any policy: bfloat16 cannot tell distance 256 from 257.
     angles = ops.cast(distances, "float32")[:, None] * frequencies.astype("float32")  # (C, D/2)
     return ops.concatenate([ops.sin(angles), ops.cos(angles)], axis=-1)[:, :width]
 
 
 def aligned(scores, length):
-    """Scores by distance, moved to their keys: `(B, H, T, C) -> (B, H, T, S)`.
+    """Moves scores from distances to the keys at these distances: `(B, H, T, C) -> (B, H, T, S)`.
 
-    Column c holds the distance S - c. Read as C rows of T, and without the first row, row i lacks
-    T - i numbers more than row i - 1 did: the rest of it begins with key 0's distance. Where C
-    is S + 1, the distances below 0 are missing, and those entries must be hidden.
+    Column c has the distance S - c. Without the first T numbers, and read as T rows of C - 1, row i
+    starts at column T - i of the old row i, which has the distance of key 0. With C = S + 1 there
+    are no distances below 0, and the scores of later keys must be masked.
 
     References: Dai et al. 2019 (Transformer-XL), appendix B.
     """
@@ -72,24 +72,26 @@ def aligned(scores, length):
 
 
 class RelativeAttention(MultiHeadAttention):
-    """Attention whose scores depend on contents and distances, and on no absolute position.
+    """Attention with relative positions: scores depend on contents and distances (Transformer-XL).
 
-    With queries q_i, keys k_j and r_(i-j), a projection of the sinusoid of the distance, the score
-    is `((q_i + u) k_j + (q_i + v) r_(i-j)) / sqrt(d)`: the paper's terms (a) and (c), (b) and (d).
-    The distances are aligned by a reshape (its appendix B), so that shapes are static.
+    For queries q_i, keys k_j and the projected sinusoid r_(i-j) of their distance, the score is
+    `((q_i + u) k_j + (q_i + v) r_(i-j)) / sqrt(d)`: the paper's terms (a) and (c), then (b) and
+    (d). Distances are aligned with keys by a reshape (appendix B), so that shapes are static.
 
     Args:
-        clamp_length: distances beyond it count as it; None = none does.
-        segments: also compare segments: `(q_i + s) e` with one trained vector e for keys of the
-            query's own segment and one for all others (XLNet). Earlier positions are of segment 0.
-        kwargs: as `MultiHeadAttention`, without `cross`, `window` and `num_kv_heads`. The papers'
-            have no biases: `use_bias=False`.
+        clamp_length: greatest distance, larger ones count as this one; None: no limit.
+        segments: whether scores also compare segments: `(q_i + s) e`, with one trained vector e for
+            keys of the query's own segment and one for all others (XLNet). Positions in the memory
+            are in segment 0.
+        kwargs: arguments of `MultiHeadAttention` except `cross`, `window` and `num_kv_heads`. The
+            papers have no biases: `use_bias=False`.
 
-    Call arguments: as self-attention's, and `segment_ids (B, T)` int with `segments`, 0 everywhere
-    by default. Returns `(B, T, D)`.
+    Call arguments: those of self-attention, and with `segments` also `segment_ids (B, T)` int, by
+    default 0. Returns `(B, T, D)`.
 
-    The state is a `Segment`, a `Window` (of fixed room: each token costs the same), or, for a
-    second pass of queries, the `Keys` of the first (`Context.two_streams`).
+    The state is a `Segment` over segments, a `Window` in decoding, or, for a second pass of
+    queries, the `Keys` of the first pass (`Context.two_streams`). With a window of fixed size, each
+    token costs the same.
 
     References: Dai et al. 2019 (Transformer-XL), sections 3.2 and 3.3; segments and queries: Yang
     et al. 2019 (XLNet), sections 2.3 and 2.5.
@@ -115,8 +117,8 @@ class RelativeAttention(MultiHeadAttention):
         super().__init__(num_heads, head_dim, **kwargs)
         if self.cross or self.window or self.num_kv_heads != num_heads:
             raise ValueError(
-                "relative attention is over its own sequence, with keys for each head: cross must "
-                "be False, window 0, num_kv_heads None"
+                "relative attention takes no cross, window or num_kv_heads: set cross=False, "
+                "window=0 and num_kv_heads=None"
             )
         if clamp_length is not None:
             check_count("clamp_length", clamp_length)
@@ -124,8 +126,8 @@ class RelativeAttention(MultiHeadAttention):
         self._biases = None
 
     def share_biases(self, other: "RelativeAttention") -> None:
-        """Takes the u and v of another layer, which is built first, instead of its own."""
-        # A function: the other layer is no part of this one.
+        """Uses u and v of another layer, which must be built first, instead of its own."""
+        # In a function, so that Keras does not track the other layer as a sub-layer.
         self._biases = lambda: (other.content_bias, other.distance_bias)
 
     def build_projections(self, x_shape, memory_shape, width):
@@ -143,18 +145,18 @@ class RelativeAttention(MultiHeadAttention):
             self.segment_vectors = self._vectors("segment_vectors", 2)
 
     def _vectors(self, name: str, *rows: int) -> keras.Variable:
-        """A vector of each head, `(H, 1, d)`, or some, `(H, rows, d)`."""
+        """Adds a weight of one vector per head, `(H, 1, d)`, or of several, `(H, rows, d)`."""
         return self.add_weight(
             name=name,
             shape=(self.num_heads, *(rows or (1,)), self._head_dim),
             initializer=self.kernel_initializer.clone(),
-            decays=bool(rows),  # one is a bias of the queries
+            decays=bool(rows),  # a single vector is a bias of the queries
         )
 
     def mix(self, x, context: Context, state=None):
         if isinstance(state, Window):
             return self._with_window(x, context, state)
-        if isinstance(state, Keys):  # x is a stream of queries, which are no keys themselves
+        if isinstance(state, Keys):  # x is the second stream, whose queries have no keys
             return self._attend_keys(x, state, context), None
         keys = self._keys(x, context, state)
         y = self._attend_keys(x, keys, context)
@@ -167,7 +169,7 @@ class RelativeAttention(MultiHeadAttention):
         return Segment(hidden, ops.zeros((batch_size, length), "bool"))
 
     def _next_segment(self, x, context: Context, past: Segment) -> Segment:
-        """The last M positions of the past and x."""
+        """The memory after x: the last M positions of the past and x."""
         length = ops.shape(x)[1]
         real = ops.ones(ops.shape(x)[:2], "bool") if context.mask is None else context.mask
         # (B, M + T, D) -> (B, M, D)
@@ -176,7 +178,7 @@ class RelativeAttention(MultiHeadAttention):
         return Segment(ops.stop_gradient(hidden), seen)
 
     def _keys(self, x, context: Context, past: Segment | None = None) -> Keys:
-        """The keys of `x (B, T, D)` and of the past before it."""
+        """Keys and values of the past and of `x (B, T, D)`."""
         length = ops.shape(x)[1]
         held = 0 if past is None else past.hidden.shape[1]
         mask, segment_ids = broadcast_mask(context.mask), context.segment_ids
@@ -193,10 +195,10 @@ class RelativeAttention(MultiHeadAttention):
         return Keys(key, value, distance, segment_ids, mask)
 
     def _distance_keys(self, held, length, backward=None):
-        """A vector for each distance from T queries to S = M + T keys: `(H, C, d)`.
+        """Projected vectors of the distances from T queries to S = M + T keys: `(H, C, d)`.
 
-        With `backward (B,)` it is `(B, H, C, d)`: of such rows the vectors of the distances in the
-        text, whose signs are the other ones.
+        With `backward (B,)` they are `(B, H, C, d)`: rows that are read backward have distances of
+        the opposite sign.
 
         References: Yang et al. 2019 (XLNet), its released code, `bi_data`.
         """
@@ -208,7 +210,7 @@ class RelativeAttention(MultiHeadAttention):
         return ops.where(backward[:, None, None, None], turned, forward)
 
     def _project_distances(self, distances):
-        """`(C,)` to `(H, C, d)`."""
+        """Projects the sinusoids of distances: `(C,)` to `(H, C, d)`."""
         width = self.distance.kernel.shape[0]
         # (C, H d) -> (C, H, d) -> (H, C, d)
         distance = self.distance(sinusoids(distances, width, self.clamp_length))
@@ -216,7 +218,7 @@ class RelativeAttention(MultiHeadAttention):
         return ops.transpose(distance, (1, 0, 2))
 
     def _attend_keys(self, x, keys: Keys, context: Context):
-        """Queries at x attend keys, the last T of which are at their own positions: `(B, T, D)`."""
+        """Attends from queries at x to keys; the last T keys are at x too: `(B, T, D)`."""
         positions = context.query_positions
         length = ops.shape(x)[1] if positions is None else ops.shape(positions)[2]
         total = ops.shape(keys.key)[2]
@@ -243,9 +245,9 @@ class RelativeAttention(MultiHeadAttention):
         return self._merge_heads(y if positions is None else ops.matmul(positions, y))
 
     def init_cache(self, batch_size, beams: int, room: int | None):
-        """The empty window: of fixed room for the last M tokens, or growing from nothing."""
+        """Returns an empty window: of fixed size for the last M tokens, or growing from size 0."""
         if self.segments:
-            raise ValueError("cached decoding with relative segments is not supported")
+            raise ValueError("cached decoding is not supported with segments: set segments=False")
         size = room or 0
         shape = (batch_size, beams, self.num_heads, size, self._head_dim)
         seen = ops.zeros((batch_size, beams, size), "bool")
@@ -254,7 +256,7 @@ class RelativeAttention(MultiHeadAttention):
         )
 
     def _with_window(self, x, context: Context, window: Window):
-        """Attends the next tokens to the window; of fixed room, it lets the oldest ones go."""
+        """Attends from the next tokens to the window; one of fixed size drops its oldest tokens."""
         if len(x.shape) == 3:
             return self._prefill(x, context, window)
         beams = window.key.shape[1]
@@ -269,7 +271,7 @@ class RelativeAttention(MultiHeadAttention):
         seen = ops.concatenate([window.seen, ops.ones_like(query[:, :, 0, :, 0], "bool")], axis=2)
         distances = ops.arange(ops.shape(key)[3] - 1, -1, -1, dtype="int32")
         width = self.distance.kernel.shape[0]
-        # The one query is projected instead of all M + 1 distances.
+        # Projects the one query to the sinusoids' space instead of all M + 1 distances.
         # (D, H d) -> (D, H, d) -> (H, d, D)
         kernel = self.distance.matrix(query.dtype)
         kernel = ops.reshape(kernel, (width, self.num_heads, self._head_dim))
@@ -291,7 +293,7 @@ class RelativeAttention(MultiHeadAttention):
         return self.output_projection(y), window
 
     def _prefill(self, x, context: Context, window: Window):
-        """The next L tokens of every hypothesis at once, `x (B K, L, D)`."""
+        """Attends from the next L tokens of every hypothesis at once, `x (B K, L, D)`."""
         # (B, K, ...) -> (B K, ...)
         past = Window(*(ops.reshape(part, (-1, *ops.shape(part)[2:])) for part in window))
         new_key, new_value = self._split_heads(self.key_value(x), 2)  # (B K, H, L, d)
@@ -301,7 +303,7 @@ class RelativeAttention(MultiHeadAttention):
         held, length = ops.shape(past.seen)[1], ops.shape(x)[1]
         mask = broadcast_mask(seen)
         if context.index is not None:
-            # Each token sees the M before it, as if the oldest had gone: token i from key i on.
+            # Each token sees only the M before it: token i sees keys from i on.
             first = ops.arange(length, dtype="int32")[:, None]  # (L, 1)
             within = ops.arange(held + length, dtype="int32") >= first  # (L, M + L)
             mask = ops.logical_and(mask, within)
@@ -311,7 +313,7 @@ class RelativeAttention(MultiHeadAttention):
             beams, kept = window.key.shape[1], (key, value, seen)
             return y, Window(*(ops.reshape(p, (-1, beams, *ops.shape(p)[1:])) for p in kept))
         kept = (key[:, :, length:], value[:, :, length:], seen[:, length:])
-        # Of the window's static shape, which a loop requires: (B K, ...) -> (B, K, ...)
+        # With the window's static shape, which a loop requires: (B K, ...) -> (B, K, ...)
         pairs = zip(kept, window, strict=True)
         return y, Window(*(ops.reshape(part, ops.shape(old)) for part, old in pairs))
 
@@ -332,7 +334,7 @@ class RelativeAttention(MultiHeadAttention):
 
 
 def _widened(mask, held):
-    """A mask `(..., T)` with a past that is all seen before it: `(..., held + T)`."""
+    """Puts `held` visible positions before those of a mask: `(..., T)` to `(..., held + T)`."""
     if mask is None or (isinstance(held, int) and not held):
         return mask
     before = ops.ones((*ops.shape(mask)[:-1], held), "bool")

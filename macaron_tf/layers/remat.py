@@ -1,4 +1,4 @@
-"""Activations computed anew in the backward pass instead of kept: memory for compute."""
+"""Gradient checkpointing: recomputes activations in the backward pass to save memory."""
 
 import keras
 from keras import ops
@@ -7,23 +7,23 @@ from macaron_tf.layers.mixer import Context, Mixer
 
 
 def recomputed(mixer: Mixer, x, context: Context, state=None):
-    """`mixer.mix(x, context, state)`, of which the backward pass finds x and the weights alone.
+    """Computes `mixer.mix(x, context, state)` with gradient checkpointing.
 
-    The rest is computed a second time there, with the same dropout: the random states are read
-    before, and written after.
+    Only x and the weights are kept for the backward pass, which computes the activations again with
+    the same dropout: the seed generators' states are read before and written after.
 
     References: Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost".
     """
     weights, others = mixer.trainable_variables, mixer.non_trainable_variables
     length = ops.shape(x)[1]
     bias = context.bias and context.bias(query_length=length, key_length=length)
-    # Gradients flow to these, so they are arguments; all else is seen from within. XLNet's queries
-    # attend the content's keys, which are their state.
+    # Gradients flow to these, so they are arguments of `run`; the rest is captured. The state is
+    # among them because XLNet's queries attend the content stream's keys, which are their state.
     leaves = keras.tree.flatten(state)
     given = {"x": x, "memory": context.memory, "bias": bias}
     given |= {number: leaf for number, leaf in enumerate(leaves) if _is_float(leaf)}
     names = [name for name, value in given.items() if value is not None]
-    held = [ops.copy(variable) for variable in others]  # a reading, before the later ones
+    held = [ops.copy(variable) for variable in others]  # their values before the call
     structure = []
 
     def run(*arrays):
@@ -38,7 +38,7 @@ def recomputed(mixer: Mixer, x, context: Context, state=None):
             old = [scope.get_current_value(variable) for variable in others]
             y, after = mixer.mix(inputs["x"], own, before)
             new = [scope.get_current_value(variable) for variable in others]
-        # A frozen weight is not written: what was read of it has the policy's dtype.
+        # Frozen weights are not written back: their values were cast to the policy's dtype.
         written = [n for n, pair in enumerate(zip(old, new, strict=True)) if pair[0] is not pair[1]]
         structure[:] = [after, written]
         present = [leaf for leaf in keras.tree.flatten(after) if leaf is not None]

@@ -1,4 +1,4 @@
-"""The one place where normalization, dropout, step size and the skip connection live."""
+"""Residual connections around sub-layers, with norm, dropout, step size and ODE solver."""
 
 import keras
 from keras import ops
@@ -10,26 +10,28 @@ from macaron_tf.layers.scheme import SOLVERS
 
 
 class Residual(Recording, keras.layers.Layer):
-    """One step of size `step_size` through a sub-layer: Euler's is `x + step_size * f(x)`.
+    """A residual connection, seen as an ODE step through a sub-layer f.
 
-    Pre-norm: `x + step_size * Dropout(sublayer(LayerNorm(x)))`; post-norm:
+    Euler's step is `x + step_size * f(x)`. With pre-norm it is
+    `x + step_size * Dropout(sublayer(LayerNorm(x)))`, with post-norm
     `LayerNorm(x + step_size * Dropout(sublayer(x)))`. Dropout comes before the step size, as in
-    the code released with Macaron Net. Other solvers evaluate f, the sub-layer with pre-norm and
-    dropout, at several points; post-norm normalizes the step's end only.
+    Macaron Net's released code. Other solvers evaluate f, which includes pre-norm and dropout, at
+    several points; post-norm normalizes only the end of the step.
 
-    Branches beside each other are moved from one x, and the first one's norm ends the step:
-    `LayerNorm(x + h_1 f_1(x) + h_2 f_2(x))` with post-norm.
+    Parallel branches start from the same x and end with the first branch's norm. With post-norm:
+    `LayerNorm(x + h_1 f_1(x) + h_2 f_2(x))`.
 
     Args:
-        sublayer: the layer that mixes tokens or channels, `(B, L, D) -> (B, L, D)`.
-        step_size: the ODE solver's step; 1 for a Transformer, 1/2 for Macaron's feed-forwards.
-        dropout: probability of dropping an element of the sub-layer's output, 0 to 1.
-        norm: `"pre"`, `"post"`, or `"none"` where x is normalized already.
-        epsilon, affine, norm_type: of the norm, see `normalization`.
-        solver: a name of `macaron_tf.layers.scheme.SOLVERS`.
-        layer_norm: a norm to share with another step through the sub-layer, or with a branch.
+        sublayer: layer that mixes tokens or channels, `(B, L, D) -> (B, L, D)`.
+        step_size: step of the ODE solver; 1 in a Transformer, 1/2 for Macaron's feed-forwards.
+        dropout: dropout rate of the sub-layer's output.
+        norm: `"pre"`, `"post"`, or `"none"` if x is already normalized.
+        epsilon, affine, norm_type: options of the norm, see `normalization`.
+        solver: name in `macaron_tf.layers.scheme.SOLVERS`.
+        layer_norm: norm shared with a parallel branch, or with another step through the sub-layer;
+            None: an own one.
 
-    Call arguments: `x (B, L, D)`, and by keyword the sub-layer's, such as `memory` and
+    Call arguments: `x (B, L, D)`, and by keyword those of the sub-layer, such as `memory` and
     `attention_mask`. Returns `(B, L, D)`.
 
     References: Lu et al. 2019, "Understanding and Improving Transformer From a Multi-Particle
@@ -49,7 +51,7 @@ class Residual(Recording, keras.layers.Layer):
         layer_norm: keras.layers.Layer | None = None,
         **kwargs,
     ):
-        # The sub-layer casts its own arguments: a bias on scores stays float32.
+        # The sub-layer casts its own arguments, so that an attention bias stays float32.
         super().__init__(autocast=False, **kwargs)
         self.sublayer = sublayer
         check_choice("norm", norm, ("pre", "post", "none"))
@@ -72,27 +74,29 @@ class Residual(Recording, keras.layers.Layer):
 
     @property
     def evaluations(self) -> int:
-        """The number of evaluations of the sub-layer in a step."""
+        """How often a step evaluates the sub-layer."""
         return len(SOLVERS[self.solver])
 
     def solve(self, x, sublayer, training=None):
-        """x `(B, L, D)`, moved one step; `sublayer` is called once an evaluation, in order."""
+        """Moves `x (B, L, D)` by one step. The function `sublayer` runs once per evaluation."""
         return self.end(self.move(x, x, self.start(x, training), sublayer, training), training)
 
     def start(self, x, training=None):
-        """The sub-layer's input at x."""
+        """The input of the sub-layer at x."""
         return self.layer_norm(x, training=training) if self.norm == "pre" else x
 
     def end(self, x, training=None):
-        """The output of a step that moved to x."""
+        """The output of a step that ended at x."""
         return self.layer_norm(x, training=training) if self.norm == "post" else x
 
     def move(self, moved, x, y, sublayer, training=None):
-        """`moved`, which other branches may have changed, and this step from x.
+        """Adds a step from x to `moved`, which other branches may have moved already.
 
         Args:
-            y: the sub-layer's input at x, see `start`.
-            sublayer: is called once an evaluation, in order.
+            moved: `(B, L, D)`, x plus the steps of earlier branches.
+            x: `(B, L, D)`, where the step starts.
+            y: input of the sub-layer at x, see `start`.
+            sublayer: function of y, called once per evaluation.
         """
         *inner, last = SOLVERS[self.solver]
         slopes = []
@@ -103,7 +107,7 @@ class Residual(Recording, keras.layers.Layer):
         return self._moved(moved, slopes, last)
 
     def _moved(self, x, slopes, weights):
-        """x, moved along the weighed slopes."""
+        """x plus the weighted sum of the slopes."""
         for slope, weight in zip(slopes, weights, strict=True):
             step = self.step_size * weight
             if step == 0.0:

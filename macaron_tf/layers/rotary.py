@@ -1,4 +1,4 @@
-"""Rotary positions: attention whose queries and keys are turned by their positions."""
+"""Rotary position embeddings (RoPE): attention that rotates queries and keys by position."""
 
 from collections.abc import Sequence
 
@@ -10,17 +10,18 @@ from macaron_tf.layers.attention import MultiHeadAttention
 
 
 class RotaryAttention(MultiHeadAttention):
-    """Attention over the sequence itself whose scores depend on contents and distances (RoPE).
+    """Self-attention with rotary positions (RoPE): scores depend on contents and distances.
 
-    Channels i and i + d/2 of a head's query and key are turned in their plane by the angle
-    `position * base^(-2 i / d)`, so that their product depends on the difference of two positions
-    alone. Caches hold turned keys. The pairs are Hugging Face's, not neighbours as in the paper.
+    Channels i and i + d/2 of a head are rotated as a pair by the angle `position * base^(-2 i /
+    d)`, in queries and keys, so that their product depends on the difference of positions only.
+    Caches hold rotated keys. The pairs are those of Hugging Face; the paper pairs neighbours.
 
     Args:
-        rotary_base: the base; a larger one turns slowly, for longer texts.
-        rotary_dim: channels that are turned, the first ones, in place of d; None = all.
+        rotary_base: the base; a larger one rotates more slowly, for longer texts.
+        rotary_dim: number of channels that are rotated, the first ones, which replaces d in the
+            formula; None: all.
         rotary_scaling: see `frequencies`.
-        kwargs: as `MultiHeadAttention`, without `cross`.
+        kwargs: arguments of `MultiHeadAttention` except `cross`.
 
     References: Su et al. 2021, "RoFormer", section 3.2; its layout: Touvron et al. 2023, "LLaMA",
     as released by Hugging Face; a part of the channels: Black et al. 2022, "GPT-NeoX-20B".
@@ -49,7 +50,9 @@ class RotaryAttention(MultiHeadAttention):
         name = "rotary_dim" if self.rotary_dim else "head_dim"
         check_divisible(name, turning, "pairs of channels", 2)
         if turning > self._head_dim:
-            raise ValueError(f"rotary_dim={turning} is more than head_dim={self._head_dim}")
+            raise ValueError(
+                f"rotary_dim={turning} is more than head_dim={self._head_dim}: lower rotary_dim"
+            )
         self._frequencies = frequencies(turning, self.rotary_base, self.rotary_scaling)
         super().build_projections(x_shape, memory_shape, width)
 
@@ -70,12 +73,14 @@ class RotaryAttention(MultiHeadAttention):
 
 
 def frequencies(dim: int, base: float, scaling: Sequence[float] = ()) -> np.ndarray:
-    """Radians a position of each pair of channels, `(dim / 2,)` float64.
+    """Radians per position by which each channel pair is rotated, `(dim / 2,)` float64.
 
     Args:
-        scaling: (factor,) divides all of them; (factor, low, high, length) divides those that turn
-            less than `low` times in `length` positions, leaves those that turn `high` times or
-            more, and mixes both in between; () changes none.
+        dim: number of rotated channels.
+        base: see `RotaryAttention`.
+        scaling: () changes no frequency; (factor,) divides all of them; (factor, low, high, length)
+            divides those with less than `low` turns in `length` positions, leaves those with `high`
+            turns or more, and interpolates in between.
 
     References: Chen et al. 2023, "Extending Context Window of Large Language Models via Positional
     Interpolation"; Dubey et al. 2024, "The Llama 3 Herd of Models", its released code.
@@ -92,9 +97,9 @@ def frequencies(dim: int, base: float, scaling: Sequence[float] = ()) -> np.ndar
 
 
 def check_scaling(scaling: Sequence[float]) -> None:
-    """Refuses a scaling that `frequencies` does not know."""
+    """Raises a ValueError for a scaling that `frequencies` does not take."""
     if len(scaling) not in (0, 1, 4) or (len(scaling) == 4 and scaling[2] <= scaling[1]):
         raise ValueError(
-            f"rotary_scaling={tuple(scaling)}: give (factor,), or (factor, low, high, length) with "
-            "a low below high"
+            f"rotary_scaling={tuple(scaling)} is not valid: give (factor,), or (factor, low, high, "
+            "length) with low below high"
         )

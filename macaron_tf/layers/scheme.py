@@ -1,10 +1,11 @@
-"""Layers as splitting schemes: which operators, in which order, with which step sizes.
+"""Splitting schemes of layers: which operators, in which order, with which step sizes.
 
-A Transformer layer is Lie-Trotter splitting (mix tokens, then channels, full steps); a Macaron
-layer is Strang-Marchuk splitting (half a step of channels, a full step of tokens, half a step of
-channels). A new block is a new `scheme`, or another operator in place of one of the two.
+A Transformer layer is Lie-Trotter splitting: a full step of the token mixer (attention), then one
+of the channel mixer (feed-forward). A Macaron layer is Strang-Marchuk splitting: half a step of
+channels, a full step of tokens, half a step of channels. A new block is a new scheme, or another
+operator for tokens or channels.
 
-In settings a scheme is text, its operators in order:
+In settings a scheme is a text that lists the operators in order:
 
     tokens, channels                        Lie-Trotter: a Transformer's
     channels/2, tokens, channels/2          Strang-Marchuk: Macaron's, half steps of half the width
@@ -15,18 +16,20 @@ In settings a scheme is text, its operators in order:
     channels/2 with relu, tokens, channels/2 with gelu      another activation in each half
     tokens & channels                       parallel branches: GPT-J's and PaLM's
 
-`/N` is a step of 1/N and, of channels, 1/N of the width; `step S` and `width W` after it set
-one alone, to a fraction or a decimal. `again` applies the weights of the operator's last mention a
-second time, as a splitting of two operators does; without it every mention has weights of its own.
-`with ACTIVATION` replaces the setting `activation` in that feed-forward; `by SOLVER` takes the
-sub-step by a solver of `SOLVERS`, Euler's by default. A decoder attends its memory right after
-tokens, by a step of their size, or exactly where `memory` stands, which a block without
-cross-attention passes over.
+`/N` after an operator means a step of size 1/N, and for channels also 1/N of the width. `step S`
+and `width W`, written after it, set only one of the two, to a fraction or a decimal number.
 
-`&` joins branches: each takes its step from the same x, and x moves by the sum of the steps, which
-is additive splitting. Branches share one norm, the first one's, but those with `again` before the
-sub-layer have the norm of their weights. Beside other branches, a decoder's attention to its
-memory is one more.
+Each operator has its own weights. With `again` it uses the weights of its previous mention, as in
+the splitting of two operators. `with ACTIVATION` replaces the setting `activation` in that
+feed-forward. `by SOLVER` names the ODE solver of the step, a key of `SOLVERS`; the default is
+Euler's.
+
+A decoder attends its memory right after tokens, with the same step size, or where the scheme has
+`memory`; blocks without cross-attention ignore `memory`.
+
+`&` joins parallel branches (additive splitting): all of them start from the same x, and their
+steps are added. They share the norm of the first branch; a branch with `again` that reuses earlier
+weights has the norm of those. In a decoder, attention to the memory is one more branch.
 """
 
 import functools
@@ -40,8 +43,9 @@ from macaron_tf.layers.dense import activation
 
 OPERATORS = ("tokens", "memory", "channels")
 
-# Explicit Runge-Kutta methods of x' = f(x), a row for each evaluation of f. A row weighs the slopes
-# found so far, for the point where f is evaluated next; the last row gives the step's end.
+# Explicit Runge-Kutta methods for x' = f(x), with one row per evaluation of f. Each row has the
+# weights of the slopes found so far, which give the point of the next evaluation; those in the
+# last row give the end of the step.
 SOLVERS: dict[str, tuple[tuple[float, ...], ...]] = {
     "euler": ((1.0,),),
     "midpoint": ((1 / 2,), (0.0, 1.0)),
@@ -55,15 +59,16 @@ class Mix:
     """One operator of a scheme.
 
     Attributes:
-        operator: `"tokens"` (attention: diffusion), `"channels"` (feed-forward: convection), or
+        operator: `"tokens"` (attention; diffusion), `"channels"` (feed-forward; convection), or
             `"memory"` (a decoder's attention to the encoder's output).
-        step_size: length of the step, not 0; schemes of high order have negative ones too.
-        width: share of `feed_forward_dim` that a channel mixer gets; 1 for the other operators.
-        solver: of the sub-step, a name of `SOLVERS`: two evaluations of the operator, with the
-            same weights, for `"midpoint"` and `"heun"`, four for `"rk4"`.
-        again: apply the weights of the operator's last mention, whose width and activation count.
-        activation: of the feed-forward's inner channels; None = the block's setting.
-        beside: start where the operator before starts, a branch of the same step.
+        step_size: size of the step, not 0; schemes of high order also have negative ones.
+        width: fraction of `feed_forward_dim` that a channel mixer gets; 1 for other operators.
+        solver: solver of the step, a key of `SOLVERS`. All evaluations use the same weights:
+            `"midpoint"` and `"heun"` have two, `"rk4"` four.
+        again: whether to use the weights of the operator's previous mention, with their width and
+            activation.
+        activation: activation of the feed-forward's inner channels; None: the block's setting.
+        beside: whether this is a parallel branch that starts where the previous operator starts.
     """
 
     operator: str
@@ -78,16 +83,18 @@ class Mix:
         check_choice("operator", self.operator, OPERATORS)
         check_choice("solver", self.solver, tuple(SOLVERS))
         if self.step_size == 0:
-            raise ValueError(f"{self.operator} with a step of 0 do nothing: leave them out")
+            raise ValueError(
+                f"{self.operator} with a step of 0 do nothing: leave {self.operator} out"
+            )
         if self.width <= 0:
-            raise ValueError(f"{self.operator} need a width above 0, not {self.width}")
+            raise ValueError(f"{self.operator} have width {self.width}: give one above 0")
         if self.width != 1 and self.operator != "channels":
-            raise ValueError(f"channels alone have a width, not {self.operator}")
+            raise ValueError(f"{self.operator} take no width, only channels do: leave width out")
         if self.width != 1 and self.again:
-            raise ValueError("again has the width of the weights that it applies: leave width out")
+            raise ValueError("'again' uses the width of the earlier channels: leave width out")
         if self.activation is not None:
             if self.operator != "channels" or self.again:
-                whose = "weights that are applied again" if self.again else self.operator
+                whose = "channels with 'again'" if self.again else self.operator
                 raise ValueError(f"{whose} take no activation: leave out 'with {self.activation}'")
             activation(self.activation)
 
@@ -98,10 +105,8 @@ class Mix:
         return f"{self.operator} step {self.step_size}{width}{options}{' again' * self.again}"
 
 
-_LIMIT = 100  # operators of a layer
-_SINGLE = (
-    "& joins single operators: write out what is repeated, such as 'tokens & tokens & channels'"
-)
+_LIMIT = 100  # most operators of a layer
+_SINGLE = "& joins single operators: write repeated ones out, such as 'tokens & tokens & channels'"
 _GROUP = re.compile(r"(\d+)\s*x\s*\(([^()]*)\)")
 _NUMBER = r"(-?[\d./]{1,30}(?:e-?\d{1,2})?)"
 _TERM = re.compile(
@@ -112,7 +117,11 @@ _TERM = re.compile(
 
 @functools.cache
 def parse_scheme(text: str) -> tuple[Mix, ...]:
-    """The operators that a scheme's text spells; a ValueError says in a clause where it fails."""
+    """Parses the text of a scheme into its operators.
+
+    Raises:
+        ValueError: the text is not valid; the message is a clause without the scheme itself.
+    """
     while group := _GROUP.search(text):  # the innermost first
         repeated = [group[2]] * _count(group[1], group[2].count(",") + 1)
         before, after = text[: group.start()], text[group.end() :]
@@ -124,12 +133,14 @@ def parse_scheme(text: str) -> tuple[Mix, ...]:
         raise ValueError(f"a layer has at most {_LIMIT} operators, not {len(scheme)}")
     for number, mix in enumerate(scheme):
         if mix.again and not any(mix.operator == one.operator for one in scheme[:number]):
-            raise ValueError(f"{mix.operator} again, but not before: leave out again")
+            raise ValueError(
+                f"'again' needs {mix.operator} earlier in the scheme: leave it out here"
+            )
     return scheme
 
 
 def steps_of(scheme: Iterable[Mix]) -> list[list[Mix]]:
-    """The operators by steps: those of one step stand beside each other."""
+    """The operators grouped by step; parallel branches are one step."""
     steps: list[list[Mix]] = []
     for mix in scheme:
         if steps and mix.beside:
@@ -140,13 +151,13 @@ def steps_of(scheme: Iterable[Mix]) -> list[list[Mix]]:
 
 
 def spelled(scheme: Iterable[Mix], without: Collection[str] = ()) -> str:
-    """The text of a scheme, which `parse_scheme` reads, without some operators."""
+    """The text of a scheme for `parse_scheme`, without the operators named in `without`."""
     steps = [[str(mix) for mix in s if mix.operator not in without] for s in steps_of(scheme)]
     return ", ".join(" & ".join(step) for step in steps if step)
 
 
 def _branches(terms: list[str]) -> list[Mix]:
-    """The operators of one step, or of one term that is repeated."""
+    """The operators of one step: its parallel branches, or the repeats of its single term."""
     mixes = [_mixes(term.strip()) for term in terms]
     if len(terms) == 1:
         return mixes[0]
@@ -160,8 +171,8 @@ def _mixes(term: str) -> list[Mix]:
     if not found:
         raise ValueError(
             f"{term!r} cannot be read: write operators with commas between them, or & between "
-            "branches, such as 'channels/2, tokens', 'channels step 1/2 width 1, tokens by heun', "
-            "'tokens & channels' or '2 x (tokens, channels)'"
+            "parallel branches, such as 'channels/2, tokens', 'channels step 1/2 width 1, tokens "
+            "by heun', 'tokens & channels' or '2 x (tokens, channels)'"
         )
     count, operator, parts, step, width, function, solver, again = found.groups()
     share = _number(f"1/{parts or 1}")
@@ -176,12 +187,14 @@ def _number(text: str) -> float:
     try:
         return float(Fraction(text))
     except (ZeroDivisionError, ValueError):
-        raise ValueError(f"{text} is no number") from None
+        raise ValueError(f"{text} is not a number: write one such as 1/2 or 0.5") from None
 
 
 def _count(text: str, length: int) -> int:
-    """The number of repeats of `length` operators."""
+    """Parses how often `length` operators are repeated."""
     count = int(text)
     if not 1 <= count * length <= _LIMIT:
-        raise ValueError(f"{count} x {length} operators are not 1 to {_LIMIT}")
+        raise ValueError(
+            f"{count} x {length} operators are too few or too many: give 1 to {_LIMIT} in all"
+        )
     return count

@@ -1,4 +1,4 @@
-"""SwishRNN: the channel mixer that also remembers."""
+"""SwishRNN: a channel mixer with a recurrence, which replaces the feed-forward."""
 
 from keras import ops
 
@@ -12,30 +12,32 @@ from macaron_tf.layers.watching import note
 
 
 class SwishRNN(Mixer):
-    """`((C + b_c) * gate(X W2 + b_s)) W3 + b_3`, C the recurrence over `X W1`.
+    """Recurrent channel mixer: `((C + b_c) * gate(X W2 + b_s)) W3 + b_3`.
 
-    It replaces a feed-forward's two matrices by three; two thirds of the inner width give as many
-    parameters.
+    C is a recurrence over `X W1`, see `swish_recurrence`. There are three matrices instead of a
+    feed-forward's two, so two thirds of the inner width give the same number of parameters.
 
     Args:
         inner_dim: R, the width of the recurrence.
-        step_size: k, positions of one step: position i follows i - k.
+        step_size: k, the step of the recurrence in positions: position i follows i - k.
         gate: `"gelu"` (the paper's choice), `"gelu_tanh"` or `"sigmoid"`.
-        kernel_initializer: of the matrices. W1 and W2 are one fused matrix, whose fan-out the
-            initializer sees.
-        output_initializer: of W3, where it differs.
+        activation_dropout: dropout rate before W3.
+        kernel_initializer: initializer of the matrices. W1 and W2 are one fused matrix, and the
+            initializer sees its fan-out.
+        output_initializer: initializer of W3; None: `kernel_initializer`.
 
-    Call arguments: `x (B, L, D)`; `mask (B, L)` boolean, False at padding, through which the state
-    passes unchanged. Returns `(B, L, D)`. Left to right only: no position sees a later one.
+    Call arguments: `x (B, L, D)`; `mask (B, L)` boolean, False at padding, which leaves the state
+    unchanged. Returns `(B, L, D)`. No position sees later ones.
 
-    The state is the last k values of c, oldest first, float32, whatever the number of tokens so
-    far: `(B, K, k, R)` in decoding, `(B, k, R)` over segments. No gradient flows through it.
+    The state is the last k values of c, oldest first, in float32: `(B, K, k, R)` in decoding,
+    `(B, k, R)` over segments. Its size does not depend on the number of tokens. No gradient flows
+    through it.
 
     References: Lei et al. 2022, "Simple Recurrence Improves Masked Language Models", eq. 2-4.
     """
 
     reads = ("activation_dropout", "rnn_gate", "rnn_step_sizes", "scaled_outputs")
-    takes_held = True  # its state has no places
+    takes_held = True  # the state has no position axis
     takes_documents = True
 
     def __init__(
@@ -59,7 +61,7 @@ class SwishRNN(Mixer):
         axes = ("mlp", "embed")
         self.outer = self.dense_part("outer", inner_shape, input_shape[-1], last, axes=axes)
         vector = {"shape": (self.inner_dim,), "axes": ("mlp",)}
-        # Not cast to bfloat16 by the policy: the recurrence is float32.
+        # Without autocast to bfloat16, because the recurrence is computed in float32.
         self.alpha = self.add_weight(name="alpha", initializer="ones", autocast=False, **vector)
         self.beta = self.add_weight(name="beta", initializer="zeros", autocast=False, **vector)
         self.state_bias = self.add_weight(name="state_bias", initializer="zeros", **vector)
@@ -86,7 +88,10 @@ class SwishRNN(Mixer):
         return self._output(y, context), None  # (B, L, R) -> (B, L, D)
 
     def _mask(self, context: Context):
-        """The recurrence's mask `(B, L)`: 2 where position i - k is of another document."""
+        """The mask of the recurrence `(B, L)`, 2 where position i - k is in another document.
+
+        The values are those of `swish_recurrence`.
+        """
         if context.documents is None:
             return context.mask
         before = ops.pad(context.documents, [[0, 0], [self.step_size, 0]])[:, : -self.step_size]
@@ -94,16 +99,17 @@ class SwishRNN(Mixer):
         return marks if context.mask is None else ops.where(context.mask, marks, 0)
 
     def _biases(self):
-        """b_c and b_s in the type of computation."""
+        """b_c and b_s in the compute dtype."""
         return tuple(ops.cast(b, self.compute_dtype) for b in (self.state_bias, self.gate_bias))
 
     def _output(self, y, context: Context):
         return self.outer(self.drop(y, training=context.training))
 
     def _over_turns(self, x, context: Context):
-        """All of x under XLA, in the loops' order from the first product to the last: D < R.
+        """Computes all of x under XLA, in the layout of the loops of `macaron_tf.kernels.xla`.
 
-        Two products, for the gradient of one that is split would be put together first.
+        x is rearranged instead of the inner activations, because D < R. There are two products,
+        because the gradient of a single one would first concatenate the gradients of its parts.
         """
         from macaron_tf.kernels import xla  # it needs TensorFlow
 
@@ -127,7 +133,7 @@ class SwishRNN(Mixer):
         # (B, K, k, R) -> (B K, k, R)
         past = ops.reshape(ops.stop_gradient(state), (-1, self.step_size, self.inner_dim))
         step_size, new = self.step_size, x1
-        if len(x.shape) == 2:  # a token follows the oldest of the k values alone
+        if len(x.shape) == 2:  # a token depends only on the oldest of the k values
             step_size, new = 1, x1[:, None]  # (B K, R) -> (B K, 1, R)
         start = past[:, :step_size]
         if context.held is not None and step_size == 1:  # without a loop
@@ -143,5 +149,5 @@ class SwishRNN(Mixer):
 
 
 def _implementation(context: Context) -> str:
-    """The kernel: outside training of stock ops, so that a model can be exported from anywhere."""
+    """The kernel: outside training only stock ops, so that any machine can export models."""
     return "auto" if context.training else "stock"

@@ -1,4 +1,4 @@
-"""Intermediate results of layers: attention's weights, the inputs of recurrences."""
+"""Recording of intermediate results: attention weights and inputs of recurrences."""
 
 import contextlib
 import contextvars
@@ -10,11 +10,12 @@ _kept: contextvars.ContextVar[list | None] = contextvars.ContextVar("kept", defa
 
 @contextlib.contextmanager
 def watching() -> Iterator[list[tuple[Any, Any]]]:
-    """Layers that are called within it note what they compute on the way.
+    """Within this context, layers record their intermediate results.
 
-    Gives a list, which grows by a layer and its tensor with each call: of attention the float32
-    weights `(B, H, T, S)` before dropout, of a `SwishRNN` the inputs of recurrence and gate, side
-    by side, `(B, L, 2 R)`. Nothing is computed that is not computed otherwise.
+    Yields a list, to which each call of a layer appends the layer and its tensor: of attention the
+    float32 weights `(B, H, T, S)` before dropout, of a `SwishRNN` the inputs of recurrence and
+    gate, concatenated, `(B, L, 2 R)`. Nothing is computed additionally, but fused attention does
+    not run.
 
     Example:
         with watching() as kept:
@@ -31,12 +32,12 @@ def watching() -> Iterator[list[tuple[Any, Any]]]:
 
 
 def watched() -> bool:
-    """Whether a `watching` wants the results of layers called now."""
+    """Whether the caller is inside a `watching` context."""
     return _kept.get() is not None
 
 
 def note(layer, tensor) -> None:
-    """Adds a layer's tensor to the list of the `watching` that it is called within, if any."""
+    """Appends a layer and its tensor to the list of the enclosing `watching` context, if any."""
     kept = _kept.get()
     if kept is not None:
         kept.append((layer, tensor))

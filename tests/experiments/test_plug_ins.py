@@ -222,7 +222,7 @@ def test_a_block_that_cannot_be_had_is_a_sentence(block, message, outside, capsy
     [
         ("model.block=stranger.parts:Raises", "line 21 raised ValueError: .*two lines"),
         ("model.block=stranger.parts:Empty", "block Empty has no scheme"),
-        ("model.block=stranger.parts:Plain", "mixes channels by a Dense, which is no macaron_tf.l"),
+        ("model.block=stranger.parts:Plain", "mixes channels by a Dense: make that a subclass"),
         ("model.block=stranger.parts:Closed", "raised TypeError: .* code of yours is in use: .*pa"),
         ("objective=stranger.parts:Untaught", "has learns='masks': give one of masked_language"),
         ("objective=stranger.parts:Weighted", "Weighted raised TypeError: .* 'skip_padding'"),

@@ -103,10 +103,10 @@ def test_a_cache_of_the_window_gives_what_the_whole_text_gives(window, room):
 
 
 def test_a_window_is_of_attention_over_the_text_itself():
-    message = "window=3 must be a number of positions, of self-attention"
+    message = "window=3 must be 0 or more, and 0 in cross-attention"
     rejects(message, MultiHeadAttention, 2, cross=True, window=3)
     rejects("window=-1 must be", MultiHeadAttention, 2, causal=True, window=-1)
-    rejects("cross must be False, window 0", RelativeAttention, 2, causal=True, window=3)
+    rejects("set cross=False, window=0", RelativeAttention, 2, causal=True, window=3)
 
 
 def test_masks_of_every_rank_say_the_same():

@@ -68,23 +68,23 @@ def test_a_text_is_a_scheme(text, scheme):
         ("(tokens, channels)", r"'\(tokens' cannot be read"),
         ("tokens, chanels", "operator='chanels' must be one of 'tokens', 'memory', 'channels'"),
         ("tokens, channels step 0", "channels with a step of 0 do nothing"),
-        ("tokens, channels width 0", "channels need a width above 0, not 0.0"),
-        ("tokens width 1/2", "channels alone have a width, not tokens"),
-        ("tokens/0", "1/0 is no number"),
-        ("tokens step 1/2/3", "1/2/3 is no number"),
-        ("2 x (channels)", "no position would see another one: add tokens"),
-        ("0 x (tokens)", "0 x 1 operators are not 1 to 100"),
-        ("51 x (tokens, channels)", "51 x 2 operators are not"),
+        ("tokens, channels width 0", "channels have width 0.0: give one above 0"),
+        ("tokens width 1/2", "tokens take no width, only channels do"),
+        ("tokens/0", "1/0 is not a number"),
+        ("tokens step 1/2/3", "1/2/3 is not a number"),
+        ("2 x (channels)", "no position sees another one: add tokens"),
+        ("0 x (tokens)", "0 x 1 operators are too few or too many: give 1 to 100"),
+        ("51 x (tokens, channels)", "51 x 2 operators are too few or too many"),
         ("2 x (99 x tokens)", "at most 100 operators, not 198"),
         ("tokens by huen", "solver='huen' must be one of 'euler', 'midpoint', 'heun', 'rk4'"),
-        ("tokens again, channels", "tokens again, but not before: leave out again"),
+        ("tokens again, channels", "'again' needs tokens earlier in the scheme"),
         ("tokens, channels, channels width 1/2 again", "leave width out"),
         ("tokens with relu, channels", "tokens take no activation: leave out 'with relu'"),
-        ("tokens, channels, channels with relu again", "applied again take no activation"),
+        ("tokens, channels, channels with relu again", "channels with 'again' take no activation"),
         ("tokens, channels with reluu", "activation function identifier: reluu"),
         ("tokens &, channels", "'' cannot be read"),
         ("tokens & channels step 0", "channels with a step of 0 do nothing"),
-        ("tokens & 2 x channels", "& joins single operators: write out what is repeated"),
+        ("tokens & 2 x channels", "& joins single operators: write repeated ones out"),
         ("2 x (tokens, channels) & channels", "& joins single operators"),
         ("tokens & 2 x (channels)", "& joins single operators"),
         ("tokens & (channels, tokens)", r"'\(channels' cannot be read"),
@@ -252,7 +252,7 @@ def test_every_block_takes_a_scheme(name):
 def test_channels_that_are_no_feed_forward_take_no_activation():
     for scheme in ("tokens, channels with relu", "channels/2 with relu, tokens, channels/2"):
         MacaronBlock(**OPTIONS, scheme=scheme)
-        with pytest.raises(SettingError, match="SwishRNNBlock are no feed-forward: leave out"):
+        with pytest.raises(SettingError, match="SwishRNNBlock takes no activation: leave out"):
             block_class("swish_rnn")(**OPTIONS, scheme=scheme)
 
 
