@@ -1,4 +1,4 @@
-"""Models: stacks of blocks between embeddings and scores."""
+"""Models: encoders, decoders, language models and their heads, built from stacks of blocks."""
 
 from macaron_tf.models import catalog
 from macaron_tf.models.config import EncoderConfig, EncoderDecoderConfig

@@ -1,4 +1,4 @@
-"""The base of the models."""
+"""Base class of the models, names of their inputs, and masks."""
 
 import contextlib
 import re
@@ -16,7 +16,7 @@ from macaron_tf.plug_ins import is_place
 from macaron_tf.settings import Settings, hints_of
 from macaron_tf.special_ids import PAD
 
-# The names of an encoder's inputs, and those that Hugging Face and KerasHub give them.
+# Names of an encoder's inputs, each with its names in Hugging Face and KerasHub.
 ENCODER_INPUTS: dict[str, tuple[str, ...]] = {
     "token_ids": ("input_ids",),
     "segment_ids": ("token_type_ids",),
@@ -29,23 +29,25 @@ ENCODER_INPUTS: dict[str, tuple[str, ...]] = {
 
 
 class Model(Recording, keras.Model):
-    """Base of the models, each named like its class: `encoder_classifier`, and so on.
+    """Base class of the models.
 
-    The layers are built in the order in which they were made, each for vectors `(B, L, D)`, and a
-    call gives the `logits` of the `hidden_states`, in a subclass that does not override it.
+    A model's default name is that of its class in snake case: `encoder_classifier`. `build` builds
+    the layers in the order in which they were made, each for vectors `(B, L, D)`. A call returns
+    the `logits` of the `hidden_states`, unless a subclass overrides it.
 
     A call takes a dict of the inputs in `input_names`, or the first of them alone. Hugging Face's
-    and KerasHub's names are understood, and so is an `attention_mask` of rank 2 or of the ids'
-    rank, which is the padding mask; an unknown name is a ValueError. `model.export()` and
-    `tf.saved_model.save` take the inputs of the model's first call, of any length, alone or in a
-    dict as given; of a model that was never called, a dict of the `required` ones, ids `(B, L)`.
+    and KerasHub's names work too. An `attention_mask` of rank 2, or of the same rank as the ids, is
+    taken as the padding mask. Unknown names raise a ValueError. `model.export()` and
+    `tf.saved_model.save` use the inputs of the model's first call, with any batch size and length,
+    alone or in a dict as they were given. For a model that was never called, they use a dict of the
+    `required` inputs, ids `(B, L)`.
 
     Attributes:
-        input_names: the inputs by name, with other names of each; None = `call` takes what it
-            is given.
-        required: the number of inputs, the first ones, that a call needs.
-        encoder_decoder, pooler, language_head: parts of a model, besides its `encoder`, for which
-            pre-trained weights are taken over; None = there is none.
+        input_names: names of the inputs, each with its other names; None: `call` gets its argument
+            unchanged.
+        required: number of inputs that a call needs, the first ones of `input_names`.
+        encoder_decoder, pooler, language_head: parts of the model, besides its `encoder`, that get
+            pre-trained weights; None: the model has no such part.
     """
 
     takes_ids = True
@@ -76,19 +78,22 @@ class Model(Recording, keras.Model):
                 layer.build((None, None, self.config.hidden_dim))
 
     def hidden_states(self, inputs, training=None):
-        """The encoder's output `(B, L, D)`; models without one override this."""
+        """The encoder's output `(B, L, D)`; models without an encoder override this."""
         return self.encoder(encoder_inputs(inputs), training=training)
 
     def unread(self) -> dict[str, str]:
-        """Settings without effect in this network, not built yet, each with what is read."""
+        """Settings without effect in this network, each with a clause that says what reads it.
+
+        It can be called before `build`.
+        """
         config = self.config
         if isinstance(config, StackConfig) and any(map(is_place, config.blocks)):
-            return {}  # a block of your own may read any
+            return {}  # a user's own block may read all of them
         layers = (layer for layer in self._flatten_layers() if isinstance(layer, Recording))
         read = {name for layer in layers for name in layer.reads}
         near = " and ".join(name for name in READERS if name in read)
         return {
-            name: f"{reader} reads it, this network {near}"
+            name: f"{reader} reads it, but this network reads {near}"
             for name, reader in READERS.items()
             if name in hints_of(type(config)) and name not in read
         }
@@ -99,9 +104,9 @@ class Model(Recording, keras.Model):
     def export(
         self, filepath, format="tf_saved_model", verbose=None, input_signature=None, **kwargs
     ):
-        """Keras's `export`, by default of the inputs of the first call, of any batch and length.
+        """Keras's `export`, by default for the first call's inputs with any batch size and length.
 
-        An ONNX file is one that a runtime opens: see `macaron_tf.models.onnx_file`.
+        An ONNX file is checked, so that runtimes can open it: see `macaron_tf.models.onnx_file`.
         """
         if input_signature is None and (self.input_names or self._first_inputs):
             input_signature = [
@@ -113,7 +118,7 @@ class Model(Recording, keras.Model):
 
     @property
     def _default_save_signature(self):
-        # What `tf.saved_model.save` asks a Keras model for; Keras's own takes ids for floats.
+        # `tf.saved_model.save` reads this property; Keras's own takes ids for floats.
         if not self.input_names and not self._first_inputs:
             return super()._default_save_signature
         import tensorflow as tf
@@ -129,13 +134,13 @@ class Model(Recording, keras.Model):
         return next(iter(specs.values())) if self._first_alone else specs
 
     def _described(self, name: str, x) -> tuple[str, tuple, str]:
-        """The name, shape and dtype of an input in a signature, of any batch and length."""
+        """Name, shape and dtype of an input in a signature for any batch size and length."""
         if self.input_names:
             return name, (None,) * len(x.shape), "int32"
         return name, (None, None, *x.shape[2:]), keras.backend.standardize_dtype(x.dtype)
 
     def _named(self, inputs):
-        """The inputs by this library's names."""
+        """Checks the inputs and renames them to this library's names."""
         if self.input_names is None:
             return inputs
         if not isinstance(inputs, Mapping):
@@ -144,10 +149,12 @@ class Model(Recording, keras.Model):
         for given, value in inputs.items():
             name = self._own_name(given)
             if name in named:
-                raise ValueError(f"{model} was given {name} twice: {', '.join(inputs)}")
+                raise ValueError(
+                    f"{model} has {name} twice among {', '.join(inputs)}: leave one of them out"
+                )
             if value is not None:
                 value = ops.convert_to_tensor(value)
-                # Under MirroredStrategy Keras builds a model on the mean of the replicas' ids.
+                # MirroredStrategy builds models on the mean of the replicas' ids, which is a float.
                 named[name] = ops.cast(value, "int32") if "float" in str(value.dtype) else value
         missing = [name for name in [*self.input_names][: self.required] if name not in named]
         if missing:
@@ -155,7 +162,10 @@ class Model(Recording, keras.Model):
         ids, mask = named[next(iter(self.input_names))], named.get("attention_mask")
         if mask is not None and len(mask.shape) in (2, len(ids.shape)):
             if "padding_mask" in named:
-                raise ValueError(f"{model} was given padding_mask twice: {', '.join(inputs)}")
+                raise ValueError(
+                    f"{model} has padding_mask and an attention_mask of rank {len(mask.shape)}, "
+                    "which is a padding mask too: leave one of them out"
+                )
             named["padding_mask"] = named.pop("attention_mask")
         return named
 
@@ -172,15 +182,16 @@ class Model(Recording, keras.Model):
 
 
 def encoder_inputs(inputs) -> dict[str, Any]:
-    """The inputs that an encoder takes."""
+    """Those of the inputs that an encoder takes."""
     return {name: value for name, value in inputs.items() if name in ENCODER_INPUTS}
 
 
 def padding_mask(inputs):
-    """`(B, L)` boolean, False at padding: as `padding_mask` says, by default where an id is 0.
+    """The padding mask `(B, L)`, boolean, False at padding.
 
-    Of words by their characters, `token_ids (B, L, C)`, where all of a word's are 0. Padding is
-    also what nothing attends by an `attention_mask` of rank 3 or 4.
+    It is the input `padding_mask`, or by default False where an id is 0. For words given by their
+    characters, `token_ids (B, L, C)`, it is False where all ids of a word are 0. Positions that no
+    position attends under an `attention_mask` of rank 3 or 4 are padding too.
     """
     real = inputs.get("padding_mask")
     real = ops.not_equal(inputs["token_ids"], PAD) if real is None else ops.cast(real, "bool")
@@ -190,6 +201,6 @@ def padding_mask(inputs):
 
 
 def attention_mask(inputs):
-    """`attention_mask` of rank 2 to 4 as booleans `(B, H or 1, T or 1, S)`; None without one."""
+    """The input `attention_mask` of rank 2 to 4 as booleans `(B, H or 1, T or 1, S)`, or None."""
     mask = inputs.get("attention_mask")
     return None if mask is None else broadcast_mask(ops.cast(mask, "bool"))

@@ -1,4 +1,4 @@
-"""Every named model configuration, by name."""
+"""The catalog: all named model configurations."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -14,11 +14,11 @@ from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.models.tcn import TemporalConfig, TemporalModel
 from macaron_tf.plug_ins import allow_within
 
-# base and large: Devlin et al. 2018 and Lei et al. 2022, table 3; 30,522 word pieces are padded.
-# small is ELECTRA's (Clark et al. 2020, table 6).
-# tiny and mini are made for two cores; F = 3 D, so that two thirds of F are a multiple of 64 and
-# all blocks have as many parameters. tiny has a layer for each of the step sizes 1, 2 and 4, and
-# matrices that start as base's do for its width: 0.02 sqrt(768 / 128) = 0.05.
+# base and large: Devlin et al. 2018 and Lei et al. 2022, table 3; the 30,522 word pieces are padded
+# to a multiple of 8. small is ELECTRA's (Clark et al. 2020, table 6).
+# tiny and mini are for CPUs with two cores. F = 3 D, so that two thirds of F are a multiple of 64
+# and all blocks have the same number of parameters. tiny has one layer per step size 1, 2 and 4,
+# and base's initializer range scaled to its width: 0.02 sqrt(768 / 128) = 0.05.
 _SIZES = {
     "tiny": EncoderConfig(8_000, 128, 384, 4, 3, initializer_range=0.05),
     "mini": EncoderConfig(8_000, 256, 768, 4, 4),
@@ -33,15 +33,15 @@ _TWO_CORES, _PAPERS = ("tiny", "mini"), ("base", "large")
 
 
 def _family(name: str, sizes: tuple[str, ...] = (*_TWO_CORES, *_PAPERS), **changes) -> dict:
-    """A family's configurations by name."""
+    """The configurations of a family of models, by name."""
     return {f"{name}_{size}": dataclasses.replace(_SIZES[size], **changes) for size in sizes}
 
 
 # GPT (Radford et al. 2018, section 4.1): 40,000 merges and 478 characters, 512 positions.
 # GPT-2 (Radford et al. 2019, table 2): 50,257 pieces, 1,024 positions, a LayerNorm before each
-# sub-layer and one at the end, last matrices that start 1/sqrt(sub-layers) as wide (section 2.3).
-# Their released code: GELU by tanh, epsilon 1e-5, a dropout of 0.1 everywhere, no LayerNorm of the
-# embeddings. Vocabularies are padded to a multiple of 8.
+# sub-layer and one at the end; the standard deviation of the last matrices is divided by
+# sqrt(sub-layers) (section 2.3). Released code: GELU by tanh, epsilon 1e-5, dropout 0.1 everywhere,
+# no LayerNorm after the embeddings. Vocabularies are padded to a multiple of 8.
 _GPT = dict(causal=True, num_segments=0, embedding_norm=False, activation="gelu_tanh", epsilon=1e-5)
 _GPT2 = {**_GPT, "norm": "pre", "scaled_outputs": True, "max_length": 1024}
 _GPT2_VOCABULARY = 50_264
@@ -51,10 +51,10 @@ _GPT2_SIZES = {  # D, H, layers
     "large": (1280, 20, 36),
     "xl": (1600, 25, 48),
 }
-# GPT-3 (Brown et al. 2020, table 2.1): GPT-2's at these shapes with 2,048 positions. Dense and
-# locally banded layers take turns in theirs, of a width that the paper does not give: all are dense
-# here, unless `attention_windows` are set. XL has 16 heads here: the table's 24 of 128
-# would come to 1.5 billion parameters, not to its 1.3.
+# GPT-3 (Brown et al. 2020, table 2.1): GPT-2 in these sizes with 2,048 positions. GPT-3 alternates
+# dense and locally banded layers, but the paper does not give the width of the band: here all
+# layers are dense unless `attention_windows` is set. XL has 16 heads here, because the table's 24
+# heads of width 128 would give 1.5 billion parameters instead of its 1.3.
 _GPT3 = {**_GPT2, "max_length": 2048}
 _GPT3_SIZES = {  # D, H, d, layers
     "small": (768, 12, 64, 12),
@@ -66,15 +66,15 @@ _GPT3_SIZES = {  # D, H, d, layers
     "13b": (5140, 40, 128, 40),
     "175b": (12288, 96, 128, 96),
 }
-# Llama (Touvron et al. 2023, sections 2.1 to 2.3; grouped queries from Llama 2's 70B on): no
-# biases, no dropout, a feed-forward of two thirds of F for its third matrix. tiny, mini and base
-# have two or three heads of queries to one of keys; 7b is the first paper's, 3_8b Llama 3's.
+# Llama (Touvron et al. 2023, sections 2.1 to 2.3; grouped queries since Llama 2's 70B): no biases,
+# no dropout, a gated feed-forward with three matrices of two thirds of F. In tiny, mini and base
+# two or three query heads share a key head; 7b is the first paper's, 3_8b Llama 3's.
 _LLAMA = {
     **{"causal": True, "num_segments": 0, "embedding_norm": False, "positions": "rotary"},
     **{"norm": "pre", "norm_type": "rms", "epsilon": 1e-5, "use_bias": False},
     **{"activation": "silu", "gated": True, "dropout": 0.0, "attention_dropout": 0.0},
 }
-_LLAMA_HEADS = {"tiny": 2, "mini": 2, "base": 4}  # of keys and values
+_LLAMA_HEADS = {"tiny": 2, "mini": 2, "base": 4}  # key and value heads
 LANGUAGE_MODELS: dict[str, EncoderConfig] = {
     **_family("gpt", _TWO_CORES, **_GPT),
     **_family("gpt", ("base",), vocab_size=40_480, **_GPT),
@@ -107,12 +107,12 @@ LANGUAGE_MODELS: dict[str, EncoderConfig] = {
 }
 
 # Dai et al. 2019, section 4.1, "standard" for WikiText-103, and its released script: 16 layers,
-# D 410, 10 heads, F 2,100, ReLU, no dropout of attention weights, u and v the same in all layers;
-# 267,735 words, an adaptive softmax tied to the embeddings, 151 million parameters. Its embeddings
-# are multiplied by sqrt(D), those of the tiny ones are not.
-# XLNet (Yang et al. 2019, appendix A.4; base: its released configuration): BERT's shapes, 32,000
-# pieces, no LayerNorm of the embeddings, u and v of each layer, segments compared, not added. The
-# dropout behind GELU is its released code's; table 7 has none.
+# D 410, 10 heads, F 2,100, ReLU, no dropout of attention weights, u and v shared by all layers;
+# 267,735 words, an adaptive softmax tied to the embeddings, 151 million parameters. Embeddings are
+# multiplied by sqrt(D), but not in the tiny and mini configurations.
+# XLNet (Yang et al. 2019, appendix A.4; base: its released configuration): BERT's sizes, 32,000
+# pieces, no LayerNorm after the embeddings, separate u and v in each layer; segments are compared,
+# not added. Dropout after GELU is from its released code; table 7 has none.
 _RELATIVE = {"positions": "transformer_xl", "embedding_norm": False}
 _XL = {
     **_RELATIVE,
@@ -141,16 +141,16 @@ MEMORY_MODELS: dict[str, EncoderConfig] = {
     **_family("xlnet", _PAPERS, vocab_size=32_000, **_XLNET),
 }
 
-# BERT-rab and the SwishRNN model have T5's bias beside the learned positions (Lei et al. 2022,
+# BERT-rab and the SwishRNN model have T5's bias in addition to learned positions (Lei et al. 2022,
 # section 3: it "adds" the bias to each attention layer); the released Macaron runs are all
-# pre-norm. RoBERTa (Liu et al. 2019) and SpanBERT (Joshi et al. 2020) read one segment.
-# ALBERT (Lan et al. 2020, table 1): 30,000 pieces, E 128, one layer's weights for all.
+# pre-norm. RoBERTa (Liu et al. 2019) and SpanBERT (Joshi et al. 2020) have no segment embeddings.
+# ALBERT (Lan et al. 2020, table 1): 30,000 pieces, E 128, all layers share their weights.
 # ELECTRA's small size has E 128 (Clark et al. 2020, table 6).
 # XLM (Conneau and Lample 2019, section 5.1): 12 layers, D 1024, 8 heads, 95,000 pieces and 15
 # languages for XNLI; no segments.
-# gMLP and aMLP (Liu et al. 2021) have no positions but those in their matrices; Toeplitz ones for
-# 512 positions and 32,000 pieces give the parameters that the slides state.
-# On two cores their six thin layers count as BERT's three: 6 x 1.5 D F = 3 x (4 + 2 x 3) D^2.
+# gMLP and aMLP (Liu et al. 2021) have no position encoding besides their matrices. With Toeplitz
+# matrices for 512 positions and 32,000 pieces they have the stated numbers of parameters.
+# In tiny, six thin layers have as many parameters as BERT's three: 6 x 1.5 D F = 3 x 10 D^2.
 _ALBERT_SIZES = (*_PAPERS, "xlarge", "xxlarge")
 _ONE_SEGMENT = {"num_segments": 0}
 _SHARED = {"sharing": "all", "activation": "gelu_tanh"}
@@ -158,9 +158,9 @@ _GATED_PAPER = {"positions": "none", "num_segments": 0, "norm": "pre"}
 _GATED = EncoderConfig(8_000, 128, 416, 4, 6, initializer_range=0.05, **_GATED_PAPER)
 _ROBERTA = {**_ONE_SEGMENT, "epsilon": 1e-5}
 # ModernBERT (Warner et al. 2024, sections 2.1 and 2.2, table 4; its released configurations): no
-# biases, no segments, one norm between the embeddings and the first attention, gated feed-forwards,
-# last matrices that start 1/sqrt(sub-layers) as wide. Every third layer sees all, the others 64
-# positions to each side; on two cores, whose rows have 64, 16.
+# biases, no segments, one norm between embeddings and first attention, gated feed-forwards; the
+# standard deviation of the last matrices is divided by sqrt(sub-layers). Every third layer attends
+# all positions, the others 64 on each side (tiny and mini, trained on rows of 64 tokens: 16).
 _MODERN = {
     **{"norm": "pre", "norm_type": "unbiased", "first_norm": False, "epsilon": 1e-5},
     **{"use_bias": False, "gated": True, "dropout": 0.0, "attention_dropout": 0.0},
@@ -206,9 +206,9 @@ ENCODERS: dict[str, EncoderConfig] = {
 }
 
 
-# Raffel et al. 2020, section 3.7 and its released configurations: 32,000 pieces, 100 sentinels and
-# padding make 32,128 rows. 1.1 (its released notes): gated GELU, output untied, without dropout in
-# pre-training. Lewis et al. 2020, section 2.2, with GPT-2's pieces: 50,265, padded.
+# T5 (Raffel et al. 2020, section 3.7 and its released configurations): 32,000 pieces, 100 sentinels
+# and padding make 32,128 ids. T5 1.1 (its released notes): gated GELU, untied output, no dropout in
+# pre-training. BART (Lewis et al. 2020, section 2.2): GPT-2's pieces, 50,265 and padding.
 _T5 = EncoderDecoderConfig(
     32_128,
     512,
@@ -251,7 +251,7 @@ _BART = EncoderDecoderConfig(
 
 
 def _size(config: EncoderDecoderConfig, hidden_dim, feed_forward_dim, heads, layers, **changes):
-    """A configuration at other sizes, as many layers in both stacks."""
+    """A configuration with other sizes, and the same number of layers in both stacks."""
     return dataclasses.replace(
         config,
         hidden_dim=hidden_dim,
@@ -263,8 +263,8 @@ def _size(config: EncoderDecoderConfig, hidden_dim, feed_forward_dim, heads, lay
     )
 
 
-# The tiny ones are made for two cores: the shapes of the tiny encoders. Like theirs, the matrices
-# start 0.05 wide where base's are 0.02; a layer for each of the step sizes 1, 2 and 4.
+# The tiny ones are for CPUs with two cores and have the tiny encoders' sizes. Like theirs, their
+# initializer range is 0.05 where base's is 0.02, and there is one layer per step size 1, 2 and 4.
 _TINY = {"vocab_size": 8_000, "rnn_step_sizes": (1, 2, 4)}
 
 SEQUENCE_MODELS: dict[str, EncoderDecoderConfig] = {
@@ -288,15 +288,16 @@ SEQUENCE_MODELS: dict[str, EncoderDecoderConfig] = {
 def _tied(
     size: int, widths: tuple[int, ...], kernel_size: int = 3, **dropouts: float
 ) -> TemporalConfig:
-    """A TCN over embedded ids, whose table also scores."""
+    """A TCN over embedded ids, whose embeddings also score tokens."""
     table = {"vocab_size": size, "embedding_dim": widths[-1], "tied": True}
     return TemporalConfig(size, widths, kernel_size=kernel_size, **table, **dropouts)
 
 
-# The code released with Bai et al. 2018: taps, blocks, channels, dropout. The two of music are
-# its table 2's (not verified) and have the slide's 300K and 1M parameters; the released default for
-# both is k 5 x 4 x 150 with dropout 0.25. Those of WikiText-103 and LAMBADA are the same table's,
-# not verified either; their number of words is the data's.
+# Kernel sizes, blocks, channels and dropout rates are those of the code released with Bai et al.
+# 2018. The two for music follow the paper's table 2 (not verified) and have 300K and 1M parameters;
+# the released default for both is kernel size 5, 4 blocks of 150 channels and dropout 0.25. Those
+# for WikiText-103 and LAMBADA follow the same table (not verified); their vocabularies depend on
+# the data.
 TEMPORAL_MODELS = {
     "tcn_adding": TemporalConfig(1, (30,) * 8, kernel_size=7, input_dim=2, last_only=True),
     "tcn_copy_memory": TemporalConfig(10, (10,) * 8, kernel_size=8, input_dim=10),
@@ -313,10 +314,10 @@ TEMPORAL_MODELS = {
 
 
 ELMOS = {
-    # Peters et al. 2018, section 3.4: 93.6M parameters, and the table of the words it scores, of
-    # which the One Billion Word Benchmark has 793,471.
+    # Peters et al. 2018, section 3.4: 93.6M parameters, besides the matrix that scores the 793,471
+    # words of the One Billion Word Benchmark.
     "elmo_original": ElmoConfig(793_471),
-    # For two cores: a pass over two million words in about a quarter of an hour.
+    # For two cores: a pass over two million words takes about a quarter of an hour.
     "elmo_tiny": ElmoConfig(
         8_000,
         lstm_dim=256,
@@ -335,13 +336,12 @@ _MODELS: dict[type, type[keras.Model]] = {
     TemporalConfig: TemporalModel,
 }
 
-# Width of the joint vocabulary when none is given: the paper's for the size, padded to a
-# multiple of 8 (37,000 already is one).
+# Default sizes of the joint vocabulary, those of the paper; both are multiples of 8.
 _IWSLT_VOCABULARY, _WMT_VOCABULARY = 10_000, 37_000
 
-# Sizes of Lu et al. 2019, appendix B.1; feed_forward_dim is a whole layer's, which Macaron halves.
-# small follows the released code, 2 x 512; the paper's text says 2 x 1024 (feed_forward_dim=2048).
-# tiny is the Transformer-Tiny that is published for Multi30k: 4+4 layers, D 128, F 256, 4 heads.
+# Sizes of Lu et al. 2019, appendix B.1; feed_forward_dim is for a whole layer, which has two
+# feed-forwards in Macaron. small follows the released code, 2 x 512; the paper says 2 x 1024.
+# tiny is the published Transformer-Tiny for Multi30k: 4+4 layers, D 128, F 256, 4 heads.
 _TRANSLATORS = {
     "tiny": EncoderDecoderConfig(
         _IWSLT_VOCABULARY, 128, 256, 4, 4, 4, dropout=0.3, attention_dropout=0.0,
@@ -366,29 +366,38 @@ CONFIGS: dict[str, Config] = {
 
 
 def names(kind: type | None = None) -> list[str]:
-    """The names of all configurations, or of those of one kind."""
+    """Sorted names of all configurations, or of those of one class."""
     return sorted(name for name, known in CONFIGS.items() if kind in (None, type(known)))
 
 
 def config(name: str, /, **overrides) -> Config:
-    """The configuration of that name, fields replaced by `overrides`."""
+    """The configuration of that name, with fields replaced by `overrides`.
+
+    Raises:
+        ValueError: the name or a field does not exist.
+    """
     if name not in CONFIGS:
         near, known = nearest(name, CONFIGS), ", ".join(names())
-        raise ValueError(f"no model is called {name!r}; the catalog has {known}{near}")
+        raise ValueError(f"no model has the name {name!r}: give one of {known}{near}")
     known = {field.name for field in dataclasses.fields(CONFIGS[name])}
     unknown = sorted(set(overrides) - known)
     if unknown:
         raise ValueError(
-            f"model option {unknown[0]!r} does not exist; there are {', '.join(sorted(known))}"
+            f"model {name!r} has no option {unknown[0]!r}: give one of {', '.join(sorted(known))}"
         )
     return dataclasses.replace(CONFIGS[name], **overrides)
 
 
 def build(name: str, /, dtype: str | None = None, **overrides) -> keras.Model:
-    """A built model by name, fields of its configuration replaced by `overrides`.
+    """Builds a model of the catalog, with fields of its configuration replaced by `overrides`.
 
-    An `EncoderDecoder`, an `Encoder` without heads, an `Elmo` or a `TemporalModel`, of a Keras
-    dtype policy such as `"mixed_bfloat16"`, by default Keras's global one.
+    It is an `EncoderDecoder`, an `Encoder` without head, an `Elmo` or a `TemporalModel`.
+
+    Args:
+        dtype: Keras dtype policy such as `"mixed_bfloat16"`; None: Keras's global policy.
+
+    Raises:
+        ValueError: an override does not exist or has no effect in this network.
 
     Example:
         model = build("macaron_tiny", vocab_size=8000)
@@ -404,12 +413,12 @@ def build(name: str, /, dtype: str | None = None, **overrides) -> keras.Model:
 
 
 def network(described: Config, dtype: str | None = None) -> keras.Model:
-    """The model of a configuration, not built."""
+    """The model of a configuration, before `build`."""
     return _MODELS[type(described)](described, dtype=dtype)
 
 
 def sized_name(name: str, options: Mapping[str, Any]) -> str:
-    """A model's name with its own sizes, such as `bert_base (hidden_dim=128, num_layers=2)`."""
+    """A model's name with those sizes that `options` sets: `bert_base (hidden_dim=128)`."""
     known = ("hidden_dim", "num_layers", "num_encoder_layers", "num_decoder_layers")
     sizes = [f"{field}={value}" for field, value in options.items() if field in known]
     return f"{name} ({', '.join(sizes)})" if sizes else name

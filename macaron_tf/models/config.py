@@ -1,4 +1,4 @@
-"""The frozen configurations of encoders and encoder-decoders."""
+"""Configurations of encoders and encoder-decoders."""
 
 import dataclasses
 import itertools
@@ -15,21 +15,21 @@ from macaron_tf.plug_ins import is_place
 from macaron_tf.settings import Count, Depth, Dropout, Natural, Settings, hints_of
 
 Epsilon = Annotated[float, Gt(0), Lt(1)]
-# Blocks that decode token by token, and whose tokens are mixed by attention.
+# Blocks that mix tokens by attention and decode token by token.
 SEQUENCE_BLOCKS = ("transformer", "macaron", "swish_rnn")
-BY_ATTENTION = ("rotary", "alibi")  # positions that attention knows by itself
+BY_ATTENTION = ("rotary", "alibi")  # position encodings inside attention
 
 
 @dataclasses.dataclass(frozen=True)
 class Sizes(Settings):
-    """The sizes that every model has, which may be given by position.
+    """Sizes that every model has. They can be given as positional arguments.
 
     Attributes:
-        vocab_size: V.
-        hidden_dim: D.
-        num_heads: H.
-        feed_forward_dim: F of a whole layer; a Macaron layer halves it, a SwishRNN takes two
-            thirds of it (see `SwishRNNBlock`).
+        vocab_size: V, the number of token ids.
+        hidden_dim: D, the width of the hidden states.
+        num_heads: H, the number of attention heads.
+        feed_forward_dim: F of a whole layer. Each of Macaron's two feed-forwards has half of it, a
+            SwishRNN two thirds (see `SwishRNNBlock`).
     """
 
     vocab_size: Count
@@ -40,26 +40,28 @@ class Sizes(Settings):
 
 @dataclasses.dataclass(frozen=True)
 class StackConfig(BlockConfig, Sizes):
-    """The fields that encoders and encoder-decoders share: of blocks, stacks and embeddings.
+    """Fields that encoders and encoder-decoders share: options of blocks, stacks and embeddings.
 
     Attributes:
-        block: name of the layers' block, see `macaron_tf.layers.BLOCKS`, or a `Block` of your own,
-            `package.module:Name`; or several, layer by layer in turn.
-        rnn_step_sizes: k of the recurrences, layer by layer in turn: (1,), (2,) or (1, 2, 4).
-        attention_windows: positions that attention sees, layer by layer in turn: in causal layers
-            itself and those right before, (0, 256) is dense and banded, GPT-3's; in an encoder's
-            half of them to each side, (0, 128, 128) is ModernBERT's; 0 = all.
-        positions: `"sinusoidal"` or `"learned"`, added to embeddings; of attention to the sequence
-            itself `"rotary"`, which turn queries and keys (Llama's), or `"alibi"`, by which scores
-            fall with distance (Press et al. 2022); or `"none"`.
-        relative_bias: T5's, on the attention of every stack to itself: `"none"`, `"shared"` by its
-            layers or `"per_layer"`.
-        embedding_norm: whether a LayerNorm follows the embeddings (BERT's, BART's).
-        first_norm: whether pre-norm has a norm in front of the first sub-layer too; with
-            `embedding_norm` ModernBERT has none.
-        embedding_scale: whether token embeddings are multiplied by the root of their width.
-        remat: whether a training computes each block's activations a second time in the backward
-            pass instead of keeping them: a third more time, for memory of one block.
+        block: name of the layers' block, a key of `macaron_tf.layers.BLOCKS`, or a `Block` of your
+            own, `package.module:Name`. Several names are repeated over the layers in turn.
+        rnn_step_sizes: step sizes k of recurrences, repeated over the layers in turn: (1,), (2,) or
+            (1, 2, 4).
+        attention_windows: positions that attention sees, repeated over the layers in turn; 0: all.
+            Causal layers see the last ones up to their own position: (0, 256) alternates dense and
+            banded layers (GPT-3). In an encoder half of them are on each side: (0, 128, 128) is
+            ModernBERT's.
+        positions: position encoding: `"sinusoidal"` or `"learned"`, added to embeddings; inside
+            self-attention `"rotary"`, which rotates queries and keys (Llama), or `"alibi"`, by
+            which scores fall with distance (Press et al. 2022); or `"none"`.
+        relative_bias: T5's relative position bias in self-attention: `"none"`, `"shared"` by the
+            layers of a stack, or `"per_layer"`.
+        embedding_norm: whether a LayerNorm follows the embeddings (BERT, BART).
+        first_norm: whether the first sub-layer of a pre-norm stack has a norm. ModernBERT has none
+            there, because `embedding_norm` comes right before.
+        embedding_scale: whether token embeddings are multiplied by the square root of their width.
+        remat: gradient checkpointing: training recomputes the activations of each block in the
+            backward pass, which takes a third more time and the memory of one block only.
     """
 
     known_blocks: ClassVar[tuple[str, ...]] = tuple(BLOCKS)
@@ -83,21 +85,27 @@ class StackConfig(BlockConfig, Sizes):
         if self.head_dim is None:
             check_divisible("hidden_dim", self.hidden_dim, "num_heads", self.num_heads)
         if self.norm == "post" and not self.first_norm:
-            raise self.error("first_norm=False is of norm='pre': set that, or leave it")
+            raise self.error("first_norm=False needs norm='pre': set it, or leave first_norm out")
         if self.positions == "rotary":
             head_dim = self.head_dim or self.hidden_dim // self.num_heads
             if (self.rotary_dim or head_dim) % 2:
                 name = "rotary_dim" if self.rotary_dim else "head_dim"
-                raise self.error(f"positions='rotary' turn pairs of channels: make {name} even")
+                raise self.error(f"positions='rotary' rotates pairs of channels: make {name} even")
             if (self.rotary_dim or 0) > head_dim:
-                raise self.error(f"rotary_dim={self.rotary_dim} is more than head_dim={head_dim}")
+                raise self.error(
+                    f"rotary_dim={self.rotary_dim} is more than head_dim={head_dim}: give at most "
+                    "head_dim"
+                )
         if self.positions in BY_ATTENTION and self.relative_bias != "none":
-            raise self.error(f"positions={self.positions!r} and relative_bias exclude each other")
+            raise self.error(
+                f"positions={self.positions!r} and relative_bias exclude each other: set "
+                "relative_bias='none'"
+            )
         for name, example in (("rnn_step_sizes", (1, 2, 4)), ("attention_windows", (0, 256))):
             if not getattr(self, name):
                 raise self.error(f"{name} is empty: give one or more, such as {example}")
         if not self.blocks:
-            raise self.error("block is empty: give a name, or several for the layers in turn")
+            raise self.error("block is empty: give one name, or several for the layers in turn")
         for block in self.blocks:
             own = is_place(block) and block_class(block)
             if not own and block not in self.known_blocks:
@@ -106,16 +114,16 @@ class StackConfig(BlockConfig, Sizes):
 
     @property
     def blocks(self) -> tuple[str, ...]:
-        """Names of the blocks, layer by layer in turn."""
+        """Names of the blocks, which the layers repeat in turn."""
         return self.block if isinstance(self.block, tuple) else (self.block,)
 
     @property
     def splittings(self) -> tuple[tuple[Mix, ...], ...]:
-        """The operators of the blocks, layer by layer in turn."""
+        """Operators of the blocks, which the layers repeat in turn."""
         return tuple(self.splitting(block_class(block).scheme) for block in self.blocks)
 
     def layer(self, number: int) -> tuple[str, int, int]:
-        """Of layer `number`: its block's name, its recurrence's step size, its window."""
+        """Block name, step size of the recurrence, and attention window of layer `number`."""
         block = self.blocks[number % len(self.blocks)]
         step_size = self.rnn_step_sizes[number % len(self.rnn_step_sizes)]
         step_size = step_size if block == "swish_rnn" or is_place(block) else 1
@@ -123,40 +131,41 @@ class StackConfig(BlockConfig, Sizes):
 
     @property
     def outer_norm_type(self) -> str:
-        """`norm_type` of the norms after the embeddings and in heads, never `"rms"`."""
+        """`norm_type` of norms after embeddings and in heads: as configured, but never `"rms"`."""
         return "layer" if self.norm_type == "rms" else self.norm_type
 
     @property
     def relative(self) -> bool:
-        """Whether attention compares distances, as Transformer-XL's."""
+        """Whether attention is Transformer-XL's, which scores distances."""
         return self.positions == "transformer_xl"
 
     @property
     def added_positions(self) -> str:
-        """The positions that embeddings add; `"none"` where attention knows them."""
+        """The position encoding that is added to embeddings; `"none"` if attention has its own."""
         return self.positions if self.positions in ("sinusoidal", "learned") else "none"
 
     @property
     def longest(self) -> int | None:
-        """Greatest length; None = any."""
+        """The greatest length of a text; None: no limit."""
         bound = any(block_class(block).fixed_length for block in self.blocks)
         return self.max_length if bound or self.positions == "learned" else None
 
     @property
     def without_attention(self) -> list[str]:
-        """The blocks whose tokens are mixed in another way, see `Block.attends`."""
+        """The blocks that mix tokens without attention, see `Block.attends`."""
         return sorted(block for block in set(self.blocks) if not block_class(block).attends)
 
     def check_room(self, room: int | None) -> None:
-        """Refuses to decode more tokens than there are positions; None = as many as it takes."""
+        """Raises a ValueError if `room` tokens are more than the model's positions; None passes."""
         if room is not None and self.longest is not None and room > self.longest:
             raise ValueError(
-                f"max_length={room} is more than the {self.longest} positions of the model"
+                f"max_length={room} is more than the {self.longest} positions of the model: give "
+                f"at most {self.longest}"
             )
 
 
-# What reads the settings, sizes aside, that not every network does; its parts say so, see
-# `Recording.reads`.
+# For each setting that some networks ignore: what reads it. A network's layers list the settings
+# that they read in `Recording.reads`.
 READERS = {
     **dict.fromkeys(
         ("head_dim", "scaled", "attention_dropout", "relative_bias", "num_kv_heads"),
@@ -184,44 +193,44 @@ READERS = {
 }
 
 DROPOUTS = tuple(name for name in hints_of(StackConfig) if name.endswith("dropout"))
-# Fields that no weight depends on.
+# Fields on which no weight depends.
 FREE = (*DROPOUTS, "remat")
 
 
 def shape_of(config: StackConfig) -> dict[str, Any]:
-    """The shared fields that the weights of layers and embeddings depend on, by name."""
+    """The shared fields that determine the weights of layers and embeddings, by name."""
     return config.options(*(n for n in hints_of(StackConfig) if n not in (*DROPOUTS, "vocab_size")))
 
 
 @dataclasses.dataclass(frozen=True)
 class EncoderConfig(StackConfig):
-    """Shapes, parts and dropouts of a BERT-style encoder; the defaults are BERT's.
+    """Configuration of a BERT-style encoder; the defaults are BERT's.
 
     Attributes:
-        num_layers: depth.
-        activation: also of the masked language head.
-        positions: as `StackConfig`'s, or `"transformer_xl"`: no position is
-            added, but attention knows distances, and segments too are compared and not added
-            (`RelativeAttention`), so that it may look back into a memory.
-        affine: the masked language head's LayerNorm always has a scale and an offset.
-        sharing: which weights all layers have in common: `"none"`, `"all"`, `"attention"` (the
-            token mixers) or `"feed_forward"` (the channel mixers), each with its LayerNorm; of
-            layers that differ in block, step size or window, those that are alike (ALBERT).
-        embedding_dim: E, width of the embeddings, which a matrix then brings to D; None = D.
-        shared_position_biases: whether the u and v of relative attention are the same in all
-            layers.
-        num_segments, num_languages: 0 for no such embeddings.
-        causal: no position sees a later one, as in a language model.
-        initializer_range: standard deviation of all matrices, cut off at two of them.
-        scaled_outputs: the last matrix of each sub-layer starts 1/sqrt(sub-layers) as wide, so
-            that their sum does not grow with depth (GPT-2).
-        output_bias: whether a language model's scores have a bias for each token.
-        adaptive_cutoffs, adaptive_divisor: a language model scores tokens by an `AdaptiveSoftmax`
-            with these; no cutoffs = a softmax over the embedding table.
-        tied: whether a language model scores tokens by their embeddings; if not, a table of its
-            own does. Those of a tied adaptive softmax are as narrow for rare tokens
+        num_layers: number of layers.
+        activation: activation of feed-forwards and of the masked language head.
+        positions: position encoding, see `StackConfig`; or `"transformer_xl"`, relative attention,
+            which scores distances and may have a memory. No positions are added then, and attention
+            also compares segments instead of adding them (`RelativeAttention`).
+        affine: whether LayerNorms have a scale and an offset; that of the masked language head
+            always has both.
+        sharing: weights that all layers share (ALBERT), each with its LayerNorm: `"none"`, `"all"`,
+            `"attention"` (the token mixers) or `"feed_forward"` (the channel mixers). Layers share
+            only if they have the same block, step size and window.
+        embedding_dim: E, the width of the embeddings, which a matrix projects to D; None: D.
+        shared_position_biases: whether u and v of relative attention are the same in all layers.
+        num_segments, num_languages: rows of the segment and language embeddings; 0: none.
+        causal: whether no position sees later ones, as in a language model.
+        initializer_range: standard deviation of all matrices, truncated at two of them.
+        scaled_outputs: whether the last matrix of each sub-layer starts with 1/sqrt(sub-layers) of
+            the standard deviation, so that their sum does not grow with depth (GPT-2).
+        output_bias: whether a language model's scores have a bias per token.
+        adaptive_cutoffs, adaptive_divisor: options of a language model's `AdaptiveSoftmax`; no
+            cutoffs: a softmax over the embedding table.
+        tied: whether a language model scores tokens by their embeddings or by a table of its own.
+            With an adaptive softmax, tied embeddings are narrower for rare tokens
             (`AdaptiveEmbedding`).
-        summary: the position that a classifier reads: `"first"`, [CLS]'s, or `"last"`, for rows
+        summary: position that a classifier reads: `"first"`, that of [CLS], or `"last"`, for rows
             that end with it (XLNet).
     """
 
@@ -253,38 +262,46 @@ class EncoderConfig(StackConfig):
     def check(self) -> None:
         super().check()
         if any(mix.operator == "memory" for mix in self.splitting()):
-            raise self.error(f"scheme={self.scheme!r}: an encoder has no memory to attend")
+            raise self.error(
+                f"scheme={self.scheme!r}: an encoder has no memory to attend: leave 'memory' out"
+            )
         branches = any(mix.beside for scheme in self.splittings for mix in scheme)
         if branches and self.sharing in ("attention", "feed_forward"):
             raise self.error(
-                f"sharing={self.sharing!r}: the branches of a step have one norm, which both "
-                "operators need: take 'all' or 'none'"
+                f"sharing={self.sharing!r}: parallel branches have one norm, which layers cannot "
+                "share for one branch only: set 'all' or 'none'"
             )
         if self.adaptive_cutoffs:
-            # Whether the vocabulary reaches so far the layers check: it may not be known yet.
+            # The layers check the size of the vocabulary, which may not be known here.
             if any(b <= a for a, b in itertools.pairwise(self.adaptive_cutoffs)):
-                raise self.error(f"adaptive_cutoffs={self.adaptive_cutoffs} must ascend")
+                raise self.error(f"adaptive_cutoffs={self.adaptive_cutoffs} must ascend: sort them")
             try:
                 cluster_width(self.hidden_dim, self.adaptive_divisor, len(self.adaptive_cutoffs))
             except ValueError as error:
                 raise self.error(f"adaptive_{error}") from None
             if self.tied and self.embedding_width != self.hidden_dim:
                 raise self.error(
-                    f"embedding_dim={self.embedding_dim}: embeddings that are tied to an adaptive "
-                    "softmax are as wide as the model: leave it, or set tied=False"
+                    f"embedding_dim={self.embedding_dim}: embeddings tied to an adaptive softmax "
+                    "are as wide as the model: leave embedding_dim out, or set tied=False"
                 )
         if any(self.attention_windows):
             given = f"attention_windows={self.attention_windows}"
             if self.relative or self.relative_bias != "none":
                 raise self.error(
-                    f"{given}: relative positions reach over the whole text: set "
-                    "positions='learned' and relative_bias='none'"
+                    f"{given}: relative positions attend the whole text: set positions='learned' "
+                    "and relative_bias='none'"
                 )
             if self.without_attention:
-                raise self.error(f"{given}: block={self.without_attention[0]!r} has no attention")
+                raise self.error(
+                    f"{given}: block={self.without_attention[0]!r} has no attention: leave "
+                    "attention_windows out"
+                )
         if self.relative:
             if self.relative_bias != "none":
-                raise self.error("positions='transformer_xl' and relative_bias exclude each other")
+                raise self.error(
+                    "positions='transformer_xl' and relative_bias exclude each other: set "
+                    "relative_bias='none'"
+                )
             if self.without_attention:
                 raise self.error(
                     f"positions='transformer_xl' needs blocks with attention, "
@@ -293,45 +310,47 @@ class EncoderConfig(StackConfig):
 
     @property
     def adaptive_embeddings(self) -> bool:
-        """Whether the embeddings are narrower for rare tokens."""
+        """Whether embeddings are narrower for rare tokens."""
         return bool(self.adaptive_cutoffs) and self.tied and self.adaptive_divisor > 1
 
     @property
     def embedding_width(self) -> int:
-        """E, of the embeddings."""
+        """E, the width of the embeddings."""
         return self.embedding_dim or self.hidden_dim
 
 
 @dataclasses.dataclass(frozen=True)
 class EncoderDecoderConfig(StackConfig):
-    """Shapes, parts and dropouts of an encoder-decoder; the defaults are a translator's.
+    """Configuration of an encoder-decoder; the defaults are those of a translation model.
 
     Attributes:
-        vocab_size: V, of the one joint vocabulary.
-        num_encoder_layers, num_decoder_layers: depth.
+        vocab_size: V, the size of the joint vocabulary.
+        num_encoder_layers, num_decoder_layers: numbers of layers.
         block: `"macaron"`, `"transformer"` or `"swish_rnn"`, or a `Block` of your own that decodes
-            token by token, `package.module:Name`; or several, layer by layer in turn.
+            token by token, `package.module:Name`. Several names are repeated over the layers in
+            turn.
         max_length: greatest S and T of learned positions; source and target have a table each.
-        position_layout: of the sinusoids.
-        tied: whether the embeddings also score the target; if not, a matrix of its own does.
-        scaled_logits: whether the output is divided by sqrt(D) before that (T5's, tied).
-        logits_bias: whether every token of the vocabulary has a bias.
-        initializer: of the matrices; T5's is `"lecun_normal"`. The embeddings start so wide that,
-            scaled or not, they are of unit scale after the scaling.
-        initializer_range: standard deviation of all matrices and tables, cut off at two of them
-            (BART's); None = as `initializer` says.
-        language_embeddings: whether a vector is added to every token of the source, and another
-            one to those of the target (XLM's languages).
-        two_way: whether one model reads and writes both languages: each side has vectors of its
-            own language and of the other's.
-        num_source_layers: depth of an encoder of its own that reads the source in front of the
-            encoder, whose token embeddings it replaces (BART's translation); 0 = none.
-        source_vocab_size: rows of that encoder's table; None = V.
+        position_layout: order of sines and cosines, see `SinusoidalPositions`.
+        tied: whether the embeddings also score the target tokens; if not, a matrix of its own does.
+        scaled_logits: whether the decoder's output is divided by sqrt(D) before scoring (T5 with
+            tied embeddings).
+        logits_bias: whether the scores have a bias per token.
+        initializer: initializer of the matrices; T5's is `"lecun_normal"`. Embeddings start at unit
+            scale, after `embedding_scale` if that is set.
+        initializer_range: standard deviation of all matrices and tables, truncated at two of them
+            (BART); None: `initializer` decides.
+        language_embeddings: whether source tokens get one vector and target tokens another (XLM's
+            language embeddings).
+        two_way: whether the model translates in both directions: each side has vectors for its own
+            language and for the other one.
+        num_source_layers: number of layers of an additional encoder that reads the source and whose
+            output replaces the token embeddings (BART's translation); 0: none.
+        source_vocab_size: vocabulary size of that encoder; None: V.
     """
 
     known_blocks: ClassVar[tuple[str, ...]] = SEQUENCE_BLOCKS
-    causal: ClassVar[bool] = False  # its encoder sees all of a text
-    summary: ClassVar[str] = "end"  # a classifier reads the decoder's last position
+    causal: ClassVar[bool] = False  # the encoder attends in both directions
+    summary: ClassVar[str] = "end"  # classifiers read the decoder's last position
 
     num_encoder_layers: Depth
     num_decoder_layers: Depth
@@ -355,19 +374,24 @@ class EncoderDecoderConfig(StackConfig):
 
     def check(self) -> None:
         if self.hidden_dim % 2:
-            raise self.error(f"hidden_dim={self.hidden_dim} must be even")
+            raise self.error(f"hidden_dim={self.hidden_dim} is odd: give an even one")
         super().check()
         if self.without_attention:
-            raise self.error(f"block={self.without_attention[0]!r} cannot decode token by token")
+            raise self.error(
+                f"block={self.without_attention[0]!r} cannot decode token by token: give one that "
+                f"can, such as {', '.join(SEQUENCE_BLOCKS)}"
+            )
         if any(self.attention_windows):
             given = f"attention_windows={self.attention_windows}"
-            raise self.error(f"{given}: an encoder-decoder attends all of its source")
+            raise self.error(
+                f"{given}: an encoder-decoder attends all of its source: leave them out"
+            )
 
 
 def differing_fields(config: Settings, base: Settings) -> dict[str, Any]:
-    """The fields of a configuration that differ from another one of its class.
+    """The fields of a configuration that differ from those of another one of its class.
 
-    The scheme does not where it spells the same operators, or those of the block.
+    Schemes are equal if they spell the same operators, or those of the block.
     """
     found = {name: v for name, v in config.get_config().items() if v != getattr(base, name)}
     if "scheme" in found and "block" not in found and config.splittings == base.splittings:

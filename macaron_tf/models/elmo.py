@@ -1,4 +1,4 @@
-"""ELMo: a language model in each direction, whose layers are vectors of words in context."""
+"""ELMo: a bidirectional LSTM language model, and models that use its layers as word vectors."""
 
 import dataclasses
 from typing import Annotated, ClassVar, Literal
@@ -20,23 +20,23 @@ Filters = tuple[tuple[Count, Count], ...]
 
 @dataclasses.dataclass(frozen=True)
 class ElmoConfig(Settings):
-    """A character CNN and a stack of LSTMs in each direction; the original's by default.
+    """Configuration of ELMo, a character CNN and LSTMs in both directions; defaults as published.
 
     Attributes:
-        vocab_size: V, words that are predicted.
-        lstm_dim: cells of an LSTM.
-        projection_dim: P, width of a word's vector and of an LSTM's output.
-        num_layers: LSTMs of each direction.
-        clip: greatest absolute value of a cell and of an output; None = no limit.
-        dropout: on the input of each LSTM, and on the vectors that are scored.
-        max_characters: C, a word's bytes and the marks of its beginning and end.
+        vocab_size: V, the number of words that the model predicts.
+        lstm_dim: number of cells of an LSTM.
+        projection_dim: P, the width of a word's vector and of an LSTM's output.
+        num_layers: number of LSTMs in each direction.
+        clip: greatest absolute value of cells and outputs; None: no limit.
+        dropout: dropout rate of each LSTM's input, and of the vectors that are scored.
+        max_characters: C, the bytes of a word together with the marks of its beginning and end.
         char_dim: width of a byte's embedding.
         filters: (width, number) of the CNN's filters.
-        num_highways: highway layers after them.
+        num_highways: number of highway layers after the filters.
     """
 
     causal: ClassVar[bool] = False
-    longest: ClassVar[None] = None  # rows may be of any length
+    longest: ClassVar[None] = None  # rows may have any length
     summary: ClassVar[str] = "max"
 
     vocab_size: Count
@@ -52,25 +52,26 @@ class ElmoConfig(Settings):
 
     def check(self):
         if not self.filters:
-            raise self.error("filters=() must be one (width, number) or more")
+            raise self.error("filters=() is empty: give one (width, number) or more")
         widest = max(width for width, _ in self.filters)
         if self.max_characters < widest:
             raise self.error(
-                f"max_characters={self.max_characters} must be at least {widest}, the widest filter"
+                f"max_characters={self.max_characters} must be at least {widest}, the width of the "
+                "widest filter"
             )
 
 
-CHARACTERS = 261  # 0 behind a word's end, the 256 bytes from 1 on, and four marks
+CHARACTERS = 261  # 0 pads words, then come the 256 bytes and four marks
 
 
 class Elmo(Model):
-    """A bidirectional language model: words are read by their characters, and predicted whole.
+    """ELMo, a bidirectional language model that reads words by characters and predicts words.
 
-    Both directions share the character CNN and the table that scores the words.
+    Both directions share the character CNN and the matrix that scores words.
 
-    Call arguments: `characters (B, L, C)` int, see `macaron_tf.text.words`; words of zeros
-    are padding. Returns the layers `(B, L, 1 + num_layers, 2 P)`: each word's own vector, twice,
-    then each layer's forward and backward output side by side.
+    Call arguments: `characters (B, L, C)` int, see `macaron_tf.text.words`; words of zeros are
+    padding. Returns the layers `(B, L, 1 + num_layers, 2 P)`: the CNN's word vectors twice, then
+    each layer's forward and backward output, concatenated.
 
     References: Peters et al. 2018, "Deep contextualized word representations", section 3.
     """
@@ -105,7 +106,10 @@ class Elmo(Model):
         self.output_layer.build((None, config.projection_dim))
 
     def both_ways(self, characters, training=None):
-        """The words' own vectors `(B, L, P)`, and each direction's list of layers, alike."""
+        """The CNN's word vectors, and a list of the layers' outputs for each direction.
+
+        All of them are `(B, L, P)`.
+        """
         mask = padding_mask({"token_ids": characters})  # (B, L)
         x = self.words(characters)
         forward = self.forwards(x, mask=mask, training=training)
@@ -122,37 +126,37 @@ class Elmo(Model):
         return ops.stack(layers, axis=2)
 
     def hidden_states(self, characters, training=None):
-        """The vectors that predict the next and the previous word: two of `(B, L, P)`."""
+        """The vectors that predict the next and the previous word, a pair of `(B, L, P)`."""
         _, forward, backward = self.both_ways(characters, training=training)
         return tuple(self.drop(h, training=training) for h in (forward[-1], backward[-1]))
 
     def logits(self, hidden):
-        """Scores of every word of the vocabulary: `(..., P) -> (..., V)`."""
+        """Scores of all words of the vocabulary: `(..., P) -> (..., V)`."""
         return self.output_layer(hidden)
 
 
 @dataclasses.dataclass(frozen=True)
 class WordEncoderConfig(Settings):
-    """Settings of a `WordEncoder`.
+    """Configuration of a `WordEncoder`.
 
     Attributes:
-        elmo: of the language model; None = there is none.
+        elmo: configuration of the ELMo language model; None: there is none.
         lstm_dim: units of the LSTM in each direction.
-        word_dim, char_dim, filters: of the encoder's own `CharacterCNN`.
-        max_characters: C, positions of a word.
-        dropout: on the LSTM's inputs and outputs.
-        elmo_place: where the language model's vectors stand: beside the LSTM's `"input"`, beside
-            its `"output"`, or `"both"`, with weights of the layers of their own; or `"none"`.
-        elmo_frozen: whether the language model is left as it is, or trained with the rest.
-        elmo_norm: layer normalization of the language model's layers before they are weighted
-            (section 3.2 of the paper). The first ones are of any scale, and saturate the LSTM:
-            those of `elmo_tiny` after 1,500 updates have a standard deviation of 7.7.
+        word_dim, char_dim, filters: sizes of the encoder's own `CharacterCNN`.
+        max_characters: C, the characters per word.
+        dropout: dropout rate of the LSTM's inputs and outputs.
+        elmo_place: where ELMo's vectors are concatenated: to the LSTM's `"input"`, to its
+            `"output"`, to `"both"`, with separate weights of the layers, or `"none"`.
+        elmo_frozen: whether ELMo's weights are frozen, or trained with the rest.
+        elmo_norm: whether ELMo's layers are layer-normalized before they are weighted (section 3.2
+            of the paper). Without it they may saturate the LSTM: those of `elmo_tiny` have a
+            standard deviation of 7.7 after 1,500 updates.
     """
 
     section: ClassVar[str] = "words"
     causal: ClassVar[bool] = False
-    initializer_range: ClassVar[float] = 0.1  # of a head's matrices, narrower than BERT's
-    summary: ClassVar[str] = "max"  # of a text's vectors, see `Pooling`
+    initializer_range: ClassVar[float] = 0.1  # for heads, whose input is narrower than BERT's
+    summary: ClassVar[str] = "max"  # a text is summarized by maxima, see `Pooling`
 
     elmo: ElmoConfig | None = None
     lstm_dim: Count = 100
@@ -167,30 +171,30 @@ class WordEncoderConfig(Settings):
 
     @property
     def elmo_places(self) -> tuple[str, ...]:
-        """`"input"`, `"output"` or both, where the language model's vectors stand."""
+        """Where ELMo's vectors are concatenated: `"input"`, `"output"`, both or neither."""
         places = {"both": ("input", "output"), "none": ()}
         return places.get(self.elmo_place, (self.elmo_place,)) if self.elmo else ()
 
     @property
     def hidden_dim(self) -> int:
-        """D, width of the vectors."""
+        """D, the width of the output."""
         beside = 2 * self.elmo.projection_dim if "output" in self.elmo_places else 0
         return 2 * self.lstm_dim + beside
 
     def check(self):
         if self.elmo and self.elmo.max_characters != self.max_characters:
             raise self.error(
-                f"max_characters={self.max_characters}, but the language model has "
-                f"{self.elmo.max_characters}"
+                f"max_characters={self.max_characters} differs from the language model's: set it "
+                f"to {self.elmo.max_characters}"
             )
 
 
 class WordEncoder(Model):
-    """A bidirectional LSTM over words' vectors `[x; ELMo]`.
+    """A bidirectional LSTM over word vectors `[x; ELMo]`.
 
-    x is the output of the encoder's own character CNN. The language model's vectors may also stand
-    beside the LSTM's output, `[h; ELMo]`, see `WordEncoderConfig`. For each place the encoder
-    learns anew how to weight the language model's layers.
+    x is the output of the encoder's own character CNN. ELMo's vectors may also be concatenated to
+    the LSTM's output, `[h; ELMo]`, see `WordEncoderConfig`. For each of the two places, the encoder
+    learns its own weights of ELMo's layers.
 
     Call arguments: `characters (B, L, C)` int, see `macaron_tf.text.words`; words of zeros are
     padding. Returns `(B, L, D)`.
@@ -210,7 +214,7 @@ class WordEncoder(Model):
             num_highways=0,
             name="words",
         )
-        # Its table of scores, of a word each, is not needed here.
+        # A vocabulary of one word, because the encoder does not need ELMo's scores.
         self.elmo = None
         if config.elmo_places:
             self.elmo = Elmo(dataclasses.replace(config.elmo, vocab_size=1), name="elmo")
@@ -239,7 +243,7 @@ class WordEncoder(Model):
         self.lstm.build((None, None, width))
 
     def take_over(self, elmo: Elmo) -> None:
-        """Gives the encoder's language model the weights of another of its configuration."""
+        """Copies the weights of another ELMo of the same configuration, if this encoder has one."""
         if self.elmo:
             for name in ("words", "forwards", "backwards"):
                 getattr(self.elmo, name).set_weights(getattr(elmo, name).get_weights())
@@ -250,23 +254,22 @@ class WordEncoder(Model):
         return self.hidden_states(characters, training=training)
 
     def hidden_states(self, characters, training=None):
-        """`call`'s vectors."""
         mask = padding_mask({"token_ids": characters})  # (B, L)
         layers = None
         if self.elmo and self.config.elmo_frozen:
-            # Without dropout: it is not trained, and its vectors are the same each time.
+            # Frozen, so without dropout: it returns the same vectors each time.
             layers = ops.stop_gradient(self.elmo(characters, training=False))  # (B, L, J, 2 P)
         elif self.elmo:
             layers = self.elmo(characters, training=training)
 
         def beside(vectors, place):
-            """`(B, L, D) -> (B, L, D + 2 P)`, or as they are."""
+            """Appends ELMo's vectors, if they are used here: `(B, L, D)` to `(B, L, D + 2 P)`."""
             if place not in self.mixtures:
                 return vectors
             return ops.concatenate([vectors, self.mixtures[place](layers)], axis=-1)
 
         x = beside(self.words(characters), "input")
-        # cuDNN refuses rows without a word, as rows of padding are: they get one.
+        # cuDNN rejects rows without any word, so rows of padding get one.
         mask = ops.logical_or(mask, ops.equal(ops.arange(ops.shape(mask)[1]), 0))
         h = self.lstm(self.drops[0](x, training=training), mask=mask)
         return self.drops[1](beside(h, "output"), training=training)
@@ -274,17 +277,17 @@ class WordEncoder(Model):
 
 @dataclasses.dataclass(frozen=True)
 class WordTaggerConfig(WordEncoderConfig):
-    """Settings of a `WordTagger`.
+    """Configuration of a `WordTagger`.
 
     Attributes:
-        num_tags: T.
+        num_tags: T, the number of tags.
     """
 
     num_tags: Count = dataclasses.field(kw_only=True)
 
 
 class WordTagger(WordEncoder):
-    """A `WordEncoder`, and a linear layer: scores of each word's tags.
+    """A `WordEncoder` with a linear layer that scores each word's tags.
 
     Call arguments: `characters (B, L, C)`, see `WordEncoder`. Returns scores `(B, L, T)`.
     """
@@ -301,5 +304,5 @@ class WordTagger(WordEncoder):
         return self.logits(self.hidden_states(characters, training=training))
 
     def logits(self, hidden):
-        """Scores `(..., T)` of `hidden_states`."""
+        """Scores of the tags: `(..., D) -> (..., T)`."""
         return self.output_layer(hidden)

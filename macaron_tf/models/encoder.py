@@ -1,4 +1,4 @@
-"""The BERT-style encoder, with any block and any scheme of positions."""
+"""The BERT-style encoder, with any block and any position encoding."""
 
 import keras
 from keras import ops
@@ -12,20 +12,20 @@ from macaron_tf.models.base import Model, attention_mask, padding_mask
 from macaron_tf.models.config import BY_ATTENTION, EncoderConfig
 from macaron_tf.models.stack import Stack
 
-# Inputs with a number for each token.
+# Inputs that have one number per token.
 _OF_TOKENS = ("token_ids", "segment_ids", "language_ids", "position_ids")
 
 
 class Encoder(Model):
-    """Embeddings and a stack of blocks: `(B, L)` ids to `(B, L, D)`.
+    """Encoder: embeddings and a stack of blocks, from ids `(B, L)` to `(B, L, D)`.
 
     Args:
-        embeddings: shared with another encoder; None = its own.
+        embeddings: embeddings shared with another encoder; None: own ones.
 
-    Call arguments: `token_ids (B, L)` int, or a dict of these and optionally `segment_ids`,
-    `language_ids` and `position_ids`, all `(B, L)` int; `document_ids (B, L)` int: no position
-    sees one of another document, and positions begin at 0 in each; `padding_mask (B, L)`, 0 or
-    False at padding, which no real position sees, by default where an id is 0; and
+    Call arguments: `token_ids (B, L)` int, or a dict of these and optionally: `segment_ids`,
+    `language_ids` and `position_ids`, all `(B, L)` int; `document_ids (B, L)` int, by which no
+    position sees another document and positions begin at 0 in each document; `padding_mask (B, L)`,
+    0 or False at padding, which real positions do not see, by default where an id is 0;
     `attention_mask (B, L, L)` or `(B, H, L, L)`, 1 or True = attend. Returns `(B, L, D)`, with the
     padding mask as its Keras mask.
 
@@ -33,9 +33,9 @@ class Encoder(Model):
         encoder = Encoder(EncoderConfig(1000, 128, 384, 2, 2, block="macaron"))
         hidden = encoder(token_ids)
 
-    References: Devlin et al. 2018 (BERT); with Macaron blocks, Lu et al. 2019; with recurrences
-    for feed-forwards and T5's bias, Lei et al. 2022; embeddings of another width, and layers that
-    share weights, Lan et al. 2020 (ALBERT), section 3.1; gated MLPs, Liu et al. 2021.
+    References: Devlin et al. 2018 (BERT); Macaron blocks: Lu et al. 2019; SwishRNN and relative
+    biases: Lei et al. 2022; factorized embeddings and shared layers: Lan et al. 2020 (ALBERT),
+    section 3.1; gated MLPs: Liu et al. 2021.
     """
 
     def __init__(
@@ -74,8 +74,8 @@ class Encoder(Model):
         )
         if self.embeddings.embedding_dim != width:
             raise ValueError(
-                f"the embeddings are {self.embeddings.embedding_dim} wide, the configuration says "
-                f"{width}: set embedding_dim"
+                f"the shared embeddings are {self.embeddings.embedding_dim} wide, the encoder's "
+                f"{width}: set embedding_dim={self.embeddings.embedding_dim}"
             )
         self.projection = None
         if width != config.hidden_dim:
@@ -116,11 +116,12 @@ class Encoder(Model):
         return self.with_memory(inputs, None, training=training)[0]
 
     def with_memory(self, inputs, memory, training=None):
-        """The next segment of a text: `call` that goes on from the segments before.
+        """Encodes the next segment of a text, with a memory of the earlier segments.
 
         Args:
-            inputs: as for `call`.
-            memory: from the stack's `init_memory` or the last segment; None = no segments.
+            inputs: those of `call`.
+            memory: from the stack's `init_memory` or the previous segment; None: there is no
+                memory.
 
         Returns:
             `(B, L, D)`, and the new memory.
@@ -129,7 +130,9 @@ class Encoder(Model):
         if documents is not None:
             self.stack.check_documents()
             if memory is not None:
-                raise ValueError("document_ids keep documents apart: give them no memory")
+                raise ValueError(
+                    "document_ids and a memory exclude each other: leave one of the two out"
+                )
             masks.append(ops.equal(documents[:, None, :, None], documents[:, None, None, :]))
             if "position_ids" not in inputs:
                 inputs = {**inputs, "position_ids": _restarting(masks[-1])}
@@ -153,7 +156,7 @@ class Encoder(Model):
         return packing.padded(x), memory
 
     def embed(self, inputs, training=None):
-        """The input of the blocks, `(B, L, D)`; `inputs` as for `call`."""
+        """The input of the first block, `(B, L, D)`; `inputs` are those of `call`."""
         x = self.embeddings(
             inputs["token_ids"],
             segment_ids=inputs.get("segment_ids"),
@@ -165,7 +168,11 @@ class Encoder(Model):
 
 
 def _restarting(same):
-    """Positions `(B, L)` that begin at 0 in each document, of `same (B, 1, L, L)`."""
+    """Positions `(B, L)` that restart at 0 in each document.
+
+    Args:
+        same: `(B, 1, L, L)`, True if two positions are in the same document.
+    """
     length = ops.shape(same)[-1]
     places = ops.arange(length, dtype="int32")
     earlier = ops.logical_and(same[:, 0], places < places[:, None])  # (B, L, L)
@@ -173,7 +180,7 @@ def _restarting(same):
 
 
 def _output_initializer(config: EncoderConfig) -> keras.initializers.Initializer | None:
-    """For the last matrices of the sub-layers; None = as all others."""
+    """Initializer of each sub-layer's last matrix; None: that of all other matrices."""
     if not config.scaled_outputs:
         return None
     schemes = (block_class(config.layer(n)[0]).scheme for n in range(config.num_layers))

@@ -1,4 +1,4 @@
-"""The encoder-decoder of translation, T5 and BART, with any block."""
+"""Encoder-decoder for translation, T5 and BART, with any block that decodes token by token."""
 
 import dataclasses
 from typing import ClassVar
@@ -26,23 +26,23 @@ from macaron_tf.variables import declare, spec_of
 
 
 class EncoderDecoder(Model):
-    """Source ids and the target so far to scores of the next target token.
+    """Encoder-decoder: scores of each next target token, from the source and the earlier target.
 
-    One table embeds source and target and, where the configuration does not untie them, projects
-    to the vocabulary. Id 0 is padding in both. A source of another vocabulary is read by an
-    encoder of its own, whose output takes the place of the tokens' embeddings.
+    Source and target share one table of embeddings, which also scores the target unless the
+    configuration unties them. Id 0 is padding in both. If the source has another vocabulary, an
+    additional encoder reads it, and its output replaces the token embeddings.
 
     Call arguments: `{"source": (B, S), "target": (B, T)}`, int ids; the target is the decoder's
-    input, shifted right by the caller. With `config.two_way` also `source_languages (B, S)` and
-    `target_languages (B, T)`: 0, the default, is the side's own language, 1 the other side's.
-    `padding_mask (B, S)` and `attention_mask (B, S, S)` are the source's, see `Encoder`, and
-    `target_mask (B, T)` or `(B, T, T)` the target's. Returns logits `(B, T, V)`.
+    input, which the caller has shifted right. With `config.two_way` also `source_languages (B, S)`
+    and `target_languages (B, T)`: 0, the default, is the side's own language and 1 the other
+    side's. `padding_mask (B, S)` and `attention_mask (B, S, S)` are for the source, see `Encoder`;
+    `target_mask (B, T)` or `(B, T, T)` is for the target. Returns logits `(B, T, V)`.
 
     Example:
         model = EncoderDecoder(EncoderDecoderConfig(1000, 128, 256, 4, 2, 2, block="macaron"))
         logits = model({"source": source_ids, "target": target_ids})
 
-    References: Vaswani et al. 2017; with Macaron blocks, Lu et al. 2019; Raffel et al. 2020 (T5),
+    References: Vaswani et al. 2017; Macaron blocks: Lu et al. 2019; Raffel et al. 2020 (T5),
     section 2.1; Lewis et al. 2020 (BART), sections 2.1 and 3.4.
     """
 
@@ -63,7 +63,7 @@ class EncoderDecoder(Model):
         initializer = keras.initializers.get(config.initializer)
         if config.initializer_range is not None:
             initializer = keras.initializers.TruncatedNormal(stddev=config.initializer_range)
-        # Width of the tables: D^-1/2 for vectors that are scaled, 1 for others.
+        # Standard deviation of the embeddings: 1, or D^-1/2 if they are multiplied by sqrt(D).
         width = config.hidden_dim**-0.5 if config.embedding_scale else 1.0
         table = keras.initializers.RandomNormal(stddev=width)
         self.embedding = TiedEmbedding(
@@ -90,7 +90,7 @@ class EncoderDecoder(Model):
             )
             for name in ("source_embeddings", "target_embeddings")
         )
-        # T5's relative biases start as wide as its own code draws them, D^-1/2.
+        # T5's own code initializes relative biases with the standard deviation D^-1/2.
         bias_range = config.initializer_range or config.hidden_dim**-0.5
         self.encoder = Stack(
             config,
@@ -141,7 +141,16 @@ class EncoderDecoder(Model):
             )
 
     def encode(self, source, training=None, languages=None, masks=None):
-        """Source ids `(B, S)`, of `languages (B, S)` and `masks`, to the memory `(B, S, D)`."""
+        """Encodes the source.
+
+        Args:
+            source: ids `(B, S)`.
+            languages: language ids `(B, S)`; None: 0.
+            masks: the inputs `padding_mask` and `attention_mask`, if any.
+
+        Returns:
+            The memory `(B, S, D)`.
+        """
         vectors, inputs = None, {"token_ids": source, **(masks or {})}
         if self.source_encoder:
             vectors = self.source_encoder(inputs, training=training)  # (B, S, D)
@@ -152,14 +161,14 @@ class EncoderDecoder(Model):
         return self.encoder.mix(x, Context(**seen, training=training))[0]
 
     def hidden_states(self, inputs, training=None):
-        """The decoder's output `(B, T, D)`, before the vocabulary: `call` without `logits`."""
+        """The decoder's output `(B, T, D)`, from which `logits` computes the scores."""
         source, target = inputs["source"], inputs["target"]
         masks = {n: inputs[n] for n in ("padding_mask", "attention_mask") if n in inputs}
         memory = self.encode(source, training, inputs.get("source_languages"), masks)
         languages = inputs.get("target_languages")
         x = self.target_embeddings(target, language_ids=languages, training=training)
         real = padding_mask({"token_ids": source, **masks})
-        # Padding is at the end of a target: the causal mask hides it from every real token.
+        # A target has padding only at its end, where the causal mask hides it from real tokens.
         context = Context(
             attention_mask=attention_mask({"attention_mask": inputs.get("target_mask")}),
             memory=memory,
@@ -169,7 +178,12 @@ class EncoderDecoder(Model):
         return self.decoder.mix(x, context)[0]
 
     def logits(self, hidden, kernel=None):
-        """Scores of every token: `(..., D) -> (..., V)`, by `kernel (D, V)` or the model's own."""
+        """Scores of all tokens: `(..., D) -> (..., V)`.
+
+        Args:
+            hidden: `(..., D)`.
+            kernel: `(D, V)`, used instead of the model's own matrix; None: the model's own.
+        """
         if self.config.scaled_logits:
             hidden = ops.multiply(hidden, self.config.hidden_dim**-0.5)
         if kernel is not None:
@@ -185,18 +199,21 @@ class EncoderDecoder(Model):
     def init_decode(
         self, source, beams: int, max_length: int | None = None, backward: bool = False
     ):
-        """Begins cached decoding of K hypotheses a sentence.
+        """Starts cached decoding of K hypotheses per sentence.
 
         Args:
-            source: ids `(B, S)`. beams: K.
-            max_length: T, fixed room in the cache for this many target tokens, as XLA needs it.
-                With None the cache starts empty, an axis of 0, and grows with every step: faster
-                without XLA, and the loop must let that axis vary.
-            backward: from the target's language to the source's, with `config.two_way`.
+            source: ids `(B, S)`.
+            beams: K.
+            max_length: T, the number of target tokens that a cache of fixed size holds, as XLA
+                needs it. None: the cache starts with an axis of size 0 and grows with every step,
+                which is faster without XLA; loops must allow that axis to change.
+            backward: whether to translate from the target's language to the source's, with
+                `config.two_way`.
 
         Returns:
-            `context`, constant while decoding, its tensors `(B, ...)` under "rows"; and the empty
-            `cache`, tensors `(B, K, ...)`, to be reordered along axis 1 with the hypotheses.
+            `context`, constant while decoding, whose tensors `(B, ...)` are under "rows"; and the
+            empty `cache`, tensors `(B, K, ...)`, which the caller reorders along axis 1 with the
+            hypotheses.
         """
         self.config.check_room(max_length)
         languages = ops.ones_like(source) if backward else None
@@ -208,25 +225,26 @@ class EncoderDecoder(Model):
         if self.output_projection:
             kernel = self.output_projection.matrix("float32")
         else:
-            # Transposed once a search: 128 rows by 512 x 10,000 then take 7.0 ms on two cores, and
-            # 11.3 where each product transposes the table; XLA would transpose it in each step.
+            # Transposed once per search. On two cores, 128 rows times 512 x 10,000 then take 7.0 ms
+            # instead of 11.3; XLA would transpose the table in each step.
             kernel = ops.transpose(self.embedding.matrix("float32"))
         context = {"rows": rows, "kernel": kernel, "backward": backward}
         cache = self.decoder.init_cache(ops.shape(source)[0], beams, max_length)
         return context, {"growing" if max_length is None else "fixed": cache}
 
     def decode_step(self, tokens, index, context, cache):
-        """Scores of the next token of each hypothesis.
+        """Computes the scores of each hypothesis's next token.
 
         Args:
             tokens: ids `(B, K)`, the tokens at position `index` of the decoder's input.
             index: scalar int32, 0 for BOS.
-            context: from `init_decode`. cache: from `init_decode` or the last step.
+            context: from `init_decode`.
+            cache: from `init_decode` or the previous step.
 
         Returns:
-            float32 logits `(B, K, V)` and the new cache.
+            Logits `(B, K, V)` in float32, and the new cache.
         """
-        # (B, K) -> (B K, 1): the K hypotheses stand where rows usually do.
+        # (B, K) -> (B K, 1): each hypothesis is a row.
         positions = ops.reshape(ops.cast(index, "int32"), (1, 1))
         tokens, beams = ops.reshape(tokens, (-1, 1)), tokens.shape[1]
         languages = ops.ones_like(tokens) if context["backward"] else None
@@ -243,7 +261,7 @@ class EncoderDecoder(Model):
             training=False,
         )
         x, state = self.decoder.mix(x, step, state)
-        # In float32 under any policy: near 10 bfloat16 has steps of 1/16, which makes ties.
+        # In float32 under any policy: bfloat16 has steps of 1/16 near 10, so scores would tie.
         logits = self.logits(ops.cast(x, "float32"), context["kernel"])
         # (B K, V) -> (B, K, V)
         logits = ops.reshape(logits, (-1, beams, self.config.vocab_size))
@@ -252,7 +270,7 @@ class EncoderDecoder(Model):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Backward:
-    """A two-way encoder-decoder as decoding uses it, from the target's language to the source's."""
+    """A two-way encoder-decoder for decoding from the target's language to the source's."""
 
     network: EncoderDecoder
 
@@ -264,7 +282,7 @@ class Backward:
 
 
 def source_encoder_config(config: EncoderDecoderConfig) -> EncoderConfig:
-    """The configuration of an encoder-decoder's source encoder: its layers are the model's."""
+    """The configuration of the additional source encoder, with layers like the model's."""
     scheme = spelled(config.splitting(), without=("memory",))
     return EncoderConfig(
         vocab_size=config.source_vocab_size or config.vocab_size,
@@ -277,10 +295,10 @@ def source_encoder_config(config: EncoderDecoderConfig) -> EncoderConfig:
 
 
 def first_stage_variables(network: keras.Model) -> list[keras.Variable]:
-    """The variables that are trained first behind a new encoder in front of a pre-trained model.
+    """The variables to train first if a new encoder was put in front of a pre-trained model.
 
-    The new `source_encoder`, the pre-trained positions of both sides, and the projection to
-    queries, keys and values in the encoder's first layer, with its bias.
+    They are those of the new `source_encoder`, the pre-trained positions of both sides, and the
+    query, key and value projection (with its bias) of the encoder's first layer.
 
     References: Lewis et al. 2020 (BART), section 3.4.
     """

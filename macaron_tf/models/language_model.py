@@ -1,4 +1,4 @@
-"""The causal language model, with any block: GPT, GPT-2, GPT-3."""
+"""Causal language models with any block: GPT, GPT-2, GPT-3, Llama."""
 
 from keras import ops
 
@@ -11,10 +11,10 @@ from macaron_tf.models.encoder import Encoder
 
 
 class TokenModel(Model):
-    """Base of the models whose embeddings also score tokens: `NextTokenHead`, `AdaptiveSoftmax`.
+    """Base class of encoders with a head that scores tokens, `NextTokenHead` or `AdaptiveSoftmax`.
 
     Args:
-        use_bias: whether each token's score has a bias.
+        use_bias: whether scores have a bias per token.
     """
 
     def __init__(self, config: EncoderConfig, use_bias: bool, **kwargs):
@@ -23,7 +23,7 @@ class TokenModel(Model):
         self.language_head = self.make_language_head()
 
     def make_language_head(self) -> Head:
-        """Makes the layer that scores tokens; a model with another one overrides this."""
+        """Makes the head that scores tokens; override it for another head."""
         config = self.config
         options = config.options("vocab_size", "initializer_range")
         if config.adaptive_cutoffs:
@@ -45,11 +45,11 @@ class TokenModel(Model):
         )
 
     def logits(self, hidden):
-        """Scores of every token of the vocabulary: `(..., D) -> (..., V)`."""
+        """Scores of all tokens of the vocabulary: `(..., D) -> (..., V)`."""
         return self.language_head(hidden, self.table(hidden.dtype))
 
     def table(self, dtype):
-        """The table that scores, `(V, E)`, or those of each cluster, `AdaptiveEmbedding.tables`."""
+        """The table that scores tokens, `(V, E)`; of adaptive embeddings, those of all clusters."""
         tokens = self.encoder.embeddings.tokens
         if self.config.adaptive_embeddings:
             return tokens.tables(dtype)
@@ -58,17 +58,17 @@ class TokenModel(Model):
 
 
 class LanguageModel(TokenModel):
-    """Token ids to scores of each next token.
+    """Causal language model: scores of each next token, from the tokens up to it.
 
-    Call arguments: a dict of the encoder's inputs, `token_ids (B, L)` int and the rest. Returns
-    logits `(B, L, V)`, those at position t for the token at t + 1.
+    Call arguments: a dict of the encoder's inputs, `token_ids (B, L)` int and others (see
+    `Encoder`). Returns logits `(B, L, V)`; those at position t are for the token at t + 1.
 
     Example:
         model = LanguageModel(EncoderConfig(1000, 128, 512, 2, 2, causal=True, norm="pre"))
         logits = model({"token_ids": token_ids})
 
-    References: Radford et al. 2018 (GPT), eq. 2; Radford et al. 2019 (GPT-2); with recurrences,
-    Lei et al. 2022.
+    References: Radford et al. 2018 (GPT), eq. 2; Radford et al. 2019 (GPT-2); with SwishRNN: Lei et
+    al. 2022.
     """
 
     def __init__(self, config: EncoderConfig, **kwargs):
@@ -77,7 +77,7 @@ class LanguageModel(TokenModel):
         super().__init__(config, config.output_bias, **kwargs)
 
     def init_decode(self, batch_size, beams: int, max_length: int | None = None):
-        """Begins cached decoding of B rows, K texts each: see `EncoderDecoder.init_decode`."""
+        """Starts cached decoding of B rows with K texts each, see `EncoderDecoder.init_decode`."""
         self.config.check_room(max_length)
         context = {}
         if not self.config.adaptive_cutoffs:
@@ -87,13 +87,15 @@ class LanguageModel(TokenModel):
         return context, {"growing" if max_length is None else "fixed": cache}
 
     def decode_step(self, tokens, index, context, cache, with_hidden: bool = False):
-        """Scores of each text's next token: see `EncoderDecoder.decode_step`; none is padding.
+        """Computes the scores of each text's next token, see `EncoderDecoder.decode_step`.
+
+        No token may be padding.
 
         Args:
-            with_hidden: also return the hidden states `(B K, D)` that are scored.
+            with_hidden: whether to return also the hidden states `(B K, D)` that are scored.
         """
         [(kind, state)] = cache.items()
-        # (B, K) -> (B K, 1) -> (B K, D): the K texts stand where rows usually do.
+        # (B, K) -> (B K, 1) -> (B K, D): each text is a row.
         x, step = self._embedded(ops.reshape(tokens, (-1, 1)), index, context, kind)
         x = ops.reshape(x, (-1, self.config.hidden_dim))
         x, state = self.encoder.stack.mix(x, step, state)
@@ -107,16 +109,20 @@ class LanguageModel(TokenModel):
 
     @property
     def can_prefill(self) -> bool:
-        """Whether `prefill` is possible: all of its mixers can."""
+        """Whether `prefill` works: whether all mixers can."""
         return self.encoder.stack.can_prefill
 
     def prefill(self, tokens, index, context, cache):
-        """The cache after the next L tokens of each text, in one pass instead of L steps.
+        """Adds the next L tokens of each text to the cache, in one pass instead of L steps.
 
         Args:
-            tokens: ids `(B, L)`, those at position `index` and on; none is padding.
-            index: scalar int32. context: not needed.
-            cache: from `init_decode` or the last step, of one text a row, `(B, 1, ...)`.
+            tokens: ids `(B, L)`, the tokens from position `index` on; none may be padding.
+            index: scalar int32.
+            context: from `init_decode`.
+            cache: from `init_decode` or the previous step, with one text per row: `(B, 1, ...)`.
+
+        Returns:
+            The new cache.
         """
         [(kind, state)] = cache.items()
         x, step = self._embedded(tokens, index, context, kind)
@@ -124,7 +130,7 @@ class LanguageModel(TokenModel):
         return {kind: state}
 
     def _embedded(self, ids, index, context, kind: str):
-        """The blocks' input for `(B, L)` ids at position `index` and on, and its context."""
+        """The blocks' input and `Context` for ids `(B, L)` from position `index` on."""
         positions = ops.arange(ops.shape(ids)[1], dtype="int32") + ops.cast(index, "int32")
         inputs = {"token_ids": ids, "position_ids": positions[None]}
         step = Context(

@@ -1,4 +1,4 @@
-"""The model card of a saved network: Markdown with the header that model hubs read."""
+"""Model cards in Markdown, with the header that model hubs read."""
 
 import dataclasses
 import json
@@ -10,7 +10,7 @@ import keras
 
 from macaron_tf.models.base import Model
 
-# The hub's names of our metrics.
+# Metrics: our names and those of the Hugging Face Hub.
 _HUB_METRICS = {
     "accuracy": "accuracy",
     "f1": "f1",
@@ -21,7 +21,7 @@ _HUB_METRICS = {
     "bleu": "bleu",
     "perplexity": "perplexity",
 }
-# The hub's names of data sets, by those of TensorFlow Datasets and of tasks.
+# Data sets: names in TensorFlow Datasets or of tasks, and names on the hub.
 _HUB_DATASETS = {
     **dict.fromkeys(
         ("glue", "cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"),
@@ -40,19 +40,27 @@ _HUB_DATASETS = {
 }
 USE_OF_EXPORT = """## Use
 
-This folder is a version of a SavedModel. `macaron serve MODEL`, where MODEL is the folder above it,
-answers over REST and gRPC (in a checkout: `python -m export.serve MODEL`), and so does TensorFlow
-Serving. A program that loads it needs tensorflow and tensorflow_text.
+This folder is a version of a SavedModel. `macaron serve MODEL` serves it over REST and gRPC, where
+MODEL is the folder above this one (in a checkout: `python -m export.serve MODEL`). TensorFlow
+Serving serves it too. A program that loads it needs tensorflow and tensorflow_text.
 """
 _COMMANDS = """\
-`macaron export DIR OUT` writes it as a SavedModel (in a checkout: `python -m export.saved_model`);
-the training commands start from its weights by `--init DIR`.
+`macaron export DIR OUT` writes it as a SavedModel (in a checkout: `python -m export.saved_model`).
+With `--init DIR`, the training commands start from its weights.
 """
 
 
 @dataclasses.dataclass(frozen=True)
 class CardFacts:
-    """The facts that every form of a model card tells; see `Pretrained` for them."""
+    """The facts in every form of a model card.
+
+    Attributes:
+        name: title of the card.
+        languages, recipe, results, license: see `Pretrained`.
+        unlisted: names of recipe settings that the card leaves out; a name that ends with "."
+            stands for a whole section.
+        pipeline: the task's name on the hub; "": none.
+    """
 
     name: str
     languages: Iterable[str] = ()
@@ -60,10 +68,10 @@ class CardFacts:
     results: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     license: str = ""
     unlisted: tuple[str, ...] = ()
-    pipeline: str = ""  # the task as the hub calls it
+    pipeline: str = ""
 
     def header(self, **fields: Any) -> str:
-        """The YAML that hubs read, with the given fields first; empty ones are left out."""
+        """The YAML header that hubs read: `fields`, then the facts; empty fields are left out."""
         scores = {**self.results.get("scores", {}), "validation": self.results.get("metrics", {})}
         metrics = dict.fromkeys(path.rpartition(".")[2] for path, _ in _leaves(scores))
         fields |= {
@@ -75,13 +83,13 @@ class CardFacts:
         return "\n".join(["---", *(f"{k}: {_text(v)}" for k, v in fields.items() if v), "---"])
 
     def _datasets(self) -> list[str]:
-        """The hub's names of the data sets that the recipe names."""
+        """The hub's names of those data sets in the recipe that the hub has."""
         text = " ".join(str(value) for _, value in _leaves(self.recipe))
         words = [*re.findall(r"tfds:(\w+)", text), str(self.recipe.get("task"))]
         return [*dict.fromkeys(_HUB_DATASETS[word] for word in words if word in _HUB_DATASETS)]
 
     def trained(self) -> Iterator[str]:
-        """The sections of a run's settings and of its metrics."""
+        """Yields the sections with the settings of the training and with its results."""
         apart = ("kind", "model_options", *self.unlisted)
         sections = tuple(name for name in apart if name.endswith("."))
         yield _table(
@@ -103,8 +111,10 @@ def model_card(facts: CardFacts, network: keras.Model, pieces: int | None, use: 
     """The text of a README.md.
 
     Args:
-        pieces: of the vocabulary; None = there is none.
-        use: the section about its use: `use_of_folder` or `USE_OF_EXPORT`.
+        facts: see `CardFacts`.
+        network: the network.
+        pieces: size of the vocabulary; None: there is no vocabulary.
+        use: section about usage: from `use_of_folder`, or `USE_OF_EXPORT`.
     """
     kind, weights = type(network).__name__, network.count_params()
     reads = "without a vocabulary" if pieces is None else f"with a vocabulary of {pieces:,} pieces"
@@ -120,12 +130,12 @@ def model_card(facts: CardFacts, network: keras.Model, pieces: int | None, use: 
 
 
 def use_of_folder(place: str, texts: Iterable[str], code: Iterable[str] = ()) -> str:
-    """The section about the use of a folder of `save_pretrained`.
+    """The section about using a folder of `save_pretrained`.
 
     Args:
-        place: that `macaron_tf.load` takes.
-        texts: an example, a text for each input of the model's task; none for other models.
-        code: Python files in the folder, which the network needs.
+        place: argument of `macaron_tf.load`: the folder or a name on the hub.
+        texts: one example text for each input of the model's task; empty for other models.
+        code: Python files in the folder that the network needs.
     """
     trusted = ", trust_code=True" if code else ""
     asked = ", ".join(json.dumps(text, ensure_ascii=False) for text in texts)
@@ -137,11 +147,11 @@ def use_of_folder(place: str, texts: Iterable[str], code: Iterable[str] = ()) ->
         "```\n",
     ]
     files = ", ".join(f"`{file}`" for file in code)
-    needs = f"The network needs {files}, which `trust_code=True` lets run: read it before.\n"
+    needs = f"The network needs {files}, which `trust_code=True` allows to run: read it first.\n"
     return "\n".join(["## Use\n", *lines, *([needs] if files else []), _COMMANDS])
 
 
-# Lines that ask a model of transformers, by the hub's name of its task.
+# Python lines that run a transformers model, by the hub's name of its task.
 _ASK_ANY = 'inputs = tokenizer("A text.", return_tensors="pt")\noutputs = model(**inputs)'
 _WRITE = (
     'inputs = tokenizer("A text", return_tensors="pt")\n'
@@ -171,14 +181,15 @@ def hub_card(
     tokenizer: bool = True,
     place: str = "DIR",
 ) -> str:
-    """The README.md of a model in Hugging Face's form, with the header that its hub reads.
+    """The README.md of a model in Hugging Face's format, with the header that its hub reads.
 
     Args:
-        library: that opens the folder.
-        pipeline: the task as the hub calls it; "" = none.
-        kind: the class of transformers.
-        notes: sentences about parts that are left out or added.
-        code: whether that class lies in the folder, as Python code.
+        facts: see `CardFacts`.
+        library: library that opens the folder.
+        pipeline: the task's name on the hub; "": none.
+        kind: name of the model's class in transformers.
+        notes: sentences about parts of the model that were left out or added.
+        code: whether the folder has that class as Python code.
         tokenizer: whether the folder has a tokenizer.
         place: the folder, or `OWNER/NAME` on the hub.
     """
@@ -210,14 +221,14 @@ def hub_card(
 
 
 def _chosen(config) -> Iterator[tuple[str, Any]]:
-    """The fields of a configuration that are not their defaults."""
+    """Names and values of those fields of a configuration that differ from their defaults."""
     for field in dataclasses.fields(config):
         if (value := getattr(config, field.name)) != field.default:
             yield field.name, value
 
 
 def _leaves(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted paths and values of nested settings, without those that are None or empty."""
+    """Yields dotted paths and values of nested settings, except values that are None or empty."""
     for name, value in settings.items():
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{path}{name}.")
@@ -226,7 +237,7 @@ def _leaves(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, 
 
 
 def _table(title: str, columns: Iterable[str], rows: Iterable[tuple]) -> str:
-    """A section with a Markdown table; "" without rows."""
+    """A section with a Markdown table; "" if there are no rows."""
     lines = [[_text(cell).replace("|", "\\|") for cell in row] for row in rows]
     if not lines:
         return ""
@@ -235,7 +246,7 @@ def _table(title: str, columns: Iterable[str], rows: Iterable[tuple]) -> str:
 
 
 def _text(value) -> str:
-    """A value in a line: numbers to five digits, lists as YAML and JSON write them."""
+    """A value in one line: numbers with five digits, lists as in YAML and JSON."""
     if isinstance(value, float):
         return f"{value:.5g}"
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Writing ONNX files that runtimes open: an operation that tf2onnx lacks, and a check."""
+"""ONNX export: converts an operation that tf2onnx lacks, and checks the written file."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from macaron_tf.errors import UserError, needed
 
 
 class _Erfc:
-    """Converts `Erfc`, which the exact GELU uses, to `1 - Erf(x)`: at most 6e-8 away."""
+    """Converts `Erfc`, which the exact GELU uses, to `1 - Erf(x)`; the error is at most 6e-8."""
 
     @classmethod
     def version_9(cls, graph, node, **kwargs):
@@ -25,13 +25,13 @@ class _Erfc:
 
 @contextlib.contextmanager
 def onnx_file(path: str | os.PathLike) -> Iterator[None]:
-    """Lets tf2onnx convert `Erfc` within the `with`, and checks the written file at its end.
+    """Within this context tf2onnx can convert `Erfc`; at its end the written file is checked.
 
-    For an operation that it does not know, tf2onnx raises no error: it writes a file that no
-    runtime opens.
+    The check is needed because tf2onnx raises no error for an operation that it does not know: it
+    writes a file that no runtime opens.
 
     Raises:
-        UserError: tf2onnx is not installed, or the file, which is removed, is not valid.
+        UserError: tf2onnx is not installed, or the file is not valid. An invalid file is removed.
     """
     with needed("ONNX"):
         import onnx
@@ -44,4 +44,6 @@ def onnx_file(path: str | os.PathLike) -> Iterator[None]:
     except onnx.checker.ValidationError as error:
         pathlib.Path(path).unlink()
         cause = str(error).strip().splitlines()[0]
-        raise UserError(f"tf2onnx does not know a part of this network ({cause:.200})") from error
+        raise UserError(
+            f"tf2onnx does not know a part of this network: export another format ({cause:.200})"
+        ) from error

@@ -1,4 +1,4 @@
-"""Encoders with the heads that they are pre-trained with, and ELECTRA's pair of them."""
+"""Encoders with their pre-training heads, and ELECTRA's generator and discriminator."""
 
 import dataclasses
 import math
@@ -20,21 +20,22 @@ from macaron_tf.models.encoder import Encoder
 
 
 class PretrainingEncoder(Model):
-    """An encoder with heads for masked tokens and, if asked for, sentence pairs and boundaries.
+    """An encoder with pre-training heads: masked language, optionally pairs and span boundaries.
 
     Args:
-        sentence_pair: add the pooler and the head of two classes: 0 = two segments stand as they
-            did in the text, 1 = the second is from elsewhere, or they are swapped.
-        span_boundary: add the head that predicts masked spans from their outer boundaries.
+        sentence_pair: whether to add a pooler and a head with two classes. 0: the two segments
+            follow each other as in the text; 1: the second comes from elsewhere, or the two are
+            swapped.
         head_options: `activation`, `epsilon`, `norm_type` and `transform` of the masked language
-            head, if they differ from the encoder's.
-        embeddings: another encoder's, to be shared; None = its own.
+            head, where they differ from the encoder's.
+        span_boundary: whether to add the head that predicts masked spans from their boundaries.
+        embeddings: embeddings shared with another encoder; None: own ones.
 
     Call arguments: a dict of the encoder's inputs, all `(B, L)`, and optionally `masked_positions
-    (B, P)`, and with them `left_boundaries`, `right_boundaries` and `span_positions (B, P)`.
-    Returns a dict: `masked_language`, logits `(B, P, V)` at the masked positions (`(B, L, V)` at
-    all without them); if asked for, `sentence_pair (B, 2)`; and, of boundaries, `span_boundary
-    (B, P, V)`.
+    (B, P)`, and with these `left_boundaries`, `right_boundaries` and `span_positions (B, P)`.
+    Returns a dict: `masked_language`, logits `(B, P, V)` at the masked positions, or `(B, L, V)` at
+    all positions if none are given; with a sentence-pair head `sentence_pair (B, 2)`; with
+    boundaries `span_boundary (B, P, V)`.
 
     References: Devlin et al. 2018 (BERT), section 3.1; Lan et al. 2020 (ALBERT); Joshi et al. 2020
     (SpanBERT).
@@ -106,19 +107,19 @@ class PretrainingEncoder(Model):
         return outputs
 
     def masked_logits(self, hidden):
-        """Scores of every token of the vocabulary: `(..., D) -> (..., V)`."""
+        """Scores of all tokens of the vocabulary: `(..., D) -> (..., V)`."""
         return self.masked_language(hidden, self._table())
 
     def span_boundary_logits(self, left, right, positions):
-        """Scores of every token from boundaries `(..., D)` and `positions (...,)` in the span."""
+        """Scores of all tokens, from boundaries `(..., D)` and `positions (...,)` in the span."""
         if not self.span_boundary:
-            raise ValueError("the model was made without span_boundary=True")
+            raise ValueError("span_boundary=False: make the model with span_boundary=True")
         return self.span_boundary(left, right, positions, self._table())
 
     def pair_logits(self, hidden, training=None):
-        """Scores of 0, "as in the text", and 1: `(B, L, D) -> (B, 2)`."""
+        """Scores of the classes 0 (as in the text) and 1: `(B, L, D) -> (B, 2)`."""
         if not self.sentence_pair:
-            raise ValueError("the model was made without sentence_pair=True")
+            raise ValueError("sentence_pair=False: make the model with sentence_pair=True")
         return self.sentence_pair(self.pooler(hidden), training=training)
 
     def _table(self):
@@ -126,7 +127,7 @@ class PretrainingEncoder(Model):
         return self.encoder.embeddings.tokens.matrix(self.compute_dtype)
 
     def get_config(self):
-        # Shared embeddings are their owner's to save and to hand in again.
+        # Shared embeddings are saved by their owner, which passes them in again.
         return {**super().get_config(), "embeddings": None}
 
 
@@ -141,12 +142,12 @@ _SHARED = (
 
 
 def generator_config(config: EncoderConfig, fraction: float = 0.25) -> EncoderConfig:
-    """A generator for an encoder: a fraction of its width, and its embeddings.
+    """Configuration of a generator: the discriminator's embeddings and a fraction of its width.
 
     Args:
-        config: of the discriminator.
-        fraction: of the width, the inner width and the number of heads; the paper's are 1/4 for
-            small and large models and 1/3 for base.
+        config: the discriminator's configuration.
+        fraction: fraction of the width, the inner width and the number of heads. The paper has 1/4
+            for small and large models and 1/3 for base.
 
     References: Clark et al. 2020 (ELECTRA), section 3.2 and table 6.
     """
@@ -162,17 +163,18 @@ def generator_config(config: EncoderConfig, fraction: float = 0.25) -> EncoderCo
 
 
 class GeneratorDiscriminator(Model):
-    """A masked language model whose guesses an encoder learns to tell from the real tokens.
+    """ELECTRA: a masked language model, and an encoder that detects the tokens it replaced.
 
-    The two share their embeddings, positions, segments and LayerNorm included; each has a matrix
-    that brings these to its width. After training only `encoder`, the discriminator's, is of use.
+    The two share their embeddings, including positions, segments and LayerNorm; each has a matrix
+    that projects these to its width. After training, only the discriminator, `encoder`, is used.
 
     Args:
-        config: of the discriminator.
+        config: the discriminator's configuration.
+        generator_config: the generator's, see the function of that name.
 
     Call arguments: a dict of the inputs of both encoders, all `(B, L)`, and optionally
-    `masked_positions (B, P)`. Returns a dict: `masked_language`, the generator's logits
-    `(B, P, V)` (`(B, L, V)` without positions), and `replaced_token (B, L)`, logits.
+    `masked_positions (B, P)`. Returns a dict: `masked_language`, the generator's logits `(B, P,
+    V)`, or `(B, L, V)` without positions; and `replaced_token`, logits `(B, L)`.
 
     References: Clark et al. 2020 (ELECTRA), section 2.
     """
@@ -185,8 +187,8 @@ class GeneratorDiscriminator(Model):
             mine, theirs = getattr(config, field), getattr(generator_config, field)
             if mine != theirs:
                 raise ValueError(
-                    f"the discriminator has {field}={mine!r} and the generator {theirs!r}: they "
-                    "share their embeddings, so give both the same"
+                    f"the discriminator has {field}={mine!r} and the generator {theirs!r}: give "
+                    "both the same, because they share their embeddings"
                 )
         self.encoder = Encoder(config)
         self.generator = PretrainingEncoder(
@@ -203,5 +205,5 @@ class GeneratorDiscriminator(Model):
         }
 
     def replaced_logits(self, inputs, training=None):
-        """The discriminator's logits of tokens having been replaced: inputs to `(B, L)`."""
+        """The discriminator's logits that each token has been replaced, `(B, L)`."""
         return self.replaced_token(self.encoder(encoder_inputs(inputs), training=training))

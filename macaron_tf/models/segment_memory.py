@@ -14,20 +14,20 @@ from macaron_tf.special_ids import PAD
 
 
 class SegmentMemory:
-    """The memory of texts that go on from batch to batch, of B of them, a row each, in turn.
+    """Transformer-XL memory: row b of the next batch continues row b of this one.
 
-    The variables are no weights of the network: another number of texts, or a longer memory, takes
-    the same weights. Under several replicas each has its own rows.
+    Its variables are not weights of the network, so the same weights work with any number of texts
+    and any length of the memory. Each replica has its own rows.
 
-    With several turns the batches of each have texts of their own: those of an update's
-    micro-batches. What is read next is at 0, and a `write` moves all up by one.
+    With several turns there is a memory for each micro-batch of an update, and each micro-batch has
+    its own texts. Index 0 is read next; `write` moves all memories up by one.
 
     Args:
         empty: nested tensors `(B, ...)`, from the network's `init_memory`.
-        turns: batches that are read and written before the first one's texts go on.
+        turns: number of batches until the first one's texts continue.
 
     Attributes:
-        variables: `(B, turns, ...)` each.
+        variables: the variables, `(B, turns, ...)` each.
     """
 
     def __init__(self, empty: Any, turns: int = 1):
@@ -35,7 +35,7 @@ class SegmentMemory:
         self.variables: list[keras.Variable] = keras.tree.flatten(self._held)
 
     def read(self, starts=None):
-        """The memory, empty in rows `starts (B,)` where a text begins; None = none begins."""
+        """The memory; rows where `starts (B,)` is True are empty, because a text begins there."""
 
         def kept(variable):
             value = ops.convert_to_tensor(variable)[:, 0]
@@ -47,7 +47,7 @@ class SegmentMemory:
         return keras.tree.map_structure(kept, self._held)
 
     def write(self, memory) -> None:
-        """Keeps the new memory, of the structure that `read` gives."""
+        """Stores a new memory, with the structure that `read` returns."""
         for variable, value in zip(self.variables, keras.tree.flatten(memory), strict=True):
             value = value[:, None]  # (B, ...) -> (B, 1, ...)
             if variable.shape[1] > 1:
@@ -57,11 +57,11 @@ class SegmentMemory:
 
 
 class KeepsMemory:
-    """Base of networks that keep a memory of earlier segments, and from batch to batch in training.
+    """Base class of networks whose memory of earlier segments lasts across training batches.
 
     Attributes:
-        memory_length: M, positions of earlier segments that attention sees.
-        memories: of `keep_memory`, `"training"` and `"evaluation"`; None before.
+        memory_length: M, the number of earlier positions that attention sees.
+        memories: the memories `"training"` and `"evaluation"`; None before `keep_memory`.
     """
 
     encoder: Encoder
@@ -69,14 +69,15 @@ class KeepsMemory:
     memories: dict[str, SegmentMemory] | None = None
 
     def init_memory(self, batch_size):
-        """The memory before a text: see `Mixer.init_memory`."""
+        """The memory before a text, see `Mixer.init_memory`."""
         return self.encoder.stack.init_memory(batch_size, self.memory_length)
 
     def keep_memory(self, rows: int, turns: int = 1) -> None:
-        """Makes the variables that keep the memory of `rows` = B texts, of a replica's batches.
+        """Makes the variables for the memory of a replica's batches.
 
         Args:
-            turns: in training, micro-batches of an update, each with texts of its own.
+            rows: B, the number of texts.
+            turns: number of micro-batches per update in training, each with its own texts.
         """
         empty = self.init_memory(rows)
         self.memories = {
@@ -91,7 +92,7 @@ def _variable(value, turns: int) -> keras.Variable:
         dtype=keras.backend.standardize_dtype(value.dtype),
         trainable=False,
         autocast=False,
-        # Each replica writes and reads its own.
+        # Each replica reads and writes its own memory.
         synchronization="on_read",
         aggregation="only_first_replica",
         name="segment_memory",
@@ -99,16 +100,16 @@ def _variable(value, turns: int) -> keras.Variable:
 
 
 class SegmentLanguageModel(KeepsMemory, LanguageModel):
-    """A `LanguageModel` with a memory of the segments before.
+    """A `LanguageModel` with a memory of earlier segments (Transformer-XL).
 
-    Attention keeps its inputs at the last M positions in every layer, a recurrence its state; no
-    gradient flows through either. `call` is a segment without a memory.
+    In every layer, attention remembers its inputs at the last M positions, and a recurrence its
+    state; no gradient flows through either. `call` computes a segment without a memory.
 
     Args:
-        config: of the encoder, `causal`, with `positions="transformer_xl"`.
+        config: configuration of the encoder, with `causal=True` and `positions="transformer_xl"`.
         memory_length: M.
 
-    Cached decoding sees the last M tokens and itself: each step costs the same.
+    In cached decoding a token sees itself and the last M tokens, so every step costs the same.
 
     Example:
         memory = model.init_memory(batch_size)
@@ -122,38 +123,42 @@ class SegmentLanguageModel(KeepsMemory, LanguageModel):
 
     def __init__(self, config: EncoderConfig, memory_length: int, **kwargs):
         if not config.relative:
-            raise ValueError("a memory of segments needs positions='transformer_xl'")
+            raise ValueError(
+                f"positions={config.positions!r}: a memory of earlier segments needs "
+                "positions='transformer_xl'"
+            )
         check_count("memory_length", memory_length)
         super().__init__(config, **kwargs)
 
     def with_memory(self, inputs, memory, training=None):
-        """The output `(B, L, D)` of the next segment and the new memory: see `Encoder`."""
+        """The output `(B, L, D)` for the next segment, and the new memory: see `Encoder`."""
         return self.encoder.with_memory(inputs, memory, training=training)
 
     def init_decode(self, batch_size, beams: int, max_length: int | None = None):
-        """See `LanguageModel.init_decode`; the cache has room for M tokens, whatever the length."""
+        """See `LanguageModel.init_decode`; the cache holds M tokens, whatever `max_length` is."""
         context, _ = super().init_decode(batch_size, beams)
         cache = self.encoder.stack.init_cache(batch_size, beams, self.memory_length)
         return context, {"fixed": cache}
 
 
 class TwoStreamModel(KeepsMemory, TokenModel):
-    """Tokens in any order: a content stream, which is the encoder, and queries for the guesses.
+    """XLNet: predicts tokens in any order, with a content stream (the encoder) and a query stream.
 
-    `order (B, L)` int says who sees whom: a content sees those of its own order and lower, a query
-    those below its own. Tokens of order -1 are given; the others are guessed one after the other,
-    each from the given ones and those guessed before it, and from a memory of earlier segments.
+    `order (B, L)` int decides what is visible: a content vector sees tokens of its own and lower
+    order, a query only those of lower order. Tokens of order -1 are given. The others are predicted
+    one after the other, from the given tokens, those predicted before, and a memory of earlier
+    segments.
 
     Args:
-        config: of the encoder, `positions="transformer_xl"`, not causal, of blocks whose mixers of
-            channels see one position alone: `transformer` or `macaron`.
-        memory_length: M, positions of earlier segments that attention sees.
+        config: configuration of the encoder: `positions="transformer_xl"`, not causal, and blocks
+            whose channel mixers see one position only, `transformer` or `macaron`.
+        memory_length: M, the number of earlier positions that attention sees.
 
-    Call arguments: a dict of `token_ids (B, L)` int, 0 being padding, `order (B, L)` int,
-    `masked_positions (B, P)` int, which are guessed, -1 being padding, and optionally `segment_ids
-    (B, L)` int, `backward (B,)` bool, True of rows that are read from the end of their text, and
-    `memory` of `init_memory`. Returns a dict: `masked_language`, logits
-    `(B, P, V)`; `content (B, L, D)`, `query (B, P, D)` and `memory`.
+    Call arguments: a dict of `token_ids (B, L)` int, 0 at padding; `order (B, L)` int;
+    `masked_positions (B, P)` int, the positions to predict, -1 at padding; and optionally
+    `segment_ids (B, L)` int, `backward (B,)` bool, True for rows that are read from the end of
+    their text, and `memory`, from `init_memory`. Returns a dict: `masked_language`, logits `(B, P,
+    V)`; `content (B, L, D)`; `query (B, P, D)`; and `memory`.
 
     References: Yang et al. 2019, "XLNet: Generalized Autoregressive Pretraining for Language
     Understanding", sections 2.2 to 2.5.
@@ -169,8 +174,8 @@ class TwoStreamModel(KeepsMemory, TokenModel):
         for block in self.encoder.stack.blocks:
             if not block.takes_queries:
                 raise ValueError(
-                    f"two streams with a {type(block).__name__} are not possible: it would tell a "
-                    "query its own token; take transformer or macaron blocks"
+                    f"two streams are not possible with a {type(block).__name__}, which would show "
+                    "a query its own token: take transformer or macaron blocks"
                 )
 
     def build(self, input_shape=None):
@@ -195,7 +200,7 @@ class TwoStreamModel(KeepsMemory, TokenModel):
         }
 
     def two_streams(self, inputs, memory, training=None):
-        """The next segment of a text: h `(B, L, D)`, g `(B, P, D)` and the new memory.
+        """Computes the next segment: content `(B, L, D)`, queries `(B, P, D)` and the new memory.
 
         References: Yang et al. 2019 (XLNet), section 2.3.
         """
@@ -215,7 +220,7 @@ class TwoStreamModel(KeepsMemory, TokenModel):
         query = ops.zeros_like(positions[..., :1], dtype=content.dtype) + query
         query = self.encoder.embeddings.drop(query, training=training)
         content, kept = self.encoder.stack.mix(content, context, memory)
-        # A second pass: the queries attend the contents' keys, layer by layer.
+        # In a second pass, queries attend the content stream's keys of each layer.
         memory, keys = ([[pair[i] for pair in block] for block in kept] for i in (0, 1))
         context = context.replace(
             attention_mask=order[:, None, :] < order[:, :, None], query_positions=positions

@@ -1,4 +1,4 @@
-"""A stack of blocks: the body of every encoder and decoder."""
+"""`Stack`, a sequence of blocks: the body of every encoder and decoder."""
 
 import functools
 import itertools
@@ -16,7 +16,7 @@ from macaron_tf.layers.remat import recomputed
 from macaron_tf.models.config import StackConfig
 from macaron_tf.settings import SettingError
 
-# The operators that layers have in common, by `EncoderConfig.sharing`.
+# The operators whose weights layers share, by `EncoderConfig.sharing`.
 SHARING: dict[str, tuple[str, ...]] = {
     "none": (),
     "all": ("tokens", "memory", "channels"),
@@ -26,19 +26,20 @@ SHARING: dict[str, tuple[str, ...]] = {
 
 
 class Stack(Mixer):
-    """Blocks one after the other, and a final norm if they are pre-norm.
+    """A sequence of blocks, with a final norm if they are pre-norm.
 
     Args:
-        config: of the blocks, and which block each layer has.
+        config: configuration of the blocks, which also names the block of each layer.
+        num_layers: number of blocks.
         causal, cross_attention: see `Block`.
-        sharing: the operators whose weights, norms included, are one and the same in all layers
-            of equal block, step size, window and norms, see `EncoderConfig`.
-        segments: relative attention compares segments too.
-        shared_biases: whether all relative attentions have the same u and v.
+        sharing: operators whose weights, norms included, are shared by all layers with the same
+            block, step size, window and norms; see `EncoderConfig`.
+        segments: whether relative attention also compares segments.
+        shared_biases: whether u and v are the same in all relative attention layers.
         kernel_initializer, output_initializer: see `Block`.
-        bias_range: standard deviation of T5's relative biases at the start; 0 = all are 0.
+        bias_range: initial standard deviation of T5's relative biases; 0: they start at 0.
 
-    Call arguments: those of a block, `x (B, T, D)` first; returns `(B, T, D)`.
+    Call arguments: those of a block, `x (B, T, D)` first. Returns `(B, T, D)`.
 
     References: sharing across layers: Lan et al. 2020 (ALBERT), section 3.1; memory: Dai et al.
     2019 (Transformer-XL), section 3.2.
@@ -121,17 +122,17 @@ class Stack(Mixer):
 
     @property
     def can_hold(self) -> bool:
-        """Whether all mixers take a cache that they only read, see `Context.held`."""
+        """Whether all mixers take a read-only cache, see `Context.held`."""
         mixers = [mixer for block in self.blocks for mixer in block.mixers()]
         return not self.biases and all(m.takes_held or not m.keeps_state for m in mixers)
 
     def check_documents(self) -> None:
-        """Refuses mixers that would show a position another document of its row."""
+        """Raises a SettingError if a mixer would show a position another document of its row."""
         for mixer in (mixer for block in self.blocks for mixer in block.mixers()):
             if mixer.keeps_state and not mixer.takes_documents:
                 raise SettingError(
                     f"a {type(mixer).__name__} cannot keep the documents of a row apart: take "
-                    "blocks whose mixers can, such as transformer, macaron or swish_rnn"
+                    "blocks that can, such as transformer, macaron or swish_rnn"
                 )
 
     def mix(self, x, context: Context, state=None):
@@ -139,7 +140,7 @@ class Stack(Mixer):
             attention_mask=broadcast_mask(context.attention_mask),
             memory_mask=broadcast_mask(context.memory_mask),
         )
-        # One bias for each block that has scores, or the same for all.
+        # One bias for each block with attention scores, or the same for all of them.
         biases = itertools.cycle([_once(bias) for bias in self.biases] or [context.bias])
         kept = []
         for number, block in enumerate(self.blocks):
@@ -160,14 +161,14 @@ class Stack(Mixer):
         return [block.init_memory(batch_size, length) for block in self.blocks]
 
     def project_memory(self, memory) -> list:
-        """Keys and values of the memory `(B, S, D)`, of each block."""
+        """Keys and values of the memory `(B, S, D)`, for each block."""
         return [block.project_memory(memory) for block in self.blocks]
 
     def copy_from(self, other: "Stack") -> None:
-        """Takes the weights of another stack of the same layers, see the block's `copy_from`.
+        """Copies the weights of another stack with the same layers, see `Block.copy_from`.
 
-        T5's bias is taken only between stacks that see the same side: a decoder's distances have
-        other buckets than an encoder's.
+        T5's relative bias is copied only if both stacks are causal or neither is, because the
+        buckets of distances differ.
         """
         for block, one in zip(self.blocks, other.blocks, strict=True):
             block.copy_from(one)
@@ -179,7 +180,7 @@ class Stack(Mixer):
 
 
 def _once(bias: RelativePositionBias) -> Callable:
-    """The bias, made once in a pass: all layers that share it have the same lengths."""
+    """A function that computes the bias once per pass: all its layers have the same lengths."""
     made = []
 
     def of(**lengths):

@@ -1,4 +1,4 @@
-"""Task models: networks with a head for classes, spans, tags or choices, or sentence vectors."""
+"""Task models: classifiers, taggers, span readers, choosers and sentence encoders."""
 
 import abc
 from typing import ClassVar
@@ -15,33 +15,34 @@ from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.models.language_model import LanguageModel
 from macaron_tf.special_ids import CLS_SEGMENT, EOS, PAD
 
-# Of the summaries of configurations.
+# `Pooling` modes by the `summary` of configurations.
 _POOLINGS = {"first": "cls", "last": "last", "end": "last", "max": "max"}
 ReaderConfig = EncoderConfig | EncoderDecoderConfig | WordEncoderConfig
 
 
 class TaskModel(Model):
-    """Base of the task models: an encoder or language model, and layers over its hidden states."""
+    """Base class of task models: an encoder or language model, and layers on its outputs."""
 
     @property
     def head_range(self) -> float:
-        """Standard deviation of the first matrices over the hidden states."""
+        """Standard deviation of the matrices in heads."""
         return self.config.initializer_range or 0.02
 
     def classification_head(self, outputs: int, dropout: float = 0.0) -> ClassificationHead:
-        """A linear layer behind dropout."""
+        """Dropout and a linear layer with that number of outputs."""
         return ClassificationHead(outputs, dropout, initializer_range=self.head_range, name="head")
 
 
 class ReadingModel(TaskModel):
-    """Base of the models over a hidden state of each position, an encoder's or a decoder's.
+    """Base class of models that read the hidden state of each position in an encoder or a decoder.
 
-    An encoder-decoder reads a row in its encoder, and in its decoder behind a [SEP]: the state at a
-    position has seen all of the row, and in the decoder the ids before it. A `WordEncoder`, with
-    ELMo's vectors or without, reads words by their characters, `token_ids (B, L, C)`.
+    An encoder-decoder reads the row in its encoder, and again in its decoder, shifted right behind
+    a [SEP]: the state at a position sees the whole row in the encoder, and the ids up to it in the
+    decoder. A `WordEncoder`, with or without ELMo, reads words by their characters, `token_ids (B,
+    L, C)`.
 
     Args:
-        config: of the encoder or the encoder-decoder.
+        config: configuration of the encoder, encoder-decoder or `WordEncoder`.
 
     References: Lewis et al. 2020 (BART), sections 3.1 and 3.2, its released code; Peters et al.
     2018 (ELMo), section 3.3.
@@ -64,28 +65,28 @@ class ReadingModel(TaskModel):
             return super().hidden_states(inputs, training=training)
         source = ops.where(padding_mask(inputs), inputs["token_ids"], PAD)
         pair = {**inputs, "source": source, "target": _behind(EOS, source)}
-        if "attention_mask" in inputs:  # a position attends the same ids in the decoder
+        if "attention_mask" in inputs:  # it also applies in the decoder
             pair["memory_mask"] = attention_mask(inputs)
             pair["target_mask"] = _behind(True, pair["memory_mask"])
         return self.encoder_decoder.hidden_states(pair, training=training)
 
 
 def _behind(start, x):
-    """`x (..., L)` moved on by one place, behind a start."""
+    """Shifts `x (..., L)` right by one place and puts `start` in front."""
     return ops.concatenate([ops.full_like(x[..., :1], start), x[..., :-1]], axis=-1)
 
 
 class EncoderClassifier(ReadingModel):
-    """An encoder, its pooled [CLS] position, and a linear layer over it.
+    """Classifies texts or pairs of texts: an encoder, a pooler over [CLS], and a linear layer.
 
     Args:
-        config: of the encoder; its `summary` says where [CLS] stands. Of an encoder-decoder the
-            decoder's state at the last id, [SEP], takes its place, of a `WordEncoder` the greatest
-            values over all words.
+        config: configuration of the encoder, whose `summary` says where [CLS] is. An
+            encoder-decoder is read at the last id, [SEP], in the decoder, and a `WordEncoder` by
+            its maxima over all words.
         num_classes: C; 1 for regression.
-        head_dropout: on the pooled vector.
-        pooler_activation: see `Pooler`; None = "tanh", or "gelu" and a norm of an encoder with
-            `norm_type="unbiased"`, which is ModernBERT's.
+        head_dropout: dropout rate of the pooled vector.
+        pooler_activation: see `Pooler`; None: "tanh", or for ModernBERT (an encoder with
+            `norm_type="unbiased"`) "gelu" and a norm.
 
     Call arguments: a dict of `token_ids (B, L)` and optionally `segment_ids (B, L)`. Returns
     logits `(B, C)`.
@@ -103,8 +104,8 @@ class EncoderClassifier(ReadingModel):
     ):
         if config.causal and config.summary == "first":
             raise config.error(
-                "causal=True: a classifier reads the first position, which has seen no other: take "
-                "a CausalClassifier or CausalChooser, or summary='last'"
+                "causal=True: a classifier reads the first position, which sees no other: take a "
+                "CausalClassifier or CausalChooser, or set summary='last'"
             )
         super().__init__(config, **kwargs)
         self.pool = Pooling(_POOLINGS[config.summary], name="pool")
@@ -121,15 +122,15 @@ class EncoderClassifier(ReadingModel):
 
 
 class EncoderChooser(TaskModel):
-    """A score of each choice that may go with a context, from an encoder.
+    """Scores the choices for a context (multiple choice) with an encoder.
 
     Args:
         config, head_dropout, pooler_activation: see `EncoderClassifier`; the linear layer has one
             output.
 
-    Call arguments: a dict of `token_ids (B, R, L)`, the context with each of R choices, rows of
-    `encode_choices`, and optionally `segment_ids (B, R, L)`. Returns logits `(B, R)`, whose softmax
-    is over the choices; -1e9 where a row is padding, for an example with fewer: float32.
+    Call arguments: a dict of `token_ids (B, R, L)`, the context with each of R choices, from
+    `encode_choices`, and optionally `segment_ids (B, R, L)`. Returns float32 logits `(B, R)`, for a
+    softmax over the choices. An example with fewer choices has rows of padding, which score -1e9.
 
     References: Devlin et al. 2018 (BERT), section 4.4.
     """
@@ -164,34 +165,35 @@ class EncoderChooser(TaskModel):
 
 
 def _flat(inputs):
-    """Inputs of rows of ids `(..., L)` as `(N, L)` each; `attention_mask` as `(N, L, L)`."""
+    """Flattens outer axes of inputs: ids `(..., L)` to `(N, L)`, attention masks to `(N, L, L)`."""
     outer = len(inputs["token_ids"].shape) - 1
     return {name: ops.reshape(x, (-1, *ops.shape(x)[outer:])) for name, x in inputs.items()}
 
 
 def choice_logits(scores, real):
-    """Scores of rows in any shape, as `(B, R)` float32; -1e9 where no `real (B, R, L)` is True."""
+    """Reshapes scores to `(B, R)` float32; rows without a True in `real (B, R, L)` get -1e9."""
     there = ops.any(real, axis=-1)  # (B, R)
     scores = ops.cast(ops.reshape(scores, ops.shape(there)), "float32")
     return ops.where(there, scores, -1e9)
 
 
 class EncoderSpanReader(ReadingModel):
-    """An encoder, and the scores of each position as the start and the end of the answer.
+    """Answers questions by a span of the context: scores each position as the start and the end.
 
-    An answer begins and ends in the context; [CLS], position 0, stands for "there is none". All
-    other positions score -1e9: the question's, separators and padding. Of rows that end with [CLS],
-    `context [SEP] question [SEP] [CLS]`, its scores are put first and those of the row follow.
+    An answer lies in the context; [CLS], position 0, means that there is none. All other positions
+    score -1e9: question, separators and padding. In rows that end with [CLS], `context [SEP]
+    question [SEP] [CLS]`, the scores of [CLS] are moved to the front, before those of the other
+    positions.
 
-    Call arguments: a dict of `token_ids (B, L)` and `segment_ids (B, L)`, 1 in `context [SEP]`; of
-    rows that end with [CLS] 0 in `context [SEP]` and 2 at [CLS]. Returns float32 logits
-    `(B, 2, L)`: start at index 0, end at 1.
+    Call arguments: a dict of `token_ids (B, L)` and `segment_ids (B, L)`, 1 in `context [SEP]`; if
+    rows end with [CLS], 0 in `context [SEP]` and 2 at [CLS]. Returns float32 logits `(B, 2, L)`:
+    starts at index 0, ends at 1.
 
     References: Devlin et al. 2018 (BERT), section 4.2 and figure 4 (c); Yang et al. 2019 (XLNet),
     its released code.
     """
 
-    required = 2  # an answer stands in the second segment
+    required = 2  # the segments say where the context is
 
     def __init__(self, config: ReaderConfig, **kwargs):
         super().__init__(config, **kwargs)
@@ -207,13 +209,19 @@ class EncoderSpanReader(ReadingModel):
             return scores
         is_cls = ops.equal(segment_ids, CLS_SEGMENT)[:, None]  # (B, 1, L)
         null = ops.max(ops.where(is_cls, scores, -1e9), axis=-1, keepdims=True)  # (B, 2, 1)
-        # A row's last position is its [CLS], or padding.
+        # The last position of a row is its [CLS] or padding.
         others = ops.where(is_cls, -1e9, scores)[..., :-1]
         return ops.concatenate([null, others], axis=-1)
 
 
 def answer_mask(real, segment_ids, cls_last: bool = False):
-    """The mask of an answer's ends: [CLS] and the context before its [SEP]; all (B, L)."""
+    """Mask `(B, L)` of the positions where an answer may start or end: [CLS] and the context.
+
+    Args:
+        real: `(B, L)`, False at padding.
+        segment_ids: `(B, L)`, see `EncoderSpanReader`.
+        cls_last: whether rows end with [CLS].
+    """
     inside = ops.equal(segment_ids, 0 if cls_last else 1)
     inside = ops.logical_and(ops.cast(real, "bool"), inside)  # in `context [SEP]`
     context = ops.logical_and(inside, ops.pad(inside[:, 1:], ((0, 0), (0, 1))))
@@ -224,7 +232,7 @@ def answer_mask(real, segment_ids, cls_last: bool = False):
 
 
 class EncoderTagger(ReadingModel):
-    """An encoder, and dropout and a linear layer over each position: scores of `num_tags` = C tags.
+    """Tags tokens: an encoder, with dropout and a linear layer that scores C = `num_tags` tags.
 
     Call arguments: a dict of `token_ids (B, L)` and optionally `segment_ids (B, L)`. Returns
     logits `(B, L, C)`.
@@ -250,10 +258,10 @@ class EncoderTagger(ReadingModel):
 
 
 class CausalReader(TaskModel, abc.ABC):
-    """A language model, its vector at each row's last token, and a linear layer.
+    """Base class of task models over a language model: a linear layer over each row's last token.
 
-    Base of `CausalClassifier` and `CausalChooser`. An example is R rows, see `rows`; an auxiliary
-    objective may train the language model's own scores of them.
+    The task models are `CausalClassifier` and `CausalChooser`. An example has R rows, see `rows`.
+    An auxiliary objective may also train the language model on these rows.
 
     References: Radford et al. 2018 (GPT), sections 3.2 and 3.3.
     """
@@ -291,19 +299,21 @@ class CausalReader(TaskModel, abc.ABC):
 
     @abc.abstractmethod
     def rows(self, inputs):
-        """The rows of each example: ids `(B, R, L)`."""
+        """The rows of each example, ids `(B, R, L)`."""
 
     @abc.abstractmethod
     def answers(self, vectors, token_ids, training=None):
-        """The outputs of a call, from vectors `(B, R, D)` of rows of ids `(B, R, L)`."""
+        """The model's outputs, from vectors `(B, R, D)` of rows with ids `(B, R, L)`."""
 
 
 class CausalClassifier(CausalReader):
-    """Classes of a text or two from a language model.
+    """Classifies texts or pairs of texts with a language model.
 
     Args:
         num_classes: C; 1 for regression.
-        symmetric: read two texts in both orders and add the vectors, for neither comes first.
+        head_dropout: dropout rate of the vector that is classified.
+        symmetric: whether two texts are read in both orders and the vectors added, because the task
+            has no order (such as similarity).
 
     Call arguments: a dict of `token_ids (B, L)`, rows of `encode_causal`, and, if `symmetric`,
     `segment_ids (B, L)`. Returns logits `(B, C)`.
@@ -332,9 +342,9 @@ class CausalClassifier(CausalReader):
 
 
 class CausalChooser(CausalReader):
-    """A score of each choice that may go with a context, from a language model.
+    """Scores the choices for a context (multiple choice) with a language model.
 
-    Call arguments: a dict of `token_ids (B, R, L)`, the context with each of R choices, rows of
+    Call arguments: a dict of `token_ids (B, R, L)`, the context with each of R choices, from
     `encode_choices`. Returns logits `(B, R)`, see `EncoderChooser`.
 
     References: Radford et al. 2018 (GPT), figure 1.
@@ -352,15 +362,19 @@ class CausalChooser(CausalReader):
 
 
 def swapped(token_ids, segment_ids):
-    """Swaps the texts of rows: `start a delimiter b end` to `start b delimiter a end`.
+    """Swaps the two texts of rows: `start a delimiter b end` to `start b delimiter a end`.
 
-    All are `(B, L)` int; segment ids are 1 in `b end`. A row of padding is not changed.
+    Rows of padding are unchanged.
+
+    Args:
+        token_ids: `(B, L)` int.
+        segment_ids: `(B, L)` int, 1 in `b end`.
     """
     columns = ops.arange(ops.shape(token_ids)[1], dtype="int32")[None]  # (1, L)
     real = ops.cast(ops.not_equal(token_ids, PAD), "int32")
     end = ops.sum(real, axis=1, keepdims=True) - 1  # (B, 1)
     second = end + 1 - ops.sum(segment_ids * real, axis=1, keepdims=True)  # the start of b
-    delimiter = end - second + 1  # its column afterwards: behind the start and b
+    delimiter = end - second + 1  # its column in the result, after start and b
     taken = ops.where(
         columns < delimiter,
         columns + second - 1,
@@ -379,18 +393,17 @@ FEATURES = {
 
 
 class SiameseEncoder(TaskModel):
-    """An encoder and a pooling, the same for each sentence of a pair or triplet.
+    """Sentence encoder with pooling; all sentences of an example use the same weights.
 
     Args:
         pooling: `"mean"`, `"max"` or `"cls"`, see `Pooling`.
-        normalize: give vectors of length 1.
-        num_classes: C of a classifier over pairs, used in training only; 0 = none.
-        concatenation: the classifier's features of two vectors: some of `u`, `v`, `|u-v|` and
-            `u*v`, with commas between.
+        normalize: whether vectors are scaled to length 1.
+        num_classes: C, the classes of a classifier over pairs, used in training only; 0: none.
+        concatenation: features of two vectors that the classifier reads: some of `u`, `v`, `|u-v|`
+            and `u*v`, separated by commas.
 
-    Call arguments: a dict of `token_ids (..., L)` int, 0 being padding: `(B, L)`, or `(B, S, L)`
-    for S sentences an example, which go through the encoder in one call. Returns float32
-    `(..., D)`.
+    Call arguments: a dict of `token_ids (..., L)` int, 0 at padding: `(B, L)`, or `(B, S, L)` for S
+    sentences per example, which are encoded together. Returns float32 `(..., D)`.
 
     Example:
         model = SiameseEncoder(catalog.config("bert_tiny"), num_classes=3)
@@ -431,25 +444,27 @@ class SiameseEncoder(TaskModel):
         return ops.reshape(vectors, (*outer, self.config.hidden_dim))  # (N, D) -> (..., D)
 
     def pair_logits(self, first, second, training=None):
-        """Scores of the classes of pairs: vectors `(B, D)` and `(B, D)` to `(B, C)`."""
+        """Scores of the classes of pairs, from their vectors, `(B, D)` each: `(B, C)`."""
         if not self.head:
-            raise ValueError("the model was made with num_classes=0: it has no classifier")
+            raise ValueError(
+                "num_classes=0: make the model with the number of classes for a classifier"
+            )
         parts = [FEATURES[name](first, second) for name in self.features]  # F of (B, D)
         return self.head(ops.concatenate(parts, axis=-1), training=training)  # (B, F D) -> (B, C)
 
 
 def parse_concatenation(text: str) -> tuple[str, ...]:
-    """Names of the features in a text such as `"u,v,|u-v|"`, in order."""
+    """Parses a text such as `"u,v,|u-v|"` into the names of features, in order."""
     names = tuple(part.strip() for part in text.split(","))
     if len(set(names)) < len(names) or not set(names) <= set(FEATURES):
         raise ValueError(
-            f"concatenation={text!r}: name each of {', '.join(FEATURES)} at most once, "
-            "with commas between"
+            f"concatenation={text!r}: name each of {', '.join(FEATURES)} at most once, separated "
+            "by commas"
         )
     return names
 
 
 def unit_length(vectors):
-    """Vectors `(..., D)` scaled to length 1; one of zeros stays as it is, without a NaN."""
+    """Scales vectors `(..., D)` to length 1; vectors of zeros stay zeros instead of NaN."""
     square = ops.sum(ops.square(vectors), axis=-1, keepdims=True)
     return vectors * ops.rsqrt(ops.maximum(square, 1e-12))

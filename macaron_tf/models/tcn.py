@@ -1,4 +1,4 @@
-"""The temporal convolutional network: blocks whose dilation doubles; and its recurrent peers."""
+"""Temporal convolutional networks (TCN), whose dilation doubles per block, and recurrent peers."""
 
 import bisect
 import dataclasses
@@ -18,7 +18,7 @@ from macaron_tf.models.base import Model
 from macaron_tf.settings import Count, Natural, Settings
 from macaron_tf.settings import Dropout as DropoutRate
 
-# Recurrent layers, their gates, and bias vectors of each: Keras's GRU has two.
+# Recurrent layers, their number of gates, and of bias vectors per gate: Keras's GRU has two.
 _RECURRENT = {
     "lstm": (keras.layers.LSTM, 4, 1),
     "gru": (keras.layers.GRU, 3, 2),
@@ -28,21 +28,21 @@ _RECURRENT = {
 
 @dataclasses.dataclass(frozen=True)
 class TemporalConfig(Settings):
-    """A TCN, LSTM, GRU or simple RNN between an input and scores.
+    """Configuration of a TCN, LSTM, GRU or simple RNN with an output layer.
 
     Attributes:
-        output_dim: O, scores of each position.
+        output_dim: O, the number of scores at each position.
         widths: channels of each block, or units of each recurrent layer.
         mixer: kind of the layers.
-        kernel_size: taps of the TCN's convolutions.
-        input_dim: C of vectors; 0 where the input is ids.
-        vocab_size: V of ids; 0 where the input is vectors.
-        embedding_dim: E, width of the ids' embeddings.
-        tied: whether the embeddings also score (O = V, last width = E).
-        dropout: after each convolution or recurrent layer.
-        spatial_dropout: whether the TCN drops a channel in all positions together.
-        embedding_dropout: on the embeddings.
-        last_only: scores of the last position alone.
+        kernel_size: number of taps of the TCN's convolutions.
+        input_dim: C, the width of input vectors; 0 if the input is ids.
+        vocab_size: V, the number of input ids; 0 if the input is vectors.
+        embedding_dim: E, the width of the ids' embeddings.
+        tied: whether the embeddings also score (O = V and the last width = E).
+        dropout: dropout rate after each convolution or recurrent layer.
+        spatial_dropout: whether the TCN drops a channel at all positions of a sequence.
+        embedding_dropout: dropout rate of the embeddings.
+        last_only: whether only the last position is scored.
     """
 
     output_dim: Count
@@ -60,21 +60,21 @@ class TemporalConfig(Settings):
 
     def check(self):
         if not self.widths:
-            raise self.error("widths=() must be one or more")
+            raise self.error("widths=() is empty: give one or more")
         if bool(self.input_dim) == bool(self.vocab_size):
-            raise self.error("input_dim, of vectors, or vocab_size, of ids: give one of the two")
+            raise self.error("give input_dim, for vectors, or vocab_size, for ids, but not both")
         if self.vocab_size and not self.embedding_dim:
-            raise self.error("embedding_dim=0 must be at least 1 where vocab_size is given")
+            raise self.error("embedding_dim=0 must be at least 1 with vocab_size")
         ends = (self.output_dim, self.widths[-1])
         if self.tied and (self.vocab_size, self.embedding_dim) != ends:
             raise self.error(
-                "tied needs output_dim equal to vocab_size and the last of widths equal to "
+                "tied=True needs output_dim equal to vocab_size, and the last of widths equal to "
                 "embedding_dim"
             )
 
     @property
     def parameters(self) -> int:
-        """The number of trained parameters."""
+        """The number of trainable parameters."""
         start = self.embedding_dim if self.vocab_size else self.input_dim
         layers = itertools.pairwise((start, *self.widths))
         body = sum(self._layer_parameters(*pair) for pair in layers)
@@ -85,15 +85,18 @@ class TemporalConfig(Settings):
     def _layer_parameters(self, inner: int, width: int) -> int:
         if self.mixer == "tcn":
             skip = (inner + 1) * width if inner != width else 0
-            # The kernels, and a length and a bias of each channel.
+            # Two kernels, and for each a length and a bias per channel.
             return self.kernel_size * (inner + width) * width + 2 * 2 * width + skip
         _, gates, biases = _RECURRENT[self.mixer]
         return gates * (inner + width + biases) * width
 
     def equal_sized(self, mixer: str) -> "TemporalConfig":
-        """The model with one layer of `"lstm"`, `"gru"` or `"rnn"`, nearest in parameters.
+        """The configuration of one recurrent layer with nearly the same number of parameters.
 
-        With tied scores the width of the last layer is fixed: one more layer comes before it.
+        With tied scores the last layer has a fixed width, so there is one more layer before it.
+
+        Args:
+            mixer: `"lstm"`, `"gru"` or `"rnn"`.
         """
 
         def of(width: int) -> TemporalConfig:
@@ -101,7 +104,7 @@ class TemporalConfig(Settings):
             return dataclasses.replace(self, mixer=mixer, widths=widths)
 
         check_choice("mixer", mixer, tuple(_RECURRENT))
-        # A layer has more parameters than units.
+        # The search is finite because a layer has more parameters than units.
         widths, size = range(1, self.parameters), self.parameters
         high = 1 + bisect.bisect_left(widths, size, key=lambda width: of(width).parameters)
         nearest = (of(max(high - 1, 1)), of(high))
@@ -109,17 +112,17 @@ class TemporalConfig(Settings):
 
 
 class TemporalConvolution(Recording, keras.layers.Layer):
-    """Convolution blocks one after the other, block i with dilation 2^i (TCN).
+    """Temporal convolutional network: blocks of convolutions, block i with dilation 2^i.
 
     Args:
         filters: output channels of each of the n blocks.
         kernel_size, dropout, spatial_dropout: see `ConvolutionBlock`.
-        last_only: return the last position alone. Each block then leaves out the half of its
-            positions that the last one does not depend on: n blocks cost as much as three
+        last_only: whether to return the last position only. Each block then computes only the half
+            of its positions on which the last one depends, so that n blocks cost as much as three
             convolutions over the whole sequence.
 
-    Call arguments: `x (B, L, C)`, padded at its end if at all. Returns `(B, L, F)`, or with
-    `last_only` `(B, F)`. No position sees a later one, and each 1 + 2 (k - 1) (2^n - 1) in all.
+    Call arguments: `x (B, L, C)`; padding may only be at its end. Returns `(B, L, F)`, or `(B, F)`
+    with `last_only`. A position sees no later ones, and in all 1 + 2 (k - 1) (2^n - 1) positions.
 
     References: Bai et al. 2018, "An Empirical Evaluation of Generic Convolutional and Recurrent
     Networks for Sequence Modeling", section 3.
@@ -157,10 +160,11 @@ class TemporalConvolution(Recording, keras.layers.Layer):
 
 
 class TemporalModel(Model):
-    """A TCN, or Keras's LSTM, GRU or simple RNN, between an input and scores.
+    """A TCN, or Keras's LSTM, GRU or simple RNN, with an output layer.
 
-    Call arguments: `inputs`, vectors `(B, L, C)` or ids `(B, L)`, padded at the end if at all.
-    Returns scores `(B, L, O)`, or `(B, O)` with `config.last_only`; none sees a later position.
+    Call arguments: `inputs`, vectors `(B, L, C)` or ids `(B, L)`; padding may only be at the end.
+    Returns scores `(B, L, O)`, or `(B, O)` with `config.last_only`. No score depends on later
+    positions.
 
     References: Bai et al. 2018, section 4.
     """
@@ -180,7 +184,7 @@ class TemporalModel(Model):
                 config.vocab_size,
                 config.embedding_dim,
                 scale=False,
-                # Small, so that the scores of the same table start small.
+                # Small, so that the scores, which use the same table, start small.
                 initializer=keras.initializers.RandomNormal(stddev=0.1),
                 name="embedding",
             )
@@ -221,7 +225,7 @@ class TemporalModel(Model):
             self.output_layer.build((None, width))
 
     def hidden_states(self, inputs, training=None):
-        """The vectors that are scored: `(B, L, D)`, or `(B, D)` with `last_only`."""
+        """The vectors to score: `(B, L, D)`, or `(B, D)` with `last_only`."""
         x = inputs
         if self.embedding:
             x = self.embedding_drop(self.embedding(inputs), training=training)  # (B, L, E)
@@ -232,7 +236,7 @@ class TemporalModel(Model):
         return x
 
     def logits(self, hidden):
-        """`(..., D) -> (..., O)`."""
+        """Scores: `(..., D) -> (..., O)`."""
         if self.config.tied:
             return self.embedding.logits(hidden) + ops.cast(self.output_bias, hidden.dtype)
         return self.output_layer(hidden)

@@ -269,9 +269,9 @@ def test_the_slides_sizes_of_the_tcn(task, millions):
 def test_names_and_overrides():
     assert {"macaron_tiny", "transformer_big"} <= set(catalog.names())
     assert catalog.config("macaron_small", feed_forward_dim=2048).feed_forward_dim == 2048
-    known = "called 'macaron_huge'; the catalog has .*meant 'macaron"
+    known = "the name 'macaron_huge': give one of .*meant 'macaron"
     rejects(known, catalog.build, "macaron_huge")
-    rejects("model option 'width' does not exist", catalog.config, "macaron_tiny", width=3)
+    rejects("model 'macaron_tiny' has no option 'width'", catalog.config, "macaron_tiny", width=3)
 
 
 ELMO = ElmoConfig(11, lstm_dim=12, projection_dim=5)

@@ -104,4 +104,4 @@ def test_what_cannot_keep_documents_apart_says_so():
         network(given)
     config = tiny(causal=True, positions="transformer_xl")
     network = built(SegmentLanguageModel, config, memory_length=3)
-    rejects("give them no memory", network.with_memory, given, network.init_memory(2))
+    rejects("and a memory exclude each other", network.with_memory, given, network.init_memory(2))

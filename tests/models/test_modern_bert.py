@@ -99,7 +99,7 @@ def test_layers_that_share_their_weights_leave_the_first_out():
 
 
 def test_bad_settings_are_named():
-    rejects("first_norm=False is of norm='pre'", config, norm="post")
+    rejects("first_norm=False needs norm='pre'", config, norm="post")
     rejects("norm_type='unbiased' always has a scale", config, affine=False)
     rejects("rotary_dim=6 is more than head_dim=4", config, rotary_dim=6)
     rejects("make rotary_dim even", config, rotary_dim=3)

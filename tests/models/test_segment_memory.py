@@ -226,5 +226,5 @@ def test_the_memory_is_seen_by_both_streams():
 
 
 def test_what_tells_a_query_its_own_token_is_refused():
-    rejects("would tell a query its own token", two_streams, block="swish_rnn")
+    rejects("would show a query its own token", two_streams, block="swish_rnn")
     rejects("causal=False", two_streams, causal=True)

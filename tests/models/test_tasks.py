@@ -268,7 +268,7 @@ MASKS_TWICE = {"padding_mask": np.ones((1, 8)), "attention_mask": np.ones((1, 8)
 @pytest.mark.parametrize("kind", [models.EncoderClassifier, models.EncoderChooser])
 def test_a_causal_models_first_position_is_not_classified(kind):
     options = () if kind is models.EncoderChooser else (3,)
-    rejects("has seen no other: take a CausalClassifier", kind, CONFIG, *options)
+    rejects("sees no other: take a CausalClassifier", kind, CONFIG, *options)
     kind(dataclasses.replace(CONFIG, summary="last"), *options)
 
 
@@ -350,6 +350,6 @@ def test_bad_arguments_are_named():
     for text in ("u,w", "", "u,u", "u;v"):
         with pytest.raises(ValueError, match=r"concatenation='.*name each of u, v, \|u-v\|, u\*v"):
             models.SiameseEncoder(SENTENCES, concatenation=text)
-    with pytest.raises(ValueError, match="num_classes=0: it has no classifier"):
+    with pytest.raises(ValueError, match="num_classes=0: make the model with"):
         built(models.SiameseEncoder, SENTENCES).pair_logits(normal(1, 16), normal(1, 16))
     rejects("mode='sum'", models.SiameseEncoder, SENTENCES, "sum")

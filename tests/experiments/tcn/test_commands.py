@@ -98,7 +98,7 @@ def test_bad_input_is_named(tunes, tmp_path, refused):
         (["jsb", "--data", "nowhere.mat"], "--data nowhere.mat: there is no such file"),
         (["jsb", "--data", str(tmp_path / "text.mat")], "is no MATLAB file"),
         (["jsb", "--data", str(other)], "'traindata' must hold pieces of 88 columns"),
-        (["jsb", "--data", tunes, "--set", "model.widths=()"], "model: widths=() must be one"),
+        (["jsb", "--data", tunes, "--set", "model.widths=()"], "model: widths=() is empty"),
         (["jsb", "--data", tunes, "--set", "model=bert_tiny"], "is no model of sequences"),
         (["jsb", "--data", tunes, "--seeds", "1", "1"], "--seeds 1 1: give each value once"),
         (
