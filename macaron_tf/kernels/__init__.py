@@ -1,4 +1,4 @@
-"""Kernels: operations that TensorFlow's own are slow at, with interchangeable implementations."""
+"""Kernels: fast implementations of operations that are slow in TensorFlow, and their selection."""
 
 from macaron_tf.kernels.choice import (
     NAMES,

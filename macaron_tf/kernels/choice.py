@@ -1,4 +1,4 @@
-"""The implementation of a kernel: chosen for the place, or named."""
+"""Selection of a kernel's implementation: by device and graph, or by name."""
 
 import contextlib
 import contextvars
@@ -15,7 +15,11 @@ _named: contextvars.ContextVar[str] = contextvars.ContextVar("implementation", d
 
 @contextlib.contextmanager
 def implementation_scope(name: str) -> Iterator[None]:
-    """Kernels called within it as `"auto"` or `"stock"` take this implementation, of `NAMES`."""
+    """Within this context, kernels called with `"auto"` or `"stock"` use the named implementation.
+
+    Args:
+        name: one of `NAMES`, or `"auto"`.
+    """
     check_choice("implementation", name, ("auto", *NAMES))
     token = _named.set(name)
     try:
@@ -25,13 +29,17 @@ def implementation_scope(name: str) -> Iterator[None]:
 
 
 def chosen(implementation: str, dtype: str) -> str:
-    """The implementation for the device and graph of the caller, and a kernel's input dtype.
+    """Returns the implementation to use for the caller's device and graph, one of `NAMES`.
 
     Args:
-        implementation: one of `NAMES`, which is returned, or `"auto"`: the one of an
-            `implementation_scope`; else `"xla"` in graphs that XLA compiles, `"native"` on CPUs
-            with a compiler, in float32 and bfloat16, and `"loop"` elsewhere; or `"stock"`: the same
-            without `"native"`, whose ops a process without this library does not know.
+        implementation: one of `NAMES`, which is returned; `"auto"`: that of an enclosing
+            `implementation_scope`, otherwise `"xla"` in graphs that XLA compiles, `"native"` on
+            CPUs with a compiler in float32 and bfloat16, and `"loop"` elsewhere; `"stock"`: like
+            `"auto"` but never `"native"`, whose ops are unknown to processes without this library.
+        dtype: dtype of the kernel's input.
+
+    Raises:
+        ValueError: the name is unknown, or needs TensorFlow under another Keras backend.
     """
     check_choice("implementation", implementation, ("auto", "stock", *NAMES))
     name = implementation
@@ -39,7 +47,7 @@ def chosen(implementation: str, dtype: str) -> str:
         name = _named.get()
     if keras.backend.backend() != "tensorflow":
         if name in ("xla", "native"):
-            raise ValueError(f"implementation {name!r} is TensorFlow's; take 'scan' or 'loop'")
+            raise ValueError(f"implementation {name!r} needs TensorFlow: take 'scan' or 'loop'")
         return "loop" if name in ("auto", "stock") else name
     if name in NAMES:
         return name
@@ -55,12 +63,12 @@ def chosen(implementation: str, dtype: str) -> str:
 
 
 def runs_native(x) -> bool:
-    """Whether a native kernel is the choice for the tensor x, here and now."""
+    """Whether a native kernel would be selected for the tensor x."""
     return chosen("auto", keras.backend.standardize_dtype(x.dtype)) == "native"
 
 
 def compiled_by_xla() -> bool:
-    """Whether XLA compiles the graph being made: on JAX, under `jit_compile=True` or for a TPU."""
+    """Whether XLA compiles the current graph: on JAX, under `jit_compile=True`, or for a TPU."""
     if keras.backend.backend() == "jax":
         return True
     import tensorflow as tf
@@ -72,7 +80,7 @@ def compiled_by_xla() -> bool:
 
 
 def runs_fused(dtype: str, head_dim: int) -> bool:
-    """Whether attention is one kernel here: on JAX on an NVIDIA GPU from Ampere on, in 16 bits."""
+    """Whether attention runs in one fused kernel: on JAX, an NVIDIA GPU since Ampere, 16 bits."""
     if keras.backend.backend() != "jax" or dtype not in ("bfloat16", "float16"):
         return False
     import jax
@@ -80,6 +88,6 @@ def runs_fused(dtype: str, head_dim: int) -> bool:
     device = jax.devices()[0]
     if device.platform != "gpu" or head_dim not in (16, 32, 64, 128):
         return False
-    # Such as "9.0"; an AMD GPU, where the kernel was not tried, says "gfx90a".
+    # NVIDIA: such as "9.0". AMD, where the kernel was not tried: such as "gfx90a".
     number = device.compute_capability.split(".")[0]
     return number.isdecimal() and int(number) >= 8

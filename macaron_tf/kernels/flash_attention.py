@@ -1,9 +1,10 @@
-"""Attention in one kernel on JAX, with dropout: scores and weights never leave the chip.
+"""FlashAttention with dropout on JAX: one kernel, which keeps scores and weights on the chip.
 
-Written in Pallas, which Triton compiles for a GPU and which runs interpreted on a CPU. A program
-handles one block of queries (of keys, in the gradient of keys and values) of one head and loops
-over the blocks of the other side. Dropout's bits are a hash of (row, head, query, key): the
-gradient makes them again and any block size draws the same ones.
+It is written in Pallas, which Triton compiles for GPUs; on CPUs it runs interpreted. A program
+instance holds one block of queries of one head and loops over the blocks of keys; in the gradient
+of keys and values it holds a block of keys and loops over queries. Dropout's random bits are a hash
+of (row, head, query, key), so that the gradient can compute them again, and the size of the blocks
+does not change them.
 
 References: Dao 2023, "FlashAttention-2"; Milakov and Gimelshein 2018 (the online softmax).
 """
@@ -22,20 +23,20 @@ from jax.sharding import PartitionSpec
 
 from macaron_tf.kernels.jax_dropout import kept, key_of, random_bits
 
-# Scores in base 2. A hidden key's is below any real one, and so near that float32 still holds
-# log2 of a sum behind it: a row with nothing to attend gives the mean of all values.
+# Base-2 score of a hidden key: below any real score, but small enough for float32 to add log2 of a
+# sum to it. A row without visible keys so gives the mean of all values.
 HIDDEN = -1e5
-# Of rows and keys that only fill the last block, not even such a row sees them.
+# Score of keys that only pad the last block; rows without visible keys do not see them either.
 OUTSIDE = -1e30
 
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-    """Sizes of the blocks of queries and keys, and how Triton runs a program.
+    """Sizes of the blocks of queries and keys, and Triton's options.
 
     Attributes:
-        outer: block that a program holds.
-        inner: block of the other side, of each turn of its loop.
+        outer: size of the block that a program instance holds.
+        inner: size of the other side's block, of which each iteration reads one.
         warps, stages: Triton's `num_warps` and `num_stages`.
     """
 
@@ -50,11 +51,11 @@ class Form:
     """Static parameters of the kernels.
 
     Attributes:
-        scale: of the scores.
+        scale: factor of the scores.
         causal, window: see `MultiHeadAttention`.
-        rate: of dropout.
+        rate: dropout rate.
         length: S, the number of keys.
-        group: query heads that share a head of keys and values.
+        group: number of query heads that share a key and value head.
     """
 
     scale: float
@@ -68,7 +69,7 @@ class Form:
         """Base-2 scores `(Q, K)` of blocks `query (Q, d)` and `key (K, d)`.
 
         Args:
-            seen: `(K,)` int32, 0 at hidden keys; None where all are seen.
+            seen: `(K,)` int32, 0 at hidden keys; None: all are visible.
             queries, keys: positions `(Q,)` and `(K,)`.
         """
         scores = jnp.dot(query, key.T, preferred_element_type=jnp.float32)
@@ -84,29 +85,29 @@ class Form:
 
     @property
     def reach(self) -> tuple[int | None, int | None]:
-        """Positions that a query sees before its own, and behind it; None = all."""
+        """How many positions before and after its own a query sees; None: all."""
         if self.causal:
             return (self.window - 1 if self.window else None), 0
         half = self.window // 2 if self.window else None
         return half, half
 
     def dropped(self, weights, key, queries, keys):
-        """Weights `(Q, K)` after dropout by a key of two uint32."""
+        """Weights `(Q, K)` after dropout, with a key of two uint32 for the random bits."""
         numbers = queries.astype(jnp.uint32)[:, None] * jnp.uint32(self.length)
         bits = random_bits(numbers + keys.astype(jnp.uint32)[None], key)
         return jnp.where(kept(bits, self.rate), weights * (1.0 / (1.0 - self.rate)), 0.0)
 
     def keys_of(self, first, size: int, block: int, count: int):
-        """The blocks of keys, as a range, that `size` queries from `first` on can see."""
+        """Range (start, end) of the key blocks that `size` queries from `first` on can see."""
         return _range(first, size, block, count, *self.reach)
 
     def queries_of(self, first, size: int, block: int, count: int):
-        """The blocks of queries, as a range, that can see `size` keys from `first` on."""
+        """Range (start, end) of the query blocks that can see `size` keys from `first` on."""
         return _range(first, size, block, count, *reversed(self.reach))
 
 
 def _range(first, size: int, block: int, count: int, before: int | None, after: int | None):
-    """The blocks, of `count`, with a position from `first - before` to `first + size + after`."""
+    """Range of those of `count` blocks with positions in [first - before, first + size + after)."""
     start = 0 if before is None else lax.div(lax.max(first - before, 0), block)
     if after is None:
         return start, count
@@ -114,7 +115,7 @@ def _range(first, size: int, block: int, count: int, before: int | None, after: 
 
 
 def _key_of(seed, place):
-    """Dropout's key for a program's row and head; None without dropout."""
+    """Key of dropout's random bits for a row and head; None without dropout."""
     return None if seed is None else key_of((seed[0], seed[1]), place[...])
 
 
@@ -123,7 +124,10 @@ def _numbers(block, size: int):
 
 
 def _forward(form: Form, blocks: Blocks, query, key, value, seen, seed, place, output, logs):
-    """One block of queries: outputs `(Q, d)` and, for the gradient, log2 of the sums `(Q,)`."""
+    """Forward kernel for one block of queries.
+
+    It writes the outputs `(Q, d)` and, for the gradient, log2 of the sums of exponentials `(Q,)`.
+    """
     first, own, drop = pl.program_id(0), query[...], _key_of(seed, place)
     queries = _numbers(first, blocks.outer)
 
@@ -152,12 +156,12 @@ def _forward(form: Form, blocks: Blocks, query, key, value, seen, seed, place, o
 
 
 def _weights(form: Form, drop, scores, logs, cotangent, value, inner, queries, keys):
-    """Dropped weights `(Q, K)` and the scores' gradient, for the gradient kernels.
+    """For the gradient kernels: the weights `(Q, K)` after dropout, and the gradient of the scores.
 
     Args:
-        logs: `(Q,)`, of the forward kernel.
+        logs: `(Q,)`, from the forward kernel.
         cotangent: `(Q, d)`, the gradient of the outputs.
-        inner: `(Q,)`, its product with the outputs.
+        inner: `(Q,)`, inner products of cotangent and outputs.
     """
     weights = jnp.exp2(scores - logs[:, None])
     sloped = jnp.dot(cotangent, value.T, preferred_element_type=jnp.float32)
@@ -171,7 +175,7 @@ def _weights(form: Form, drop, scores, logs, cotangent, value, inner, queries, k
 def _backward_queries(
     form: Form, blocks: Blocks, query, key, value, seen, seed, place, logs, inner, cotangent, result
 ):
-    """The gradient of one block of queries `(Q, d)`."""
+    """Gradient kernel for one block of queries `(Q, d)`."""
     first, own, drop = pl.program_id(0), query[...], _key_of(seed, place)
     queries, log, product, slope = (
         _numbers(first, blocks.outer),
@@ -209,7 +213,7 @@ def _backward_keys(
     of_key,
     of_value,
 ):
-    """The gradients of one block of keys and of values, `(K, d)` each, from one query head."""
+    """Gradient kernel for one block of keys and values, `(K, d)` each, from one query head."""
     first, own, held, drop = pl.program_id(0), key[...], value[...], _key_of(seed, place)
     keys = _numbers(first, blocks.outer)
     visible = None if seen is None else seen[...]
@@ -235,19 +239,19 @@ def _backward_keys(
         result[...] = total.astype(result.dtype)
 
 
-# Of an H200 at d = 64; a width of 128 takes half of the inner block.
+# Chosen on an H200 at d = 64.
 FORWARD = Blocks(128, 64, warps=4, stages=3)
 OF_QUERIES = Blocks(64, 64, warps=4, stages=3)
 OF_KEYS = Blocks(64, 64, warps=4, stages=3)
 
 
 def _run(kernel, form: Form, blocks: Blocks, outer: str, arrays: dict, results: dict):
-    """Calls a kernel for each block of `outer`, row and head.
+    """Runs a kernel for each block of `outer`, each row and each head.
 
     Args:
         outer: "queries" or "keys".
-        arrays, results: what it reads and writes, arrays and their types by name: `(B, T, H, d)`
-            and `(B, H, T)` of queries, `(B, S, K, d)` and `(B, S)` of keys.
+        arrays, results: inputs, and shapes and dtypes of the outputs, by name: `(B, T, H, d)` and
+            `(B, H, T)` for queries, `(B, S, K, d)` and `(B, S)` for keys.
     """
     rows, length, heads, _ = arrays["query"].shape
     sizes = {"queries": length, "keys": arrays["key"].shape[1]}
@@ -308,7 +312,7 @@ def _gradients(form: Form, residuals, cotangent):
     arrays |= {"place": place, "logs": logs, "inner": inner, "cotangent": cotangent}
     like = jax.ShapeDtypeStruct(query.shape, query.dtype)
     (of_query,) = _run(_backward_queries, form, OF_QUERIES, "queries", arrays, {"output": like})
-    # (B, S, H, d), of each query head
+    # (B, S, H, d), the gradients from each query head
     like = jax.ShapeDtypeStruct((*key.shape[:2], query.shape[2], key.shape[3]), key.dtype)
     results = {"of_key": like, "of_value": like}
     pair = _run(_backward_keys, form, OF_KEYS, "keys", arrays, results)
@@ -337,15 +341,17 @@ def flash_attention(
     window: int = 0,
     rate: float = 0.0,
 ):
-    """`softmax(scale Q K^T) V` with dropout of the weights: `(B, T, H, d)`.
+    """Attention with dropout of the weights, `softmax(scale Q K^T) V`: `(B, T, H, d)`.
 
     Args:
-        query: `(B, T, H, d)`. key, value: `(B, S, K, d)`, each head for H / K heads of queries.
-        seen: boolean `(B, S)`, False at keys that no query attends. A row without any that is True
-            gives a mean of values.
-        seed: `(2,)` uint32, of dropout.
+        query: `(B, T, H, d)`.
+        key, value: `(B, S, K, d)`; each head is shared by H / K query heads.
+        seen: `(B, S)` boolean, False at keys that no query attends. A row without any True gives a
+            mean of values. None: all are visible.
+        seed: `(2,)` uint32, the seed of dropout.
+        scale: factor of the scores.
         causal, window: see `MultiHeadAttention`.
-        rate: of dropout; 0 = none.
+        rate: dropout rate; 0: none.
     """
     (rows, length, heads, _), count = query.shape, key.shape[1]
     form = Form(scale, causal, window, rate, count, heads // key.shape[2])
@@ -367,13 +373,13 @@ def flash_attention(
             mesh=distribution.device_mesh.backend_mesh,
             in_specs=(cut, cut, cut, PartitionSpec("data"), whole, PartitionSpec("data", "model")),
             out_specs=cut,
-            check_vma=False,  # of Pallas's kernels it knows nothing
+            check_vma=False,  # the check does not support Pallas kernels
         )
     return attention(query, key, value, seen, seed, place)[:, :length]
 
 
 def divides(rows: int, heads: int) -> bool:
-    """Whether the devices of the mesh, if there is one, divide rows and heads of keys."""
+    """Whether rows and key heads are divisible by the axes of the device mesh, if there is one."""
     distribution = keras.distribution.distribution()
     if distribution is None:
         return True

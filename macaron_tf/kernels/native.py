@@ -1,11 +1,11 @@
-"""Native CPU kernels: a library that is compiled on first use, its operations and their gradients.
+"""Native CPU kernels: a C++ library that is compiled on first use, and its gradients.
 
-The compiler is the machine's own; the library is kept in the cache. All operations work in float32
-within, on float32 and bfloat16, and not under XLA: a graph that holds them
-cannot be served (`tf.saved_model.SaveOptions(namespace_whitelist=[])` refuses it). Dropout, layer
-normalization, GELU and cross-entropy are one or two passes over memory each, where TensorFlow's own
-take three to ten, and keep only their input for the gradient. A gradient of a gradient, and
-`tf.autodiff.ForwardAccumulator`, run TensorFlow's own operations: see `_second`.
+The machine's own compiler builds the library, which stays in the cache. All operations take float32
+and bfloat16 and compute in float32. They do not work under XLA, and a graph that contains them
+cannot be served (`tf.saved_model.SaveOptions(namespace_whitelist=[])` rejects it). Dropout, layer
+normalization, GELU and cross-entropy take one or two passes over memory each, where TensorFlow's
+own take three to ten, and keep only their input for the gradient. Second derivatives and
+`tf.autodiff.ForwardAccumulator` use TensorFlow's own operations: see `_second`.
 """
 
 import functools
@@ -31,12 +31,12 @@ from macaron_tf.kernels.recurrence import GATES
 DTYPES = ("float32", "bfloat16")
 SOURCES = pathlib.Path(__file__).parent / "native"
 _COMPILERS = ("g++", "clang++", "c++")
-# IEEE arithmetic throughout: a NaN stays one. Given up are the C library's errno, traps, and the
-# rounding between a product and its sum.
+# IEEE arithmetic, so that NaN propagates. The flags only give up the C library's errno, traps, and
+# the rounding between a product and a sum.
 FLAGS = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
-# The first of each row that the compiler accepts: this machine's instructions, by x86's and some
-# ARM compilers' name; vectors of 64 bytes, 1.2 times as fast as of 32; and GCC in 0.66 GB of memory
-# and 15 seconds instead of 0.84 GB and 11.
+# From each row the first flag that the compiler accepts is used: this machine's instructions, as
+# named on x86 and by some ARM compilers; vectors of 64 bytes, 1.2 times as fast as those of 32; and
+# two flags with which GCC takes 0.66 GB of memory and 15 seconds instead of 0.84 GB and 11.
 _TUNING = (
     ("-march=native", "-mcpu=native"),
     ("-mprefer-vector-width=512",),
@@ -48,10 +48,10 @@ _log = logging.getLogger(__name__)
 
 
 def library_path() -> pathlib.Path | None:
-    """The compiled library, from the cache or else from the compiler; None where that fails.
+    """Path of the compiled library, from the cache or newly built; None if building fails.
 
     Its name in the cache's folder `native` depends on the sources, the flags, TensorFlow, the
-    compiler and the processor. Processes that need it at the same time build it once.
+    compiler and the processor. Several processes that need it at the same time build it only once.
     """
     try:
         compiler = find_compiler()
@@ -64,23 +64,27 @@ def library_path() -> pathlib.Path | None:
                     _compile(compiler, library)
         return library
     except (OSError, subprocess.SubprocessError, UserError) as error:
-        _log.warning("no native kernels, slower ones run in their place: %s", error)
+        _log.warning("native kernels are not available, slower ones run instead: %s", error)
         return None
 
 
 def find_compiler() -> list[str]:
-    """The command of the C++ compiler: `$CXX`, else g++, clang++ or c++."""
+    """The command of the C++ compiler: `$CXX`, otherwise g++, clang++ or c++.
+
+    Raises:
+        UserError: no compiler is on the path.
+    """
     named = shlex.split(os.environ.get("CXX", ""))
     for command in [named] if named else [[name] for name in _COMPILERS]:
         found = shutil.which(command[0])
         if found:
             return [found, *command[1:]]
-    wanted = f"CXX={named[0]} is" if named else f"{', '.join(_COMPILERS)} are"
-    raise UserError(f"{wanted} not on the path: install a C++ compiler, or name it in CXX")
+    missing = f"CXX={named[0]} is not" if named else f"none of {', '.join(_COMPILERS)} is"
+    raise UserError(f"{missing} on the path: install a C++ compiler, or set CXX to its command")
 
 
 def tuning_flags(compiler: list[str]) -> list[str]:
-    """The flags for this machine's processor that the compiler accepts."""
+    """The flags for this machine's processor that the compiler accepts, at most one of each row."""
     chosen = []
     for alternatives in _TUNING:
         for flag in alternatives:
@@ -92,11 +96,11 @@ def tuning_flags(compiler: list[str]) -> list[str]:
 
 
 def _compile(compiler: list[str], library: pathlib.Path) -> None:
-    _log.warning("building the native kernels, once, which takes half a minute: %s", library)
+    _log.warning("building the native kernels (only once, about half a minute): %s", library)
     aside = library.with_suffix(f".{os.getpid()}")
     output = library.with_suffix(".log")
     command = [*compiler, *tf.sysconfig.get_compile_flags(), *FLAGS, *tuning_flags(compiler)]
-    # -w: TensorFlow's headers warn by the hundred.
+    # -w: TensorFlow's headers cause hundreds of warnings.
     command += ["-DNDEBUG", "-w", "-shared", "-fPIC", str(SOURCES / "ops.cc")]
     command += ["-o", str(aside), *tf.sysconfig.get_link_flags()]
     with Progress("building the native kernels"):
@@ -105,13 +109,13 @@ def _compile(compiler: list[str], library: pathlib.Path) -> None:
         aside.unlink(missing_ok=True)
         output.write_bytes(f"{shlex.join(command)}\n".encode() + done.stdout)
         raise UserError(
-            f"{compiler[0]} ended with status {done.returncode}; its output is in {output}"
+            f"{compiler[0]} failed with exit status {done.returncode}: see its output in {output}"
         )
     os.replace(aside, library)
 
 
 def _key(compiler: list[str]) -> str:
-    """A digest of all that the compiled code depends on."""
+    """A digest of everything on which the compiled code depends."""
     version = subprocess.run([*compiler, "--version"], capture_output=True, check=True).stdout
     parts = [
         *(path.read_bytes() for path in sorted(SOURCES.iterdir()) if path.suffix in (".h", ".cc")),
@@ -125,7 +129,7 @@ def _key(compiler: list[str]) -> str:
 
 
 def _processor() -> str:
-    """The processor's model and instruction sets: unlike machines may share a home directory."""
+    """The processor's model and instruction sets, because machines may share a home directory."""
     names = ("model name", "flags", "Features", "CPU implementer", "CPU part")
     try:
         lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
@@ -136,17 +140,21 @@ def _processor() -> str:
 
 
 def available() -> bool:
-    """Whether this machine has the operations; the first call builds or loads them."""
+    """Whether this machine has the operations. The first call builds or loads them."""
     return _operations() is not None
 
 
 def operations():
-    """The module of the raw operations."""
+    """The module with the library's operations.
+
+    Raises:
+        UserError: the library is not available.
+    """
     found = _operations()
     if found is None:
         raise UserError(
-            "the native kernels are not available here, as the log says: choose another "
-            "implementation, or install a C++ compiler"
+            "the native kernels are not available on this machine (the log says why): choose "
+            "another implementation, or install a C++ compiler"
         )
     return found
 
@@ -159,15 +167,15 @@ def _operations():
     try:
         return tf.load_op_library(str(path))
     except (tf.errors.OpError, RuntimeError, OSError) as error:
-        _log.warning("the native kernels do not load, slower ones run in their place: %s", error)
+        _log.warning("the native kernels do not load, slower ones run instead: %s", error)
         return None
 
 
 def dropout(x: tf.Tensor, rate: float, key) -> tf.Tensor:
-    """Keeps an element with probability 1 - rate, scaled so that its expected value is x.
+    """Dropout: keeps elements with probability 1 - rate, divided by 1 - rate.
 
     Args:
-        rate: from 0 up to, not including, 1; taken to the nearest 1 / 65,536.
+        rate: at least 0 and below 1; rounded to a multiple of 1 / 65,536.
         key: `(2,)` integers, the seed: the same key drops the same positions.
 
     References: Srivastava et al. 2014; bits: Salmon et al. 2011, Philox 4x32-10.
@@ -176,9 +184,12 @@ def dropout(x: tf.Tensor, rate: float, key) -> tf.Tensor:
 
 
 def layer_norm(x: tf.Tensor, scale, offset, epsilon: float) -> tf.Tensor:
-    """`(x - mean) / sqrt(variance + epsilon) * scale + offset` over the last axis.
+    """Layer normalization over the last axis.
 
-    Scale and offset are `(D,)`, or None for ones and zeros.
+    It is `(x - mean) / sqrt(variance + epsilon) * scale + offset`.
+
+    Args:
+        scale, offset: `(D,)`; None: ones, zeros.
 
     References: Ba et al. 2016.
     """
@@ -189,7 +200,7 @@ def layer_norm(x: tf.Tensor, scale, offset, epsilon: float) -> tf.Tensor:
 
 
 def bias_gelu(x: tf.Tensor, bias, approximate: bool = False) -> tf.Tensor:
-    """`GELU(x + bias)` with a bias `(D,)`, exact or, with `approximate`, by its tanh form.
+    """`GELU(x + bias)`, exact or, with `approximate`, in its tanh form; the bias is `(D,)`.
 
     References: Hendrycks and Gimpel 2016.
     """
@@ -200,7 +211,7 @@ def bias_gelu(x: tf.Tensor, bias, approximate: bool = False) -> tf.Tensor:
 def cross_entropy(logits: tf.Tensor, labels, smoothing: float = 0.0) -> tuple[tf.Tensor, tf.Tensor]:
     """Loss and negative log-likelihood of labels `(N,)`: see `label_smoothed_cross_entropy`.
 
-    The gradient takes the place of the logits `(N, V)` where nothing else reads them.
+    The gradient overwrites the logits `(N, V)` if no other operation reads them.
 
     Raises:
         tf.errors.InvalidArgumentError: a label is not from 0 to V - 1.
@@ -239,9 +250,9 @@ def _cross_entropy_gradient(operation, dloss, *_):
 
 
 def recurrence(x, alpha, beta, step_size: int, mask=None, start=None) -> tf.Tensor:
-    """`c[i] = Swish(c[i-k] - x[i]) + x[i]` with `Swish(u) = sigmoid(alpha u + beta) u`.
+    """SwishRNN's recurrence, `c[i] = Swish(c[i-k] - x[i]) + x[i]`.
 
-    Arguments: see `swish_recurrence`; gradients reach x, alpha, beta and start `(B, k, R)`.
+    See `swish_recurrence` for the arguments. Gradients reach x, alpha, beta and start `(B, k, R)`.
 
     References: Lei et al. 2022, "Simple Recurrence Improves Masked Language Models", eq. 3.
     """
@@ -251,11 +262,11 @@ def recurrence(x, alpha, beta, step_size: int, mask=None, start=None) -> tf.Tens
 
 
 def gated(x, alpha, beta, state_bias, gate_bias, step_size: int, gate: str, mask=None) -> tf.Tensor:
-    """`(C + state_bias) * gate(X2 + gate_bias)`, C the recurrence over X1, in one pass.
+    """SwishRNN's recurrence C over X1 and its gate, `(C + state_bias) * gate(X2 + gate_bias)`.
 
-    Arguments: see `swish_gate`. x and C are kept for the gradient, in x's type; between them C is
-    float32. In bfloat16 the gradient therefore starts from a rounded C. The gate applies at
-    padding too.
+    See `swish_gate` for the arguments. One pass computes both; x and C are kept for the gradient in
+    x's dtype. The forward pass uses C in float32, so that in bfloat16 the gradient starts from a
+    rounded C. The gate applies at padding too.
 
     References: Lei et al. 2022, eq. 2-4.
     """
@@ -276,7 +287,7 @@ def _recurrence_gradient(operation, dc):
 
 @tf.RegisterGradient("MacaronTf>SwishGate")
 def _gate_gradient(operation, dy, _):
-    vectors, masks = operation.inputs[:5], operation.inputs[5:]  # x among the former
+    vectors, masks = operation.inputs[:5], operation.inputs[5:]  # x is the first vector
     options = {name: operation.get_attr(name) for name in ("step_size", "gate")}
     gradients = operations().macaron_tf_swish_gate_grad(
         *vectors, operation.outputs[1], dy, masks, **options
@@ -285,12 +296,13 @@ def _gate_gradient(operation, dy, _):
 
 
 def _second(composed: Callable, inputs: list[tf.Tensor], dy: tf.Tensor, upstream: tuple) -> list:
-    """The gradient of a gradient operation, itself differentiable: of its inputs, then of dy.
+    """Differentiates a gradient operation: gradients of its inputs, then of dy.
 
     Args:
-        composed: the operation whose gradient it is, in operations that TensorFlow differentiates.
-        inputs: those of `composed`; the gradient operation gave a gradient for each.
-        upstream: a gradient for each of these gradients.
+        composed: the original operation, made of operations that TensorFlow differentiates.
+        inputs: the inputs of `composed`; the gradient operation returned a gradient for each.
+        dy: the gradient operation's upstream gradient.
+        upstream: gradients of the gradient operation's outputs.
     """
     with tf.GradientTape() as outer:
         outer.watch([*inputs, dy])

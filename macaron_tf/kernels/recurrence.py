@@ -1,13 +1,14 @@
-"""The recurrence of SwishRNN, a running soft maximum along the sequence, and the gate after it.
+"""SwishRNN's recurrence, a running soft maximum along the sequence, and its gate.
 
-Two of its four implementations are here, in `keras.ops`: the reference, a scan that the backend
-differentiates, and a loop with a gradient derived by hand, so that no loop is differentiated. With
-u[t] = c[t-1] - x[t], s = sigmoid(alpha u + beta) and q = u s (1 - s), a step's derivative by the
-state before it is J = s + alpha q, and by x it is 1 - J. All of these are computed at once, before
-the loop, which only has a product and a sum a step: G[t] = dc[t] + J[t+1] G[t+1].
+Two of the four implementations are here, in `keras.ops`: the reference, a scan that the backend
+differentiates, and a loop with a hand-derived gradient, so that no loop has to be differentiated.
+With u[t] = c[t-1] - x[t], s = sigmoid(alpha u + beta) and q = u s (1 - s), the derivative of a step
+with respect to the previous state is J = s + alpha q, and with respect to x it is 1 - J. They are
+computed for all steps at once. The backward loop then only has a product and a sum per step:
+G[t] = dc[t] + J[t+1] G[t+1].
 
-Positions are steps of a loop: k neighbours are one step, for their chains do not touch. The arrays
-of a loop are in time order, `(n, k, B, R)`: for every k they lie as `(L, B, R)`.
+A step takes k neighbouring positions, because their k chains are independent. Arrays of a loop are
+in time order, `(n, k, B, R)`; for every k their memory layout is that of `(L, B, R)`.
 """
 
 from functools import partial
@@ -23,14 +24,14 @@ GATES = {
 
 
 def gated(c, x2, state_bias, gate_bias, gate: str):
-    """`(c + state_bias) * gate(x2 + gate_bias)`, all `(..., R)`."""
+    """The gate of SwishRNN: `(c + state_bias) * gate(x2 + gate_bias)`, all `(..., R)`."""
     return ops.multiply(ops.add(c, state_bias), GATES[gate](ops.add(x2, gate_bias)))
 
 
 def in_steps(x, step_size: int):
-    """`(B, L, R) -> (n, k, B, R)`, n = ceil(L / k), filled up with zeros at the end."""
+    """`(B, L, R) -> (n, k, B, R)`, n = ceil(L / k); the last step is padded with zeros."""
     batch, length, width = ops.shape(x)
-    # ceil(L / k) of positive numbers alone: ONNX divides integers towards 0.
+    # ceil(L / k) without negative numbers, because ONNX rounds quotients towards 0.
     steps = (length + step_size - 1) // step_size
     x = ops.transpose(x, (1, 0, 2))  # (L, B, R)
     if step_size > 1:
@@ -40,7 +41,7 @@ def in_steps(x, step_size: int):
 
 
 def from_steps(x, length):
-    """`(n, k, B, R) -> (B, L, R)`: `in_steps` undone."""
+    """Inverse of `in_steps`: `(n, k, B, R) -> (B, L, R)`."""
     steps, step_size, batch, width = ops.shape(x)
     # (n, k, B, R) -> (n k, B, R) -> (L, B, R)
     x = ops.reshape(x, (steps * step_size, batch, width))[:length]
@@ -48,9 +49,9 @@ def from_steps(x, length):
 
 
 def one_step(c, alpha, beta, x, keep=None, follows=None):
-    """`Swish(c - x) + x` of `(k, B, R)`; c at positions where `keep (k, B, 1)` is 0.
+    """One step, `Swish(c - x) + x` of `(k, B, R)`; c is unchanged where `keep (k, B, 1)` is 0.
 
-    Where `follows (k, B, 1)` is 0 a text begins: c counts as zeros.
+    Where `follows (k, B, 1)` is 0, a text begins and c counts as zeros.
     """
     c = following(c, follows)
     u = c - x
@@ -59,12 +60,12 @@ def one_step(c, alpha, beta, x, keep=None, follows=None):
 
 
 def following(c, follows):
-    """The states `(..., R)`, zeros where `follows (..., 1)` is 0; None = it is 1 everywhere."""
+    """The states `(..., R)`, zeros where `follows (..., 1)` is 0; None: no text begins."""
     return c if follows is None else ops.where(follows > 0, c, 0.0)
 
 
 def derivatives(u, keep, alpha, beta):
-    """J, u and q of the module's docstring; a padded step passes its state on: J = 1, q = 0."""
+    """J, u and q of the module's docstring. At padding the state is unchanged: J = 1, q = 0."""
     s = ops.sigmoid(alpha * u + beta)
     q = u * s * (1.0 - s)
     jacobian = s + alpha * q
@@ -75,14 +76,14 @@ def derivatives(u, keep, alpha, beta):
 
 
 def scanned(x, alpha, beta, start, *marks):
-    """All states c `(n, k, B, R)`; the marks are `keep` and `follows` of `one_step`."""
+    """All states c `(n, k, B, R)` by a scan; the marks are `keep` and `follows` of `one_step`."""
     return _scan(lambda c, inputs: one_step(c, alpha, beta, *inputs), start, [x, *marks])
 
 
 def scanned_with_gradient(x, alpha, beta, start, *marks):
-    """`scanned` by a loop, its gradient by one more."""
+    """Same as `scanned`, by a loop with a hand-derived gradient, which is one more loop."""
 
-    # The marks are arguments: JAX refuses a custom gradient that sees values of a recomputation.
+    # The marks are arguments because JAX rejects a custom gradient that captures recomputed values.
     @ops.custom_gradient
     def run(x, alpha, beta, start, *marks):
         keep, follows = (*marks, None, None)[:2]
@@ -93,7 +94,7 @@ def scanned_with_gradient(x, alpha, beta, start, *marks):
             before = ops.concatenate([start[None], c[:-1]], axis=0)
             u = following(before, follows) - x
             jacobian, u, q = derivatives(u, keep, alpha, beta)
-            # G (n, k, B, R), from J of the step after; nothing comes after the last.
+            # G (n, k, B, R) needs J of the next step, which is 0 for the last one.
             passed_on = following(jacobian, follows)
             after = ops.concatenate([passed_on[1:], ops.zeros_like(jacobian[:1])], axis=0)
             last = ops.zeros_like(dc[0])
@@ -108,7 +109,7 @@ def scanned_with_gradient(x, alpha, beta, start, *marks):
 
 
 def in_time_order(run, x, alpha, beta, step_size: int, mask, start=None):
-    """`scanned`, or another `run`, of x `(B, L, R)`, mask `(B, L)` and start `(B, k, R)`."""
+    """Runs `scanned`, or another `run`, on x `(B, L, R)`, mask `(B, L)` and start `(B, k, R)`."""
     if start is None:
         start = ops.zeros((ops.shape(x)[0], step_size, x.shape[-1]), "float32")
     # (B, L) -> (n, k, B, 1)
@@ -120,7 +121,7 @@ def in_time_order(run, x, alpha, beta, step_size: int, mask, start=None):
 
 
 def marks_of(mask) -> list:
-    """`keep` and, of a mask of integers, `follows`, `(B, L, 1)` float32: see `one_step`."""
+    """The marks `keep` and, for an integer mask, `follows` of `one_step`: `(B, L, 1)` float32."""
     if mask is None:
         return []
     keep = ops.expand_dims(ops.cast(mask, "float32"), -1)
@@ -129,19 +130,19 @@ def marks_of(mask) -> list:
 
 
 def _scan(step, start, inputs: list):
-    """All states of `c = step(c, inputs[i])`, stacked in front.
+    """All states of `c = step(c, inputs[i])`, stacked along a new first axis.
 
-    `tf.scan` on TensorFlow, for `keras.ops.scan` does not compile under XLA there.
+    On TensorFlow it is `tf.scan`, because `keras.ops.scan` does not compile under XLA there.
 
     Args:
-        step: `(c, arrays) -> c`.
-        inputs: arrays of n steps.
+        step: function `(c, arrays) -> c`.
+        inputs: arrays with n steps along their first axis.
     """
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf  # not on JAX, where TensorFlow need not be installed
 
         count = ops.shape(inputs[0])[0]
-        if not isinstance(count, int):  # `tf.scan` needs a step where a size of c is not known
+        if not isinstance(count, int):  # with an unknown size of c, `tf.scan` needs a step
             spare = tf.cast(count == 0, tf.int32)
             inputs = [tf.pad(array, [[0, spare], [0, 0], [0, 0], [0, 0]]) for array in inputs]
         return tf.scan(step, inputs, initializer=start)[:count]
@@ -149,10 +150,10 @@ def _scan(step, start, inputs: list):
 
 
 def _loop(step, start, inputs: list, reverse: bool = False):
-    """`_scan`, in either direction, whose gradient nobody asks for.
+    """Same as `_scan`, in either direction, but not differentiable.
 
-    On TensorFlow it gives the list of states its shape as a tensor: LiteRT cannot convert that of
-    `tf.scan` where the size of the batch is unknown.
+    On TensorFlow, the shape of the states is passed as a tensor: LiteRT cannot convert `tf.scan` if
+    the batch size is unknown.
     """
     if keras.backend.backend() != "tensorflow":
         return _scan_on_jax(step, start, inputs, reverse, _turn())
@@ -183,10 +184,11 @@ def _scan_on_jax(step, start, inputs: list, reverse: bool = False, turn: int = 1
 
 
 def _turn() -> int:
-    """Steps in an iteration of JAX's loop: 8 on a GPU, where every iteration launches kernels.
+    """Steps per iteration of JAX's loop: 8 on a GPU, where every iteration launches kernels.
 
-    Gate and gradient of 32 x 512 positions of width 2048 on an H100: 17.8 ms at one step an
-    iteration, 2.5 ms at 8, 1.9 ms at 32, which compile several times as long. A CPU gains nothing.
+    Gate and gradient for 32 x 512 positions of width 2048 on an H100 take 17.8 ms with one step per
+    iteration, 2.5 ms with 8, and 1.9 ms with 32, which compile several times as long. CPUs gain
+    nothing.
     """
     if keras.backend.backend() != "jax":
         return 1

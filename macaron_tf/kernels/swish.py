@@ -1,4 +1,4 @@
-"""SwishRNN's recurrence and gate: one function each, whose implementation is chosen or named."""
+"""SwishRNN's recurrence and gate, with a choice of implementations."""
 
 import keras
 from keras import ops
@@ -23,28 +23,28 @@ def swish_recurrence(
     initial_state=None,
     implementation: str = "auto",
 ):
-    """`c[i] = Swish(c[i-k] - x[i]) + x[i]` with `Swish(u) = sigmoid(alpha u + beta) u`.
+    """SwishRNN's recurrence, `c[i] = Swish(c[i-k] - x[i]) + x[i]`.
 
-    Where x[i] is far above c[i-k] the result is x[i], where it is far below it is c[i-k]. The k
-    chains of positions that are k apart do not touch, so one step of the loop takes k positions,
-    and ceil(L / k) steps suffice.
+    `Swish(u) = sigmoid(alpha u + beta) u`. If x[i] is far above c[i-k], the result is x[i]; if it
+    is far below, the result is c[i-k]. Positions that are k apart form k independent chains, so
+    each step of the loop takes k positions, and there are ceil(L / k) steps.
 
     Args:
-        x: `(B, L, R)`, of any float type; the state is float32.
+        x: `(B, L, R)`, of any float dtype; the state is float32.
         alpha, beta: `(R,)`.
-        step_size: k, 1 or more. It need not divide L.
-        mask: `(B, L)` boolean, False at padding: the state passes through unchanged, so that
-            padding on either side changes no real position (k chains: on the left, any number of
-            padded positions; between real ones, a multiple of k). Or integers: 0 at padding, 1, and
-            2 where the state before counts as zeros, as at the beginning of a text.
-        initial_state: `(B, k, R)`, the k values before x[0]; zeros by default.
-        implementation: `"scan"` is the reference; `"loop"` has a gradient derived by hand; `"xla"`
-            is for graphs that XLA compiles; `"native"` is a CPU op, compiled on first use;
-            `"auto"` is the best for the place, `"stock"` the best of TensorFlow's own ops, see
-            `chosen`. They differ by rounding.
+        step_size: k, at least 1. It need not divide L.
+        mask: `(B, L)` boolean, False at padding, which leaves the state unchanged, so that padding
+            on either side does not affect real positions. (With k chains: any number of padded
+            positions on the left, multiples of k between real ones.) Or integers: 0 at padding, 1,
+            and 2 where the previous state counts as zeros, as at the beginning of a text.
+        initial_state: `(B, k, R)`, the k values before x[0]; None: zeros.
+        implementation: `"scan"` is the reference; `"loop"` has a hand-derived gradient; `"xla"` is
+            for graphs that XLA compiles; `"native"` is a CPU op, compiled on first use; `"auto"` is
+            the best one for device and graph, and `"stock"` the best one with TensorFlow's own ops
+            only, see `chosen`. Their results differ by rounding.
 
     Returns:
-        c, `(B, L, R)`, of x's type.
+        c, `(B, L, R)`, in x's dtype.
 
     References: Lei et al. 2022, "Simple Recurrence Improves Masked Language Models", eq. 3.
     """
@@ -81,18 +81,20 @@ def swish_gate(
     mask=None,
     implementation: str = "auto",
 ):
-    """`(C + state_bias) * gate(X2 + gate_bias)`, C the recurrence over X1.
+    """SwishRNN's recurrence and gate, `(C + state_bias) * gate(X2 + gate_bias)`.
+
+    C is the recurrence over X1.
 
     Args:
-        x: `(B, L, 2 R)`: X1 and X2 side by side, the output of one product.
+        x: `(B, L, 2 R)`, X1 and X2 concatenated, the output of one matrix product.
         alpha, beta, state_bias, gate_bias: `(R,)`.
         step_size, mask: see `swish_recurrence`.
         gate: one of `GATES`: the exact GELU, its tanh form, or a sigmoid.
-        implementation: see `swish_recurrence`. `"native"` does all in one pass over x, and keeps
-            only x and C for the gradient.
+        implementation: see `swish_recurrence`. `"native"` computes everything in one pass over x,
+            and keeps only x and C for the gradient.
 
     Returns:
-        `(B, L, R)`, of x's type.
+        `(B, L, R)`, in x's dtype.
 
     References: Lei et al. 2022, "Simple Recurrence Improves Masked Language Models", eq. 3-4.
     """

@@ -1,17 +1,18 @@
-"""The recurrence under XLA: loops that compute only what depends on the state before; and dropout.
+"""SwishRNN's recurrence under XLA, in loops that only compute what depends on the state; dropout.
 
-The rows of x are put in time order, `(L, B, R)`, so that a step is a run of whole rows (on a TPU:
-of whole tiles of 8 x 128). The gradient is derived by hand as in `recurrence`: one loop finds all
-`G[t] = dc[t] + J[t+1] G[t+1]`; those of x, alpha and beta are made of them after it, at once.
+x is in time order, `(L, B, R)`, so that a step is a run of whole rows (on a TPU, of whole tiles of
+8 x 128). The gradient is hand-derived as in `recurrence`: one loop computes all
+`G[t] = dc[t] + J[t+1] G[t+1]`, and the gradients of x, alpha and beta follow from them after the
+loop, for all steps at once.
 
-A turn of a loop is TURN steps, and each of them writes to an array of its own, by the number of the
-turn. So a TPU's compiler makes one or two fusions of a turn, with the state in registers, and fills
-no array in advance. By its estimates, for 32 x 512 positions of width 2048: forward 0.8 million
-cycles and backward 1.5; where all steps write to one array 2.1 and 4.4, and 0.6 to fill each;
-where a turn's steps are written as one slice, 3.6 and more. Arrays are kept in the type of x;
-within the loops all is float32.
+One iteration of a loop, a turn, has TURN steps, and each of them writes to its own array, at the
+index of the turn. A TPU's compiler then makes one or two fusions of a turn, keeps the state in
+registers, and does not fill arrays in advance. It estimates, for 32 x 512 positions of width 2048:
+0.8 million cycles forward and 1.5 backward; if all steps wrote to one array, 2.1 and 4.4, and 0.6
+more to fill each array; if the steps of a turn were written as one slice, 3.6 and more. Arrays have
+the dtype of x; the loops compute in float32.
 
-The recurrence's ops exist under XLA alone.
+The ops of the recurrence exist only under XLA.
 """
 
 import math
@@ -29,23 +30,23 @@ from macaron_tf.kernels.recurrence import (
     one_step,
 )
 
-TURN = 4  # steps in one turn of a loop
-# The value of x at padding: a mask of (S, 1) would cost a loop two thirds more. A real x of minus
-# infinity is made NaN, as all states from it on are.
+TURN = 4  # steps per iteration of a loop
+# Marks padding in x: with a mask (S, 1) instead, a loop would take two thirds longer. A real x of
+# minus infinity becomes NaN, as do all states after it.
 PADDED = -math.inf
 
 
 def recurrence(x, alpha, beta, step_size, mask, start):
-    """See `swish_recurrence`; the vectors and `start (B, k, R)` are float32."""
+    """See `swish_recurrence`; alpha, beta and `start (B, k, R)` are float32."""
     batch, length, _ = ops.shape(x)
     c = over_turns(in_turns(x, step_size), length, alpha, beta, step_size, mask, start)
     return from_turns(c, batch, length)
 
 
 def in_turns(x, step_size):
-    """`(B, L, W) -> (n, S, W)`: the S = TURN k B rows of each turn, in time order.
+    """Brings x to time order: `(B, L, W) -> (n, S, W)`, with the S = TURN k B rows of each turn.
 
-    The last turn is filled up with zeros, after which nothing comes.
+    The last turn is padded with zeros, which come after all real steps.
     """
     x = in_steps(x, TURN * step_size)
     turns, positions, batch, width = ops.shape(x)  # numbers where they are known, else tensors
@@ -54,14 +55,14 @@ def in_turns(x, step_size):
 
 
 def from_turns(x, batch, length):
-    """`(n, S, W) -> (B, L, W)`: `in_turns` undone."""
+    """Inverse of `in_turns`: `(n, S, W) -> (B, L, W)`."""
     turns, rows, width = ops.shape(x)
     # (n, S, W) -> (n, S / B, B, W)
     return from_steps(ops.reshape(x, (turns, rows // batch, batch, width)), length)
 
 
 def over_turns(x, length, alpha, beta, step_size, mask=None, start=None):
-    """`recurrence` of x as `in_turns` gives it, and its result so; the mask is `(B, L)`."""
+    """The recurrence for x from `in_turns`, returned in the same layout; the mask is `(B, L)`."""
     turns, rows, width = ops.shape(x)
     size = rows // TURN
     marks = [in_turns(mark, step_size) for mark in marks_of(mask)]
@@ -74,17 +75,17 @@ def over_turns(x, length, alpha, beta, step_size, mask=None, start=None):
 
 
 def _with_gradient(turns, steps, size, keep=None, follows=None):
-    """The loops over `steps` runs of `size` rows."""
+    """Makes the loops over `steps` runs of `size` rows, with a custom gradient."""
     known = size if isinstance(size, int) else None
 
     def read(rows, step):
-        """`(n S, R) -> (size, R)`: one step's rows; past the end the last step's."""
+        """`(n S, R) -> (size, R)`: the rows of one step; past the end, those of the last step."""
         rows = xla.dynamic_slice(rows, [step * size, 0], [size, rows.shape[-1]])
         # Restore the static shape, which a loop's state must have.
         return tf.cast(tf.ensure_shape(rows, (known, rows.shape[-1])), tf.float32)
 
     def write(arrays, turn, rows):
-        """Each array's `(size, R)` into `(turns, size, R)`."""
+        """Writes each `(size, R)` of `rows` into its array `(turns, size, R)`, at index `turn`."""
         return [
             xla.dynamic_update_slice(array, tf.cast(each, array.dtype)[None], [turn, 0, 0])
             for array, each in zip(arrays, rows, strict=True)
@@ -100,10 +101,13 @@ def _with_gradient(turns, steps, size, keep=None, follows=None):
         return None if follows is None else read(flat(follows), step)
 
     def loop(turn, state, number, like):
-        """`turn(i, state) -> (state, rows)` for every turn: all rows, `(turns, size, R)` each.
+        """Runs `turn(i, state) -> (state, rows)` for every turn; returns all rows.
 
-        The arrays begin with a number of `like`'s own: a constant would be one for all loops of a
-        model, and be filled in and copied for each; so the compiler sees that no element is read.
+        They are `(turns, size, R)` for each of the `number` arrays.
+
+        The arrays are initialized with an element of `like`. XLA would share a constant among all
+        loops of a model, fill it in and copy it for each; this way it sees that no initial value is
+        read.
         """
         empty = tf.broadcast_to(like[0, 0, 0], (turns, size, like.shape[-1]))
 
@@ -120,10 +124,10 @@ def _with_gradient(turns, steps, size, keep=None, follows=None):
         return arrays
 
     def total(array):
-        """`(turns, size, R) -> (R,)` by products, for a CPU's compiler sums along strides.
+        """`(turns, size, R) -> (R,)`: sums by matrix products.
 
-        That takes ten times as long. A TPU's makes of them the float32 sum that they are, where no
-        more than 32 rows are in one of many products.
+        A CPU's compiler would sum along strides, which takes ten times as long. A TPU's compiler
+        turns the products back into float32 sums, if each of many products has at most 32 rows.
         """
         group = math.gcd(known or 1, 8)
         groups = tf.reshape(array, (-1, group, array.shape[-1]))
@@ -147,7 +151,7 @@ def _with_gradient(turns, steps, size, keep=None, follows=None):
                 rows.append(one_step(rows[-1], alpha, beta, new, kept(new), followed(step)))
             return rows[-1], rows
 
-        # The state before each turn, and after each step of it.
+        # The state before each turn, and after each of its steps.
         states = loop(forward, start, 1 + TURN, x)
 
         def gradient(dc):
@@ -162,7 +166,7 @@ def _with_gradient(turns, steps, size, keep=None, follows=None):
                     u = following(read(flat(states[1 + j]), i), follow) - after
                     passed = derivatives(u, kept(after), alpha, beta)[0] * g
                     passed = following(passed, follow)
-                    # Nothing comes after the last, whatever its derivative.
+                    # No gradient comes from beyond the last step.
                     g = read(dc_rows, step) + tf.where(step + 1 < steps, passed, 0.0)
                     rows.append(g)
                     if 2 * j == TURN:  # two fusions of two steps cost less than one of four
@@ -171,7 +175,7 @@ def _with_gradient(turns, steps, size, keep=None, follows=None):
 
             dx, dalpha, dbeta = [], 0.0, 0.0
             for j, g in enumerate(loop(backward, tf.zeros_like(start), TURN, dc)):
-                # Written as they were found, last turn first.
+                # They were written in the order of computation, the last turn first.
                 g = tf.cast(tf.reverse(g, [0]), tf.float32)
                 x_j = tf.cast(x[:, j * size : (j + 1) * size], tf.float32)
                 follow = None if follows is None else follows[:, j * size : (j + 1) * size]
@@ -191,10 +195,14 @@ def _with_gradient(turns, steps, size, keep=None, follows=None):
 
 
 def dropout(x, rate: float, seed):
-    """x with elements dropped at `rate` and the others divided by 1 - rate, by a seed `(2,)`.
+    """Dropout: drops elements of x with probability `rate` and divides the others by 1 - rate.
 
-    TensorFlow's own makes the key of each dropout by 10 rounds of Philox: 344 operations with the
-    rest, two fifths of all in a step of T5. Here it is `fmix32` of MurmurHash3 (Appleby 2011).
+    TensorFlow's own computes the key of each dropout by 10 rounds of Philox, 344 operations in all,
+    which are two fifths of all operations in a step of T5. Here the key is MurmurHash3's `fmix32`
+    (Appleby 2011).
+
+    Args:
+        seed: `(2,)` integers.
     """
     key = tf.cast(seed, tf.uint32)
     key = _shifted(key, 16) * tf.constant(0x85EBCA6B, tf.uint32)
@@ -215,5 +223,5 @@ def _shifted(key, by: int):
 
 
 def _fixed(array):
-    """The array in one layout: it is not laid out anew for the operation that made it."""
+    """Keeps XLA from changing the array's layout for the operation that made it."""
     return xla.optimization_barrier(array)[0]

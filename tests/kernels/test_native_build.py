@@ -49,7 +49,7 @@ def test_it_is_built_once_however_many_ask(compiler, caplog):
     assert native.library_path() == found[0]
     assert runs.read_text() == "run\n"
     assert [record.message.split(":")[0] for record in caplog.records] == [
-        "building the native kernels, once, which takes half a minute"
+        "building the native kernels (only once, about half a minute)"
     ]
     assert not list(found[0].parent.glob("*.log"))
 
@@ -72,8 +72,8 @@ def test_a_failed_build_is_one_line_that_names_the_compiler_s_output(compiler, c
     assert native.library_path() is None
     *_, last = caplog.records
     assert last.levelno == logging.WARNING
-    assert "ended with status 1; its output is in" in last.message
-    output = pathlib.Path(last.message.split("its output is in ")[1])
+    assert "failed with exit status 1: see its output in" in last.message
+    output = pathlib.Path(last.message.split("see its output in ")[1])
     assert "no such header" in output.read_text() and "ops.cc" in output.read_text()
     assert not [path for path in output.parent.iterdir() if path.suffix == ".so"]
 
@@ -86,7 +86,7 @@ def test_no_compiler_is_one_line(monkeypatch, caplog, tmp_path):
     assert native.library_path() is None
     first, second = (record.message for record in caplog.records)
     assert "CXX=/no/such/compiler is not on the path: install a C++ compiler" in first
-    assert "g++, clang++, c++ are not on the path" in second
+    assert "none of g++, clang++, c++ is on the path" in second
 
 
 @pytest.mark.parametrize("cache", ["gs://bucket/cache", "/proc/none"])
