@@ -31,8 +31,8 @@ class Block(Mixer):
     the scheme has `memory`.
 
     Args:
-        config: the options, which can also be given by keyword: `MacaronBlock(num_heads=8,
-            feed_forward_dim=2048)`.
+        config: the options, which can also be given by keyword:
+            `MacaronBlock(num_heads=8, feed_forward_dim=2048)`.
         causal: whether each position sees only itself and earlier ones.
         cross_attention: whether to add attention to a memory.
         relative: whether `RelativeAttention` mixes the tokens.

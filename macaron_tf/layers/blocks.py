@@ -19,10 +19,10 @@ class TransformerBlock(Block):
 
 
 class MacaronBlock(Block):
-    """Macaron block, Strang-Marchuk splitting: half a feed-forward step, attention, half a step.
+    """Macaron block: half a feed-forward step, a full attention step, half a feed-forward step.
 
-    Each feed-forward has half of `feed_forward_dim`, so that the matrices have as many parameters
-    as those of a `TransformerBlock`.
+    This is Strang-Marchuk splitting. Each feed-forward has half of `feed_forward_dim`, so that the
+    matrices have as many parameters as those of a `TransformerBlock`.
 
     References: Lu et al. 2019, eq. 17-19; footnote 3 gives the decoder's order: feed-forward,
     masked self-attention, encoder-decoder attention, feed-forward.

@@ -41,8 +41,9 @@ class BlockConfig(FeedForwardConfig):
     """Options of a block; the models' configurations extend them.
 
     Attributes:
-        scheme: operators in order with their step sizes and widths, such as `"channels/2, tokens,
-            channels/2"`, see `macaron_tf.layers.scheme`; None: the block's own scheme.
+        scheme: operators in order with their step sizes and widths, such as
+            `"channels/2, tokens, channels/2"`, see `macaron_tf.layers.scheme`; None: the block's
+            own scheme.
         num_heads: H, the number of attention heads.
         num_kv_heads: K, the number of key and value heads, each shared by H / K query heads;
             None: H.

@@ -12,9 +12,10 @@ from macaron_tf.layers.attention import MultiHeadAttention
 class RotaryAttention(MultiHeadAttention):
     """Self-attention with rotary positions (RoPE): scores depend on contents and distances.
 
-    Channels i and i + d/2 of a head are rotated as a pair by the angle `position * base^(-2 i /
-    d)`, in queries and keys, so that their product depends on the difference of positions only.
-    Caches hold rotated keys. The pairs are those of Hugging Face; the paper pairs neighbours.
+    Channels i and i + d/2 of a head are rotated as a pair by the angle
+    `position * base^(-2 i / d)`, in queries and keys, so that their product depends on the
+    difference of positions only. Caches hold rotated keys. The pairs are those of Hugging Face; the
+    paper pairs neighbours.
 
     Args:
         rotary_base: the base; a larger one rotates more slowly, for longer texts.

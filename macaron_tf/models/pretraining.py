@@ -31,11 +31,11 @@ class PretrainingEncoder(Model):
         span_boundary: whether to add the head that predicts masked spans from their boundaries.
         embeddings: embeddings shared with another encoder; None: own ones.
 
-    Call arguments: a dict of the encoder's inputs, all `(B, L)`, and optionally `masked_positions
-    (B, P)`, and with these `left_boundaries`, `right_boundaries` and `span_positions (B, P)`.
-    Returns a dict: `masked_language`, logits `(B, P, V)` at the masked positions, or `(B, L, V)` at
-    all positions if none are given; with a sentence-pair head `sentence_pair (B, 2)`; with
-    boundaries `span_boundary (B, P, V)`.
+    Call arguments: a dict of the encoder's inputs, all `(B, L)`, and optionally
+    `masked_positions (B, P)`, and with these `left_boundaries`, `right_boundaries` and
+    `span_positions (B, P)`. Returns a dict: `masked_language`, logits `(B, P, V)` at the masked
+    positions, or `(B, L, V)` at all positions if none are given; with a sentence-pair head
+    `sentence_pair (B, 2)`; with boundaries `span_boundary (B, P, V)`.
 
     References: Devlin et al. 2018 (BERT), section 3.1; Lan et al. 2020 (ALBERT); Joshi et al. 2020
     (SpanBERT).
@@ -173,8 +173,8 @@ class GeneratorDiscriminator(Model):
         generator_config: the generator's, see the function of that name.
 
     Call arguments: a dict of the inputs of both encoders, all `(B, L)`, and optionally
-    `masked_positions (B, P)`. Returns a dict: `masked_language`, the generator's logits `(B, P,
-    V)`, or `(B, L, V)` without positions; and `replaced_token`, logits `(B, L)`.
+    `masked_positions (B, P)`. Returns a dict: `masked_language`, the generator's logits
+    `(B, P, V)`, or `(B, L, V)` without positions; and `replaced_token`, logits `(B, L)`.
 
     References: Clark et al. 2020 (ELECTRA), section 2.
     """

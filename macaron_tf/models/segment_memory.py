@@ -157,8 +157,8 @@ class TwoStreamModel(KeepsMemory, TokenModel):
     Call arguments: a dict of `token_ids (B, L)` int, 0 at padding; `order (B, L)` int;
     `masked_positions (B, P)` int, the positions to predict, -1 at padding; and optionally
     `segment_ids (B, L)` int, `backward (B,)` bool, True for rows that are read from the end of
-    their text, and `memory`, from `init_memory`. Returns a dict: `masked_language`, logits `(B, P,
-    V)`; `content (B, L, D)`; `query (B, P, D)`; and `memory`.
+    their text, and `memory`, from `init_memory`. Returns a dict: `masked_language`, logits
+    `(B, P, V)`; `content (B, L, D)`; `query (B, P, D)`; and `memory`.
 
     References: Yang et al. 2019, "XLNet: Generalized Autoregressive Pretraining for Language
     Understanding", sections 2.2 to 2.5.

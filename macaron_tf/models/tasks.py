@@ -38,8 +38,8 @@ class ReadingModel(TaskModel):
 
     An encoder-decoder reads the row in its encoder, and again in its decoder, shifted right behind
     a [SEP]: the state at a position sees the whole row in the encoder, and the ids up to it in the
-    decoder. A `WordEncoder`, with or without ELMo, reads words by their characters, `token_ids (B,
-    L, C)`.
+    decoder. A `WordEncoder`, with or without ELMo, reads words by their characters,
+    `token_ids (B, L, C)`.
 
     Args:
         config: configuration of the encoder, encoder-decoder or `WordEncoder`.
@@ -181,9 +181,9 @@ class EncoderSpanReader(ReadingModel):
     """Answers questions by a span of the context: scores each position as the start and the end.
 
     An answer lies in the context; [CLS], position 0, means that there is none. All other positions
-    score -1e9: question, separators and padding. In rows that end with [CLS], `context [SEP]
-    question [SEP] [CLS]`, the scores of [CLS] are moved to the front, before those of the other
-    positions.
+    score -1e9: question, separators and padding. In rows that end with [CLS],
+    `context [SEP] question [SEP] [CLS]`, the scores of [CLS] are moved to the front, before those
+    of the other positions.
 
     Call arguments: a dict of `token_ids (B, L)` and `segment_ids (B, L)`, 1 in `context [SEP]`; if
     rows end with [CLS], 0 in `context [SEP]` and 2 at [CLS]. Returns float32 logits `(B, 2, L)`:
