@@ -168,6 +168,8 @@ def _recording(init):
 def _building(build):
     @functools.wraps(build)
     def built(self, *args, **kwargs):
+        if self.built:  # as a Keras model of built layers
+            return
         before = len(self._flatten_layers(recursive=False)) - 1
         with _default_policy(self.dtype_policy):
             build(self, *args, **kwargs)

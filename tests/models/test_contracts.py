@@ -80,6 +80,9 @@ def test_a_system_s_model_keeps_its_contract(name, tmp_path):
     if "token_ids" not in batch and "source" not in batch:
         inputs = batch[system.inputs[0]]
     check_model(network, inputs, tmp_path)
+    weights = [id(weight) for weight in network.weights]
+    network.build()  # again: nothing changes
+    assert [id(weight) for weight in network.weights] == weights
 
 
 def behind(layer, inputs):
