@@ -24,7 +24,7 @@ from jax.sharding import PartitionSpec
 from macaron_tf.kernels.jax_dropout import kept, key_of, random_bits
 
 # Base-2 score of a hidden key: below any real score, but small enough for float32 to add log2 of a
-# sum to it. A row without visible keys so gives the mean of all values.
+# sum to it. So a row without visible keys gives the mean of all values.
 HIDDEN = -1e5
 # Score of keys that only pad the last block; rows without visible keys do not see them either.
 OUTSIDE = -1e30

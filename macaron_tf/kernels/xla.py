@@ -49,7 +49,7 @@ def in_turns(x, step_size):
     The last turn is padded with zeros, which come after all real steps.
     """
     x = in_steps(x, TURN * step_size)
-    turns, positions, batch, width = ops.shape(x)  # numbers where they are known, else tensors
+    turns, positions, batch, width = ops.shape(x)  # ints if static, else tensors
     # (n, TURN k, B, W) -> (n, S, W)
     return ops.reshape(x, (turns, positions * batch, width))
 

@@ -30,7 +30,7 @@ class AlibiAttention(MultiHeadAttention):
         positions, key_positions = context.positions[..., None], key_positions[..., None, :]
         distances = ops.cast(ops.abs(positions - key_positions), "float32")  # (..., T, S)
         biases = distances * slopes(self.num_heads)[:, None, None]  # (..., H, T, S)
-        # In float32 whatever the policy: bfloat16 cannot tell distance 256 from 257.
+        # In float32 under any policy: bfloat16 cannot tell distance 256 from 257.
         return ops.cast(scores, keras.backend.result_type(scores.dtype, "float32")) - biases
 
 

@@ -29,7 +29,7 @@ def broadcast_mask(mask):
         return ops.expand_dims(mask, 1)  # (B, 1, T, S)
     if rank == 4:
         return mask
-    raise ValueError(f"an attention mask has rank 2, 3 or 4, got shape {mask.shape}")
+    raise ValueError(f"attention mask of shape {mask.shape}: give one of rank 2, 3 or 4")
 
 
 def combine_masks(*masks):
@@ -236,8 +236,8 @@ class MultiHeadAttention(Mixer):
                 positions = positions + context.index
             elif cache is not None and self.window:
                 raise ValueError(
-                    "context.positions is None: give it, because a cache with a window does not "
-                    "hold all tokens and so does not tell their number"
+                    "context.positions is None: give the positions, because a cache with a window "
+                    "holds only the last tokens"
                 )
             elif cache is not None:
                 positions = positions + ops.shape(cache[0])[3]

@@ -119,7 +119,7 @@ class Block(Mixer):
             )
 
     def token_mixer(self) -> Mixer:
-        """Makes the mixer of positions; override it for a block with another one than attention."""
+        """Makes the mixer of positions. Blocks with another one than attention override it."""
         kind = {"causal": self.causal, "window": self.attention_window}
         if not self.relative:
             kind |= self.config.options("use_bias", "num_kv_heads")
@@ -144,7 +144,7 @@ class Block(Mixer):
         )
 
     def channel_mixer(self, feed_forward_dim: int, **changes) -> Mixer:
-        """Makes the mixer of channels; override it for a block without a feed-forward.
+        """Makes the mixer of channels. Blocks without a feed-forward override it.
 
         Args:
             feed_forward_dim: inner width of this mixer.
@@ -241,7 +241,7 @@ class Block(Mixer):
 
     def build(self, x_shape, memory_shape=None):
         for operator, residual in self.sublayers:
-            if not residual.built:  # by a block that shares it
+            if not residual.built:  # a block that shares it may have built it
                 residual.build(x_shape, *([memory_shape] if operator == "memory" else []))
 
     def mix(self, x, context: Context, state=None):
@@ -328,7 +328,7 @@ class Block(Mixer):
     def copy_from(self, other: "Block") -> None:
         """Copies the weights of another block's sub-layers; those that it lacks are left unchanged.
 
-        A decoder's block can so start from an encoder's, with newly initialized cross-attention.
+        This lets a decoder's block start from an encoder's, with newly initialized cross-attention.
         Both blocks are built, and their options are equal except `causal` and `cross_attention`.
         """
         for operator, name in itertools.chain(*self._steps):

@@ -116,7 +116,7 @@ class ConvolutionBlock(Recording, keras.layers.Layer):
 
     def build(self, x_shape):
         if x_shape[-1] != self.filters:
-            # The released code's 0.01: the skip path starts small beside F.
+            # The released code's 0.01: the skip path starts small compared with F.
             initializer = keras.initializers.RandomNormal(stddev=0.01)
             self.skip = self.dense_part("skip", x_shape, self.filters, initializer)
         first, second = self.convolutions

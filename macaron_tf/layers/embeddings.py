@@ -225,7 +225,7 @@ class EncoderEmbeddings(Recording, keras.layers.Layer):
         scale: whether to multiply token embeddings by sqrt(E); shared `tokens` keep their own
             setting.
         position_layout: see `SinusoidalPositions`.
-        tokens: token embeddings shared with another layer; None: own ones.
+        tokens: token embeddings shared with another layer; None: it makes its own.
 
     Call arguments: `token_ids (B, L)` int; `segment_ids` and `language_ids (B, L)`, 0 by default;
     `position_ids (B, L)` int, 0 to L - 1 by default; `vectors (B, L, E)`, which replace the token

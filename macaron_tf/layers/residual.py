@@ -29,7 +29,7 @@ class Residual(Recording, keras.layers.Layer):
         epsilon, affine, norm_type: options of the norm, see `normalization`.
         solver: name in `macaron_tf.layers.scheme.SOLVERS`.
         layer_norm: norm shared with a parallel branch, or with another step through the sub-layer;
-            None: an own one.
+            None: it makes its own.
 
     Call arguments: `x (B, L, D)`, and by keyword those of the sub-layer, such as `memory` and
     `attention_mask`. Returns `(B, L, D)`.

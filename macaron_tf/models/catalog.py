@@ -149,7 +149,8 @@ MEMORY_MODELS: dict[str, EncoderConfig] = {
 # XLM (Conneau and Lample 2019, section 5.1): 12 layers, D 1024, 8 heads, 95,000 pieces and 15
 # languages for XNLI; no segments.
 # gMLP and aMLP (Liu et al. 2021) have no position encoding besides their matrices. With Toeplitz
-# matrices for 512 positions and 32,000 pieces they have the stated numbers of parameters.
+# matrices for 512 positions and 32,000 pieces, gmlp_base has 130 and gmlp_large 365 million
+# parameters, as published.
 # In tiny, six thin layers have as many parameters as BERT's three: 6 x 1.5 D F = 3 x 10 D^2.
 _ALBERT_SIZES = (*_PAPERS, "xlarge", "xxlarge")
 _ONE_SEGMENT = {"num_segments": 0}

@@ -66,7 +66,7 @@ class StackConfig(BlockConfig, Sizes):
 
     known_blocks: ClassVar[tuple[str, ...]] = tuple(BLOCKS)
 
-    feed_forward_dim: Count  # again, to be given by position
+    feed_forward_dim: Count  # repeated to stay positional arguments
     num_heads: Count
     _: dataclasses.KW_ONLY
     block: str | tuple[str, ...] = "transformer"

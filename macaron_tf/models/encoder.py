@@ -20,7 +20,7 @@ class Encoder(Model):
     """Encoder: embeddings and a stack of blocks, from ids `(B, L)` to `(B, L, D)`.
 
     Args:
-        embeddings: embeddings shared with another encoder; None: own ones.
+        embeddings: embeddings shared with another encoder; None: it makes its own.
 
     Call arguments: `token_ids (B, L)` int, or a dict of these and optionally: `segment_ids`,
     `language_ids` and `position_ids`, all `(B, L)` int; `document_ids (B, L)` int, by which no

@@ -29,7 +29,7 @@ class PretrainingEncoder(Model):
         head_options: `activation`, `epsilon`, `norm_type` and `transform` of the masked language
             head, where they differ from the encoder's.
         span_boundary: whether to add the head that predicts masked spans from their boundaries.
-        embeddings: embeddings shared with another encoder; None: own ones.
+        embeddings: embeddings shared with another encoder; None: it makes its own.
 
     Call arguments: a dict of the encoder's inputs, all `(B, L)`, and optionally
     `masked_positions (B, P)`, and with these `left_boundaries`, `right_boundaries` and

@@ -447,7 +447,7 @@ class SiameseEncoder(TaskModel):
         """Scores of the classes of pairs, from their vectors, `(B, D)` each: `(B, C)`."""
         if not self.head:
             raise ValueError(
-                "num_classes=0: make the model with the number of classes for a classifier"
+                "num_classes=0: make the model with num_classes above 0 to score pairs"
             )
         parts = [FEATURES[name](first, second) for name in self.features]  # F of (B, D)
         return self.head(ops.concatenate(parts, axis=-1), training=training)  # (B, F D) -> (B, C)

@@ -104,7 +104,7 @@ class TemporalConfig(Settings):
             return dataclasses.replace(self, mixer=mixer, widths=widths)
 
         check_choice("mixer", mixer, tuple(_RECURRENT))
-        # The search is finite because a layer has more parameters than units.
+        # Widths below the number of parameters suffice: a layer has more parameters than units.
         widths, size = range(1, self.parameters), self.parameters
         high = 1 + bisect.bisect_left(widths, size, key=lambda width: of(width).parameters)
         nearest = (of(max(high - 1, 1)), of(high))
