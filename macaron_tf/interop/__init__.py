@@ -1,13 +1,13 @@
-"""Foreign weights: other libraries' models and vocabularies, read into ours.
+"""Reads models and vocabularies of other libraries, and writes ours in Hugging Face's format.
 
-`arrays` reads settings and arrays, and brings these into our variables by a table of names. The
-tables, one for each family: `encoders` (BERT and its relatives of Hugging Face,
-sentence-transformers), `language_models` (GPT, GPT-2, XLNet), `encoder_decoders` (T5, BART,
-MarianMT, Pegasus), `keras_models` (KerasHub, Model Garden). `task_heads` reads and writes the
-layers for a task over them.
+`arrays` reads settings and arrays, and assigns the arrays to our variables by a table of names. The
+tables of each family are in `encoders` (Hugging Face's BERT and its relatives,
+sentence-transformers), `language_models` (GPT, GPT-2, Llama, XLNet), `encoder_decoders` (T5, BART,
+MarianMT, Pegasus) and `keras_models` (KerasHub, Model Garden). `task_heads` reads and writes the
+heads of fine-tuned models.
 
-All raise a UserError that names the file, setting or weight where a file is missing or damaged, or
-where a part of theirs has no place in ours.
+All readers raise a UserError that names the file, setting or weight if a file is missing or
+damaged, or if a part of the other model has no counterpart in ours.
 """
 
 from macaron_tf.interop.encoder_decoders import import_encoder_decoder, read_encoder_decoder

@@ -1,14 +1,14 @@
-"""Another library's settings and arrays, and the one way from them into our variables.
+"""Reads another library's settings and arrays, and assigns the arrays to our variables.
 
-A table of names maps the ends of our paths to their names, `{}` being a block's number:
+A table of names maps the ends of our variables' paths to their names; `{}` is a block's number:
 
     "block_{}/attention_0/attention/query_key_value": ("h.{}.query", "h.{}.key", "h.{}.value")
     "block_{}/attention_0/norm": "h.{}.ln_1"
     "embeddings/segments": Raw("segments.weight")
 
-The end of a layer's path stands for a layer of theirs, or for several that ours keeps side by side
-in one; `Arrays.part` brings their kernels into our layout. The end of a variable's path stands for
-an array itself, transformed where the layout is the family's own.
+If the key is the end of a layer's path, the value is the name of their layer, or of several layers
+whose kernels ours concatenates; `Arrays.part` converts each array to our layout. If the key is the
+end of a variable's path, the value is a `Raw`: the name of an array, perhaps with a transformation.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ from macaron_tf.io.paths import read_json, refuse_damage
 from macaron_tf.models import EncoderConfig, EncoderDecoder, EncoderDecoderConfig
 from macaron_tf.models.config import StackConfig
 
-# Our activations, by the names of PyTorch models.
+# Our names of activations, by those of PyTorch models.
 ACTIVATIONS = {
     "relu": "relu",
     "swish": "silu",
@@ -39,7 +39,7 @@ ACTIVATIONS = {
 }
 
 
-# Ways to scale rotary positions, with their numbers in the order of `rotary_scaling`.
+# Kinds of scaling of rotary positions, with the names of their values in `rotary_scaling`.
 ROPES = {
     "default": (),
     "linear": ("factor",),
@@ -51,14 +51,14 @@ ROPES = {
 
 
 def check_files(directory: pathlib.Path, kind: str, *names: str) -> None:
-    """Refuses a directory that is not of a kind, for want of a file."""
+    """Raises a UserError if a directory of some `kind` lacks one of its files."""
     for name in names:
         if not (directory / name).is_file():
-            raise UserError(f"{directory} is no {kind}: it has no {name}.")
+            raise UserError(f"{directory} is not a {kind}: it has no {name}.")
 
 
 def json_bytes(value: Any) -> bytes:
-    """A value as the contents of a JSON file."""
+    """Converts a value to the contents of a JSON file."""
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
 
 
@@ -66,8 +66,8 @@ class ForeignConfig:
     """The settings of another library's model.
 
     Args:
-        fields: as `config.json` or the like holds them.
-        where: the name of that file in errors.
+        fields: the fields of its `config.json` or a similar file.
+        where: name of that file in error messages.
     """
 
     def __init__(self, fields: Mapping[str, Any], where: str):
@@ -88,22 +88,32 @@ class ForeignConfig:
         return config
 
     def get(self, field: str, default=None) -> Any:
-        """A field as it stands."""
+        """Returns the value of a field, whatever its type."""
         return self.fields.get(field, default)
 
     def number(
         self, field: str, default: int | float | None = None, kind: type[int] | type[float] = int
     ) -> int | float:
-        """A number of the kind of `default`, which stands for a missing field; None = required."""
+        """Returns a field that is a number.
+
+        Args:
+            field: name of the field.
+            default: value of a missing field, whose type the number must have; None: the field is
+                required.
+            kind: type of the number, if there is no default.
+
+        Raises:
+            UserError: the field is missing, or has another type.
+        """
         kind = kind if default is None else type(default)
         value = self._required(field, default)
-        if type(value) not in {int, kind}:  # nor a bool, which is an int to Python
+        if type(value) not in {int, kind}:  # not isinstance, because a bool is an int in Python
             wanted = "a whole number" if kind is int else "a number"
             raise UserError(f"{self.where} has {field}={value!r}: it must be {wanted}.")
         return kind(value)
 
     def settings(self, names: Mapping[str, tuple]) -> dict[str, Any]:
-        """Our settings, from our name -> (their name, default) or (..., our names of choices)."""
+        """Reads several settings; see `Family.settings` for the form of `names`."""
         return {
             ours: self.choice(theirs[0], theirs[2], theirs[1])
             if theirs[2:]
@@ -112,7 +122,16 @@ class ForeignConfig:
         }
 
     def choice(self, field: str, choices: Mapping[str, str], default: str | None = None) -> str:
-        """Our name for their choice, such as an activation; see `number` for `default`."""
+        """Returns our name of a field's choice, such as an activation.
+
+        Args:
+            field: name of the field.
+            choices: our names, by theirs.
+            default: their value of a missing field; None: the field is required.
+
+        Raises:
+            UserError: the field is missing, or not one of the choices.
+        """
         name = self._required(field, default)
         if not isinstance(name, str) or name not in choices:
             raise UserError(
@@ -121,7 +140,11 @@ class ForeignConfig:
         return choices[name]
 
     def require(self, needed: Mapping[str, Any]) -> None:
-        """Refuses a model with other values of settings that our models do not have."""
+        """Raises a UserError if a field has another value than the one that our models need.
+
+        Args:
+            needed: the supported values, by field; a missing field passes.
+        """
         for field, value in needed.items():
             if self.fields.get(field, value) != value:
                 raise UserError(
@@ -135,10 +158,15 @@ class ForeignConfig:
 
 
 class Arrays:
-    """Another library's arrays by name; remembers which were read.
+    """Another library's arrays, by name; it records which ones were read.
 
-    A subclass has `part(layer, variable)`, the array of their layer for our `variable` (kernel,
-    gamma, ...) as ours keep it, and `kernel`, how a linear layer's kernel is named behind it.
+    A subclass defines `part(layer, variable)`, which returns the array of their layer for our
+    `variable` (kernel, gamma, ...) in our layout, and `kernel`, the suffix of the name of a linear
+    layer's kernel.
+
+    Attributes:
+        arrays: the arrays.
+        read: names of those that were read.
     """
 
     kernel: typing.ClassVar[str]
@@ -148,22 +176,22 @@ class Arrays:
         self.read: set[str] = set()
 
     def find(self, name: str) -> list[str]:
-        """The whole names of the arrays that `name` stands for."""
+        """Returns the full names of the arrays that `name` matches."""
         return [name] if name in self.arrays else []
 
     def has(self, name: str | None) -> bool:
-        """Whether there is such an array; False of None."""
+        """Whether an array has this name; False for None."""
         return name is not None and bool(self.find(name))
 
     def has_layer(self, layer: str | None) -> bool:
-        """Whether there is a linear layer of that name; False of None."""
+        """Whether a linear layer has this name; False for None."""
         return layer is not None and self.has(f"{layer}{self.kernel}")
 
     def array(self, *names: str) -> np.ndarray:
-        """The array of the first of these names that there is.
+        """Returns the array of the first name that exists, and records that it was read.
 
         Raises:
-            UserError: there is none, or a name stands for several.
+            UserError: none exists, or several arrays match the name.
         """
         found = next(filter(None, map(self.find, names)), [])
         if len(found) != 1:
@@ -177,8 +205,10 @@ class TorchArrays(Arrays):
     """The `state_dict` of a PyTorch model.
 
     Args:
-        prefix: of names, taken off where it stands.
-        linear: whether kernels are `Linear`'s (outputs, inputs), not `Conv1D`'s (inputs, outputs).
+        state: the arrays, by name.
+        prefix: prefix that is removed from names.
+        linear: whether kernels have the layout (outputs, inputs) of `Linear`, not (inputs, outputs)
+            of `Conv1D`.
     """
 
     kernel = ".weight"
@@ -189,15 +219,18 @@ class TorchArrays(Arrays):
 
     def part(self, layer: str, variable: str) -> np.ndarray:
         name = "bias" if variable in ("bias", "beta") else "weight"
-        # Early conversions of BERT name a LayerNorm's arrays as TensorFlow does.
+        # Early conversions of BERT have TensorFlow's names of a LayerNorm's arrays.
         array = self.array(f"{layer}.{name}", f"{layer}.{variable}")
         return array.T if self.linear and variable == "kernel" else array
 
 
 def read_state(directory: pathlib.Path) -> dict[str, np.ndarray]:
-    """The weights of a Hugging Face directory, float32, by PyTorch's names.
+    """Reads the weights of a Hugging Face directory as float32, by their PyTorch names.
 
-    They lie in one file, or in several that an index names: `model.safetensors.index.json`.
+    They are in one file, or in several that an index lists, such as `model.safetensors.index.json`.
+
+    Raises:
+        UserError: a file is missing or damaged.
     """
     names = ("model.safetensors", "pytorch_model.bin")
     for name in names:
@@ -207,20 +240,20 @@ def read_state(directory: pathlib.Path) -> dict[str, np.ndarray]:
         if index.is_file():
             shards = ForeignConfig(read_json(index), str(index)).get("weight_map")
             if not isinstance(shards, dict) or not shards:
-                raise UserError(f"{index} names no weights: it has no weight_map.")
+                raise UserError(f"{index} lists no weights: it has no weight_map.")
             state: dict[str, np.ndarray] = {}
             for shard in sorted(set(map(str, shards.values()))):
                 if not (directory / shard).is_file():
                     raise UserError(f"{directory} has no {shard}, which {index.name} names.")
                 state |= _read_arrays(directory / shard)
             if absent := sorted(shards.keys() - state.keys()):
-                raise UserError(f"{index} names {absent[0]}, which no file holds.")
+                raise UserError(f"{index} names {absent[0]}, which no file has.")
             return state
-    raise UserError(f"{directory} holds no weights: it has neither {' nor '.join(names)}.")
+    raise UserError(f"{directory} has no weights: it has neither {' nor '.join(names)}.")
 
 
 def _read_arrays(file: pathlib.Path) -> dict[str, np.ndarray]:
-    """The arrays of one file of safetensors or PyTorch, float32."""
+    """Reads the arrays of a safetensors or PyTorch file as float32."""
     tensors = file.suffix == ".safetensors"
     with needed(str(file), "torch"):
         if tensors:
@@ -233,12 +266,12 @@ def _read_arrays(file: pathlib.Path) -> dict[str, np.ndarray]:
             return {name: np.asarray(array, "float32") for name, array in state.items()}
         state = torch.load(file, map_location="cpu", weights_only=True)
         return {name: tensor.float().numpy() for name, tensor in state.items()}
-    except Exception as error:  # PyTorch lets through whatever its unpickler raises
+    except Exception as error:  # PyTorch does not document what its unpickler raises
         raise UserError(f"{file} cannot be read: {str(error).splitlines()[0]}") from None
 
 
-# Tables end at a multiple of 8 rows. This bias gives the rows of no token a probability of 0 and
-# leaves the others' as they were; float16 holds no -1e5.
+# Score bias of the rows without a token that pad a table to a multiple of 8: their probability is
+# 0, and those of the tokens do not change. float16 cannot represent -1e5.
 UNUSED_TOKEN_BIAS = -1e4
 
 
@@ -246,10 +279,12 @@ Transform = Callable[[np.ndarray], np.ndarray]
 
 
 class Raw:
-    """Arrays by their whole names, each transformed, then side by side.
+    """Entry of a table for one of our variables: their arrays, transformed and concatenated.
 
     Args:
-        inverse: of `transform`, to write them; without both they are copied.
+        names: full names of the arrays.
+        transform: function of each array, to read it; None: it is copied.
+        inverse: inverse of `transform`, to write it; None: it is copied if there is no `transform`.
     """
 
     def __init__(
@@ -260,7 +295,7 @@ class Raw:
         self.inverse = inverse if transform or inverse else np.asarray
 
 
-# Entries that are arrays are assigned as they are.
+# An entry that is an array is assigned to the variable unchanged.
 Table = Mapping[str, str | tuple[str, ...] | Raw | np.ndarray]
 
 
@@ -274,18 +309,21 @@ def transformer_layer(
     cross_norm: str = "",
     ours: str = "block_{}",
 ) -> Table:
-    """The table of a Transformer layer.
+    """Makes the table of a Transformer layer from their names of its parts.
 
     Args:
         theirs: prefix of their names.
-        attention: query, key and value, or the one layer of all three; then the output.
-        feed_forward: the inner layer, or the two of a gated one; then the outer layer.
-        cross: as `attention`, of an attention to the encoder.
+        attention: layers of query, key and value, or one layer of all three; then the output.
+        norm: the attention's norm.
+        feed_forward: the inner layer, or both layers of a gated one; then the outer layer.
+        feed_forward_norm: the feed-forward layer's norm.
+        cross: the layers of the attention to the encoder, in the form of `attention`.
+        cross_norm: its norm.
         ours: prefix of our paths.
     """
     parts = {
         "attention_0/attention/query_key_value": attention[:-1],
-        # Of fewer heads of keys than of queries.
+        # With fewer heads of keys than of queries, these two replace query_key_value.
         "attention_0/attention/query": attention[:1],
         "attention_0/attention/key_value": attention[1:-1],
         "attention_0/attention/output": attention[-1:],
@@ -302,7 +340,7 @@ def transformer_layer(
 
 
 def shortest_turn(values: Sequence[int]) -> tuple[int, ...]:
-    """The shortest tuple whose repetition gives `values`."""
+    """Returns the shortest tuple that, repeated, gives `values`."""
     sizes = range(1, len(values) + 1)
     turns = (tuple(values[:size]) for size in sizes)
     fitting = (t for t in turns if all(v == t[n % len(t)] for n, v in enumerate(values)))
@@ -312,13 +350,15 @@ def shortest_turn(values: Sequence[int]) -> tuple[int, ...]:
 def rotary_settings(
     config: ForeignConfig, rope: Mapping[str, Any], field: str, usual: float
 ) -> dict[str, Any]:
-    """The base and the scaling of rotary positions.
+    """Reads the base and the scaling of rotary positions.
 
     Args:
+        config: their settings.
         rope: their `rope_parameters` or `rope_scaling`.
-        field: of the base where `rope` has none; `usual` stands for a missing field.
+        field: name of the field in `config` with the base, if `rope` has none.
+        usual: base if that field is missing too.
     """
-    kind = rope.get("type", "default")  # of early versions
+    kind = rope.get("type", "default")  # the field's name in early versions
     found = {field: config.get(field, usual), "rope_type": kind, **rope}
     found = ForeignConfig(found, config.where)
     found.require({"partial_rotary_factor": 1.0})
@@ -329,20 +369,26 @@ def rotary_settings(
 
 
 def rotary_fields(base: float, scaling: Sequence[float] = ()) -> dict[str, Any]:
-    """The inverse of `rotary_settings`: `rope_parameters`."""
+    """Makes their `rope_parameters`; the inverse of `rotary_settings`."""
     kind = next(kind for kind, names in ROPES.items() if len(names) == len(scaling))
     return {"rope_theta": base, "rope_type": kind, **dict(zip(ROPES[kind], scaling, strict=True))}
 
 
 def rows(ids: np.ndarray, size: int, missing: float = 0.0) -> Callable[[np.ndarray], np.ndarray]:
-    """A transform: rows `ids (V',)` of an array, `missing` at id -1 and up to `size` rows."""
+    """Makes a transform that takes rows of their table in the order of our ids.
+
+    Args:
+        ids: `(V',)` int, their id for each of ours; -1: none.
+        size: number of rows of our table, at least V'.
+        missing: value of the rows without one of theirs.
+    """
     known = np.flatnonzero(ids >= 0)
 
     def chosen(array: np.ndarray) -> np.ndarray:
         if ids.max() >= len(array):
             raise UserError(
                 f"the vocabulary has ids up to {ids.max()} and the model embeds only {len(array)} "
-                "pieces: it is another model's vocabulary."
+                "pieces: it is another model's vocabulary; restore the model's own."
             )
         table = np.full((size, *array.shape[1:]), missing, "float32")
         table[known] = array[ids[known]]
@@ -352,7 +398,7 @@ def rows(ids: np.ndarray, size: int, missing: float = 0.0) -> Callable[[np.ndarr
 
 
 def say_spare_rows(tokens: np.ndarray, pieces: int) -> None:
-    """Says on stderr that a table of tokens has rows for which its vocabulary has none."""
+    """Prints a note on stderr if a table of tokens has more rows than its vocabulary has pieces."""
     if len(tokens) > pieces:
         print(
             f"note: the model embeds {len(tokens):,} tokens and its vocabulary has {pieces:,}: the "
@@ -362,7 +408,7 @@ def say_spare_rows(tokens: np.ndarray, pieces: int) -> None:
 
 
 def assign(variable: keras.Variable, value: np.ndarray) -> None:
-    """Sets a variable; refuses another shape."""
+    """Assigns an array to a variable; raises a UserError if its shape differs."""
     if tuple(variable.shape) != value.shape:
         raise UserError(
             f"the weights do not fit the model: {variable.path} has shape "
@@ -374,10 +420,16 @@ def assign(variable: keras.Variable, value: np.ndarray) -> None:
 def assign_weights(
     layer: keras.layers.Layer, arrays: Arrays, table: Table, drawn: Collection[str] = ()
 ) -> None:
-    """Sets the variables of a built layer or model by a table of names.
+    """Assigns arrays to the variables of a built layer or model by a table of names.
 
     Args:
-        drawn: names of parts of the model that keep their initial values.
+        layer: the layer or model.
+        arrays: the arrays.
+        table: the table of names.
+        drawn: names of parts of the model that keep their random initial values.
+
+    Raises:
+        UserError: an array is missing or has another shape.
     """
     for variable in layer.weights:
         if not any(f"/{part}/" in f"/{variable.path}" for part in drawn):
@@ -385,11 +437,11 @@ def assign_weights(
 
 
 def entry_of(path: str, table: Table) -> tuple[Raw | np.ndarray | None, list[str], str]:
-    """The table's entry for a variable of ours.
+    """Looks up the table's entry for one of our variables.
 
     Returns:
-        The entry of the variable itself, or None; their names, of arrays or of layers; the
-        variable's name in its layer. No names and None: the table has nothing for it.
+        The entry of the variable itself, or None if the entry is of its layer; their names of its
+        arrays or layers, empty if there is no entry; and the variable's name within its layer.
     """
     block = re.search(r"block_(\d+)", path)
     number = int(block[1]) if block else 0
@@ -410,7 +462,7 @@ def _value(path: str, arrays: Arrays, table: Table) -> np.ndarray:
     if isinstance(entry, np.ndarray):
         return entry
     if not names:
-        raise UserError(f"the weights to be read have nothing for the model's {path}.")
+        raise UserError(f"the weights to be read have no counterpart of the model's {path}.")
     if entry is None:
         parts = [arrays.part(name, part) for name in names]
     else:
@@ -420,17 +472,17 @@ def _value(path: str, arrays: Arrays, table: Table) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class TaskHead:
-    """A family's model for a task, the body with layers over it.
+    """A family's model for a task: the body with a head of one or two layers.
 
     Attributes:
-        ending: of its class's name.
-        pipeline: the task as the hub calls it.
-        table: the layers over the body.
-        pooled: whether the body has its pooler.
-        activation: of the layer before the last, where there is one.
-        activation_field: the setting of theirs that names the activation, which is `activation`
-            where it is missing; "" = they have no other.
-        settings: further settings of theirs, with which the head computes what ours does.
+        ending: suffix of the class's name, such as "ForTokenClassification".
+        pipeline: the hub's name of the task.
+        table: table of the head's layers.
+        pooled: whether the body includes its pooler.
+        activation: activation of the head's first layer, if it has two.
+        activation_field: their setting that names the activation; `activation` is its default. "":
+            the activation is fixed.
+        settings: further settings of theirs with which the head computes the same as ours.
     """
 
     ending: str
@@ -444,27 +496,28 @@ class TaskHead:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Family:
-    """The models of one `model_type` of Hugging Face, or of another library.
+    """How to convert the models of one `model_type` of Hugging Face, or of another library.
 
     Attributes:
-        name: of such models, in errors.
-        tokens: names of the array of token embeddings, one of which there is.
-        table: of the other parts.
-        settings: our name -> (their name, default), since `save_pretrained` once left out
-            defaults, None = required; of choices, (their name, default, our name of each).
-        fixed: settings of ours, the same in all such models.
-        derived: further settings of ours from theirs.
-        underived: the inverse: further settings of theirs from ours.
-        required: settings that our model does not have, and the values that fit it.
-        prefix: before names where there is a head.
+        name: name of such models in error messages.
+        tokens: possible names of the array of token embeddings.
+        table: table of names of the other parts.
+        settings: our names of settings, each with (their name, default), or for a choice with
+            (their name, default, our names by theirs). A default None means that the field is
+            required; the others are needed because early `save_pretrained` left out defaults.
+        fixed: our settings that are the same in all such models.
+        derived: function of their settings that returns further settings of ours.
+        underived: its inverse, a function of our configuration that returns settings of theirs.
+        required: their settings without a counterpart in ours, with the only supported values.
+        prefix: prefix of the body's names in a model with a head.
         linear: see `TorchArrays`.
-        output: the array of an output layer that repeats the token embeddings.
-        body: how the names of weights begin that must be read.
-        repeated: ends of names that do not count.
-        starts: of language models, whether a text begins behind a token of its own.
-        classes: how the names of its classes begin.
-        tasks: its models for tasks that ours learn too, by our class.
-        head_dropout: their setting for the dropout in a task's head.
+        output: name of the output layer's array, which must equal the token embeddings.
+        body: prefixes of the names of weights that must all be read.
+        repeated: suffixes of names of arrays that need not be read.
+        starts: for language models: whether texts begin with a special token.
+        classes: prefix of the names of its classes.
+        tasks: its models for tasks, by our class for the same task.
+        head_dropout: name of their setting of the dropout in a task's head.
     """
 
     name: str
@@ -486,39 +539,39 @@ class Family:
     head_dropout: str = "classifier_dropout"
 
     def read_settings(self, config: ForeignConfig) -> dict[str, Any]:
-        """Our settings; a UserError where theirs have no place in our model."""
+        """Converts their settings to ours; a value without a counterpart is a UserError."""
         config.require(self.required)
         with refuse_damage(config.where, "restore it"):
             derived = self.derived(config)
         return {**self.fixed, **config.settings(self.settings), **derived}
 
     def arrays(self, directory: pathlib.Path) -> TorchArrays:
-        """The weights of a directory."""
+        """Reads the weights of a directory; see `read_state`."""
         return TorchArrays(read_state(directory), self.prefix, self.linear)
 
     def check_rest(self, arrays: Arrays) -> tuple[str, ...]:
-        """Names of the arrays that were not read, all of them of other heads.
+        """Checks that the body was read completely, and returns the names of unread arrays.
 
         Raises:
-            UserError: the output layer, where it is kept, is not the table of tokens, or a weight
-                of the body was not read.
+            UserError: the output layer differs from the table of tokens, or a weight of the body
+                was not read.
         """
         tokens = arrays.array(*self.tokens)
         if arrays.has(self.output) and not np.array_equal(arrays.array(self.output), tokens):
             raise UserError(
-                f"the {self.name} model's {self.output} is not its token embeddings: ours has one "
-                "table for both."
+                f"the {self.name} model's {self.output} differs from its token embeddings: only "
+                "models with one table for both can be read."
             )
         unread = sorted(set(arrays.arrays) - arrays.read)
         unread = [name for name in unread if not name.endswith(self.repeated)]
         for left in unread:
             if left.startswith(self.body):
-                raise UserError(f"the {self.name} model has {left}, for which ours has no place.")
+                raise UserError(f"the {self.name} model has {left}, which ours does not have.")
         return tuple(unread)
 
 
 def built(model: type[keras.Model], settings: Mapping, *arguments, **options) -> keras.Model:
-    """Our model of another one's `settings`; a UserError where these are out of our range."""
+    """Builds our model with `settings`; raises a UserError if a setting is out of range."""
     try:
         config = (EncoderDecoderConfig if model is EncoderDecoder else EncoderConfig)(**settings)
     except ValueError as error:

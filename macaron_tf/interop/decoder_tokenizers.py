@@ -1,6 +1,6 @@
-"""Hugging Face's files of tokenizers for models that write text.
+"""Writes Hugging Face tokenizers of language models and encoder-decoders.
 
-Their special pieces around a text differ from an encoder's.
+They differ from an encoder's in the special pieces around a text.
 """
 
 import json
@@ -24,7 +24,7 @@ from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.byte_pairs import WORD_END, CharacterPairVocabulary
 from macaron_tf.text.sentencepiece import SentencePieceVocabulary
 
-# Names of the pieces around a text, the first that is no other piece: GPT-2's one piece, Llama 3's.
+# Candidate names of the pieces before and after a text; the first unused one is taken.
 _STARTS = ("<|begin_of_text|>", "<s>", "<|start|>")
 _ENDS = ("<|endoftext|>", "</s>", "<|end|>")
 _NAMES = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
@@ -37,31 +37,33 @@ def language_tokenizer(
     starts: bool,
     ends: bool = False,
 ) -> dict[str, bytes]:
-    """The files for a language model.
+    """Makes the tokenizer files of a language model.
 
     Args:
-        ids: `(V',)` int, their id for each of ours, -1 for none.
+        vocabulary: the model's vocabulary.
+        ids: `(V',)` int, their id for each of ours; -1: none.
+        max_length: greatest length of a row; None: no limit.
         starts: whether a text begins with [CLS].
-        ends: whether a text ends with [MASK], as for a classifier.
+        ends: whether a text ends with [MASK], as in a classifier.
 
     Raises:
-        UserError: a classifier's texts have special pieces that GPT's tokenizer has not.
+        UserError: GPT's tokenizer lacks the special pieces that a classifier needs.
     """
     if isinstance(vocabulary, CharacterPairVocabulary) and ends:
         raise UserError(
-            "a classifier reads [CLS] before a text and [MASK] behind it, for which GPT's own "
+            "a classifier reads [CLS] before a text and [MASK] after it, for which GPT's own "
             "tokenizer has no pieces: save it in this library's own format, or export a SavedModel"
         )
     if isinstance(vocabulary, CharacterPairVocabulary):
         return _gpt(vocabulary, ids, max_length)
     before = ["cls_token"] if starts or ends else []
     unnamed = {"cls_token": None, "sep_token": None}
-    if (ids < 0).any() and isinstance(vocabulary, SentencePieceVocabulary):  # a Llama 2
+    if (ids < 0).any() and isinstance(vocabulary, SentencePieceVocabulary):  # read from a Llama 2
         special = dict(zip(FIELDS, _NAMES, strict=True))
         files = unigram_files(vocabulary, special, ids, max_length)
         files["tokenizer.model"] = files.pop("spiece.model")
         return changed(_rows(files, before, after=[]), {}, unnamed)
-    if (ids < 0).any():  # a GPT-2 or Llama 3 that was read
+    if (ids < 0).any():  # read from a GPT-2 or Llama 3
         start, end = (
             next(name for name in names if name not in vocabulary.numbers)
             for names in (_STARTS, _ENDS)
@@ -74,7 +76,7 @@ def language_tokenizer(
         if not one:
             return changed(_rows(files, before, after=[]), {}, {**unnamed, "unk_token": None})
         nothing = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False}
-        return changed(files, {"post_processor": nothing}, unnamed)  # rows of pieces alone
+        return changed(files, {"post_processor": nothing}, unnamed)  # rows without special pieces
     files = tokenizer_files(vocabulary, ids, max_length=max_length, segments=False)
     if ends:
         return _rows(files, before, after=["mask_token"], between=["sep_token"])
@@ -88,16 +90,16 @@ def sequence_tokenizer(
     starts: bool,
     sentinels: Sequence[int] = (),
 ) -> dict[str, bytes]:
-    """The files for the sources of an encoder-decoder: each ends with [SEP].
+    """Makes the tokenizer files of an encoder-decoder, whose sources end with [SEP].
 
     Args:
-        ids: see `language_tokenizer`.
+        vocabulary, ids, max_length: see `language_tokenizer`.
         starts: whether a source begins with [CLS].
-        sentinels: the ids, in their model, of T5's sentinels.
+        sentinels: their ids of T5's sentinels.
     """
     if isinstance(vocabulary, SentencePieceVocabulary):
         names = [*_NAMES]
-        if ids[BOS] == ids[PAD]:  # a T5 that was read: its padding begins an answer
+        if ids[BOS] == ids[PAD]:  # read from a T5, whose padding begins an answer
             names[BOS] = names[PAD]
         count = 4 if vocabulary.mask_id is None else 5  # a translator's vocabulary has no [MASK]
         special = dict(zip(FIELDS[:count], names[:count], strict=True))
@@ -115,7 +117,7 @@ def sequence_tokenizer(
 
 
 def padded_with_start(files: dict[str, bytes]) -> dict[str, bytes]:
-    """The files with the piece that begins an answer as padding."""
+    """Changes the tokenizer's padding to the piece that begins an answer."""
     start = json.loads(files["tokenizer_config.json"])["bos_token"]
     return changed(files, {}, {"pad_token": start})
 
@@ -126,10 +128,12 @@ def _rows(
     after: Sequence[str],
     between: Sequence[str] | None = None,
 ) -> dict[str, bytes]:
-    """An encoder's files with other special pieces before and after each text, given by field.
+    """Changes the special pieces around the texts in the files of an encoder's tokenizer.
 
     Args:
-        between: those between two texts; None = those after the first and before the second.
+        files: the encoder's files.
+        before, after: special pieces before and after a text, by their field, such as "cls_token".
+        between: those between two texts; None: those after the first and before the second.
     """
     between = (*after, *before) if between is None else between
     config, whole = (
@@ -159,11 +163,12 @@ def _rows(
 def changed(
     files: dict[str, bytes], whole: dict[str, Any], config: dict[str, Any]
 ) -> dict[str, bytes]:
-    """The files with fields changed; None removes a field.
+    """Changes fields of a tokenizer's files; the value None removes a field.
 
     Args:
-        whole: fields of `tokenizer.json`.
-        config: fields of `tokenizer_config.json`.
+        files: contents of the files, by name.
+        whole: changed fields of `tokenizer.json`.
+        config: changed fields of `tokenizer_config.json`.
     """
     files = dict(files)
     for name, changes in (("tokenizer.json", whole), ("tokenizer_config.json", config)):
@@ -176,7 +181,7 @@ def changed(
 def _gpt(
     vocabulary: CharacterPairVocabulary, ids: np.ndarray, max_length: int | None
 ) -> dict[str, bytes]:
-    """GPT's files: words in lower case, split as BERT does; merges know where a word ends."""
+    """Makes GPT's files: lower-cased words, split as BERT does, and merges that mark word ends."""
     names = [None, "<unk>", "<s>", "</s>", "<mask>", *vocabulary.units]
     numbers = {name: int(n) for name, n in zip(names, ids, strict=True) if name and n >= 0}
     model = {

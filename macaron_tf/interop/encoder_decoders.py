@@ -1,4 +1,4 @@
-"""T5, BART, MarianMT and Pegasus of Hugging Face."""
+"""Reads Hugging Face's T5, BART, MarianMT and Pegasus."""
 
 import dataclasses
 import pathlib
@@ -28,9 +28,9 @@ from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import PieceVocabulary
 
 _TOKENIZERS = ("spiece.model", "vocab.json", "tokenizer.json")
-# BART's tables of positions begin with two rows that are never used.
+# BART's tables of positions begin with two unused rows.
 _BART_OFFSET = 2
-# Name in our catalog and what it has learnt, by model_type.
+# The model's name in our catalog and its pre-training objective, by model_type.
 _KINDS = {
     "t5": ("t5_small", "span_corruption"),
     "bart": ("bart_base", "denoising"),
@@ -43,7 +43,7 @@ _STACKS = {"encoder": "source_embeddings", "decoder": "target_embeddings"}
 
 def _t5_settings(config: ForeignConfig) -> dict[str, Any]:
     given = config.get("num_decoder_layers") is not None
-    # A tied model divides its output by sqrt(D), 1.1 does not: newer files say so themselves.
+    # A tied model divides its output by sqrt(D), T5 1.1 does not; newer files have a field for it.
     scaled = config.get("scale_decoder_outputs", config.get("tie_word_embeddings", True))
     return {
         "num_decoder_layers": config.number("num_decoder_layers" if given else "num_layers"),
@@ -53,7 +53,10 @@ def _t5_settings(config: ForeignConfig) -> dict[str, Any]:
 
 
 def _t5_fields(config: EncoderDecoderConfig) -> dict[str, Any]:
-    """The inverse of `_t5_settings`, and what `_read` finds by the weights."""
+    """Converts our settings to T5's; the inverse of `_t5_settings`.
+
+    It includes `tie_word_embeddings`, which `_read` determines from the weights.
+    """
     proj = {name: ours for name, ours in _FEED_FORWARDS.items() if ours == config.activation}
     proj = [name for name in proj if name.startswith("gated-") == config.gated]
     return {
@@ -69,7 +72,7 @@ def _t5_fields(config: EncoderDecoderConfig) -> dict[str, Any]:
 def t5_table(gated: bool) -> Table:
     table = {}
     for stack in _STACKS:
-        last = 2 if stack == "decoder" else 1  # the feed-forward is the last of its layer's parts
+        last = 2 if stack == "decoder" else 1  # number of the feed-forward part within a block
         inner = ("wi_0", "wi_1", "wo") if gated else ("wi", "wo")
         bias = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias"
         table |= {
@@ -90,7 +93,7 @@ def t5_table(gated: bool) -> Table:
 
 
 def _equal_sizes(config: EncoderDecoderConfig) -> dict[str, Any]:
-    """The fields that `_check_equal_sizes` reads."""
+    """Makes the decoder's fields, whose equality with the encoder's `_check_equal_sizes` checks."""
     return {
         "vocab_size": config.vocab_size,
         "decoder_attention_heads": config.num_heads,
@@ -120,7 +123,7 @@ def _bart_settings(config: ForeignConfig) -> dict[str, Any]:
 
 
 def _bart_fields(config: EncoderDecoderConfig) -> dict[str, Any]:
-    """The inverse of `_bart_settings`."""
+    """Converts our settings to BART's; the inverse of `_bart_settings`."""
     return {
         **_equal_sizes(config),
         "max_position_embeddings": config.max_length,
@@ -129,13 +132,16 @@ def _bart_fields(config: EncoderDecoderConfig) -> dict[str, Any]:
 
 
 def _marian_fields(config: EncoderDecoderConfig) -> dict[str, Any]:
-    """The inverse of `_marian_settings`; its positions are computed, up to a greatest length."""
+    """Converts our settings to MarianMT's; the inverse of `_marian_settings`.
+
+    `max_position_embeddings` limits the length even though the positions are sinusoids.
+    """
     length = {"max_position_embeddings": config.max_length, "static_position_embeddings": True}
     return {**_equal_sizes(config), **length, "scale_embedding": True}
 
 
 def _marian_settings(config: ForeignConfig) -> dict[str, Any]:
-    # MarianConfig's default is not to scale; all MarianMT models do.
+    # MarianConfig's default is False, but all MarianMT models scale their embeddings.
     scale = {"scale_embedding": config.get("scale_embedding", False)}
     ForeignConfig(scale, config.where).require({"scale_embedding": True})
     _check_equal_sizes(config)
@@ -143,7 +149,7 @@ def _marian_settings(config: ForeignConfig) -> dict[str, Any]:
 
 
 def _bart_table() -> Table:
-    """MarianMT's too, which has neither tables of positions nor norms of the embeddings."""
+    """The table of BART; MarianMT uses it without tables of positions and norms of embeddings."""
     table, parts = {}, ("q_proj", "k_proj", "v_proj", "out_proj")
     for stack, embeddings in _STACKS.items():
         positions = f"model.{stack}.embed_positions.weight"
@@ -172,7 +178,7 @@ def _bart_table() -> Table:
 _POST = {"block": "transformer", "norm": "post", "epsilon": 1e-5}
 _BART = Family(
     name="BART",
-    # `save_pretrained` keeps one name of the tied.
+    # `save_pretrained` saves a tied array under one of its names.
     tokens=("model.shared.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"),
     table=_bart_table(),
     settings={
@@ -233,7 +239,7 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "bart": _BART,
     "marian": _MARIAN,
-    # MarianMT with norms before the sub-layers.
+    # MarianMT with pre-norm.
     "pegasus": dataclasses.replace(
         _MARIAN,
         name="Pegasus",
@@ -244,15 +250,16 @@ FAMILIES: Mapping[str, Family] = {
 
 
 def read_encoder_decoder(directory: str | pathlib.Path) -> Pretrained:
-    """Reads a T5, a BART, a MarianMT or a Pegasus as `save_pretrained` writes it.
+    """Reads a T5, BART, MarianMT or Pegasus as `save_pretrained` writes it.
 
-    Our ids of a T5 or BART with a tokenizer are its vocabulary's, T5's sentinels behind them. Of
-    others they are PAD=0, UNK=1, BOS=2 (which is their decoder's start), EOS=3, then the rest in
-    their order.
+    A T5 or BART with a tokenizer gets the ids of our vocabulary, followed by T5's sentinels. The
+    ids of others are PAD=0, UNK=1, BOS=2 (the start token of their decoder), EOS=3, then their
+    other ids in order.
 
     Args:
-        directory: as for `read_encoder`, for text with `spiece.model`, or `vocab.json` and
-            `merges.txt`, or `tokenizer.json`. MarianMT's and Pegasus's have no counterpart here.
+        directory: see `read_encoder`. To read and write text, a T5 needs `spiece.model` or
+            `tokenizer.json`, a BART `vocab.json` and `merges.txt`, or `tokenizer.json`. The
+            tokenizers of MarianMT and Pegasus are not read.
     """
     directory = pathlib.Path(directory)
     config = ForeignConfig.of_directory(directory, FAMILIES)
@@ -266,7 +273,7 @@ def read_encoder_decoder(directory: str | pathlib.Path) -> Pretrained:
             ids = _table_ids(vocabulary, pieces)
             start, end = vocabulary.cls_id, vocabulary.sep_id
             if config.get("decoder_start_token_id") != pieces[start]:
-                # A source is <s> text </s>, an answer follows </s> <s>.
+                # A source is <s> text </s>, and an answer begins after </s> <s>.
                 more["ends"] = {"source_start": (start,), "answer_start": (end, start)}
     read = _read(FAMILIES[kind].arrays(directory), config, ids)
     return dataclasses.replace(read, vocabulary=vocabulary, **more)
@@ -275,11 +282,11 @@ def read_encoder_decoder(directory: str | pathlib.Path) -> Pretrained:
 def import_encoder_decoder(
     state: Mapping[str, np.ndarray], config: Mapping[str, Any]
 ) -> Pretrained:
-    """Makes our model of one in memory; see `read_encoder_decoder` for the ids.
+    """Converts a model in memory to ours; see `read_encoder_decoder` for the ids.
 
     Args:
-        state: arrays by PyTorch's names.
-        config: the fields of its configuration, as `to_dict` gives them.
+        state: its arrays, by their PyTorch names.
+        config: the fields of its configuration, as its `to_dict` returns them.
     """
     return _read(TorchArrays(state), ForeignConfig(config, "the model's configuration"), None)
 
@@ -287,9 +294,9 @@ def import_encoder_decoder(
 def _table_ids(
     vocabulary: PieceVocabulary, pieces: np.ndarray, sentinels: np.ndarray | tuple = ()
 ) -> np.ndarray:
-    """Their ids of the table's rows: pieces and sentinels, both up to a multiple of 8.
+    """Returns their id for each row of our table: pieces, then sentinels.
 
-    Ids that are neither piece nor sentinel get their padding's row.
+    Both are filled up to a multiple of 8; rows without a token get the id of their padding.
     """
     ids = np.full(vocabulary.size + -(-len(sentinels) // 8) * 8, pieces[vocabulary.pad_id])
     ids[: len(pieces)] = np.where(pieces < 0, pieces[vocabulary.pad_id], pieces)
@@ -298,20 +305,20 @@ def _table_ids(
 
 
 def _special_first(config: ForeignConfig) -> np.ndarray:
-    """Their padding, unknown, decoder's start and end, then their other ids in order."""
+    """Returns their ids of padding, unknown, decoder start and end, then the others in order."""
     pad, start, eos = map(config.number, ("pad_token_id", "decoder_start_token_id", "eos_token_id"))
     if config.get("unk_token_id") is not None:
         unknown = config.number("unk_token_id")
     elif config.get("model_type") == "bart":
-        unknown = 3  # which its configuration does not name
-    else:  # 1 as in converted Marian vocabularies, </s> and <unk>, or what is free, as in T5's
+        unknown = 3  # not in its configuration
+    else:  # 1 if free, as in converted Marian vocabularies, else the first free one, as in T5's
         unknown = next(number for number in (1, 0, 2, 3, 4) if number not in (pad, start, eos))
     special = [pad, unknown, start, eos]
     return np.array([*special, *np.setdiff1d(np.arange(config.number("vocab_size")), special)])
 
 
 def _read(arrays: TorchArrays, config: ForeignConfig, ids: np.ndarray | None) -> Pretrained:
-    """Our model; `ids` is their id for each of ours, None for `_special_first`."""
+    """Builds our model; `ids` are theirs for each of ours, None: those of `_special_first`."""
     kind = config.get("model_type")
     family = FAMILIES[kind]
     ids = _special_first(config) if ids is None else ids

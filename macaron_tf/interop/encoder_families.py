@@ -1,4 +1,4 @@
-"""The tables of names of BERT and its relatives in Hugging Face's library: see `FAMILIES`."""
+"""Settings and names of Hugging Face's BERT and its relatives; see `FAMILIES`."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -29,20 +29,22 @@ from macaron_tf.models.tasks import (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EncoderFamily(Family):
-    """A family of encoders; None or empty for parts that it has not.
+    """A family of encoders; a part that it lacks is None or empty.
 
     Attributes:
-        heads: the layers over the body that score tokens and pairs of texts; a model may lack any
-            of them, and of `table` the pooler.
-        code: the Python files, by name, that a folder holds for `trust_remote_code=True`.
-        masked_class: ending of the class that scores masked tokens.
-        positions, segments: arrays of Hugging Face, both read before the table is.
-        bias: names of the bias of the head over masked tokens, one of which there is.
-        head_options: of our head over masked tokens, where they are not the encoder's.
-        moses: whether words are cut by Moses's rules, see `read_xlm_vocabulary`; the tokenizer's
+        heads: table of the pre-training heads over tokens and pairs of texts. A model may lack any
+            of them, and also the pooler in `table`.
+        code: function that returns the Python files, by name, that a folder includes for
+            `trust_remote_code=True`.
+        masked_class: suffix of the name of the class for masked language modelling.
+        positions, segments: names of the arrays of position and segment embeddings, which
+            `read_encoder` converts by itself, without the table.
+        bias: possible names of the masked language head's bias.
+        head_options: options of our masked language head that differ from the encoder's.
+        moses: whether words are split by Moses' rules (see `read_xlm_vocabulary`); the tokenizer's
             files may then be missing.
-        padding: their padding's id where the configuration does not say.
-        positions_from_padding: whether the first position is the one after the padding's id.
+        padding: their default of `pad_token_id`.
+        positions_from_padding: whether the first position has the id of the padding plus 1.
     """
 
     heads: Table = dataclasses.field(default_factory=dict)
@@ -62,13 +64,13 @@ def _xlm_settings(config: ForeignConfig) -> dict:
     return {
         "activation": "gelu" if config.get("gelu_activation", True) else "relu",
         "feed_forward_dim": 4 * config.number("emb_dim", 2048),
-        # A model of one language has no table of languages.
+        # A model of one language has no language embeddings.
         "num_languages": languages if languages > 1 and config.get("use_lang_emb", True) else 0,
     }
 
 
 def _xlm_fields(config: EncoderConfig) -> dict:
-    """The inverse of `_xlm_settings`."""
+    """Converts our settings to XLM's; the inverse of `_xlm_settings`."""
     return {
         "gelu_activation": config.activation == "gelu",
         "n_langs": max(config.num_languages, 1),
@@ -77,7 +79,7 @@ def _xlm_fields(config: EncoderConfig) -> dict:
 
 
 def head_table(prefix: str, norm: str = "LayerNorm") -> Table:
-    """The transformation of the head over masked tokens."""
+    """Makes the table of a masked language head's dense layer and norm."""
     return {"masked_language/dense": f"{prefix}dense", "masked_language/norm": prefix + norm}
 
 
@@ -333,7 +335,7 @@ _LOCAL, _GLOBAL = "sliding_attention", "full_attention"
 
 
 def _modern_settings(config: ForeignConfig) -> dict[str, Any]:
-    """Windows and rotations of ModernBERT's layers, from the fields of several releases."""
+    """Reads the windows and rotations of ModernBERT's layers; releases differ in the fields."""
     count, every = (
         config.number(*names)
         for names in (("num_hidden_layers", 22), ("global_attn_every_n_layers", 3))
@@ -343,7 +345,7 @@ def _modern_settings(config: ForeignConfig) -> dict[str, Any]:
     kinds = config.get("layer_types") or usual
     if len(kinds) != count or not {*kinds} <= {_LOCAL, _GLOBAL}:
         raise UserError(
-            f"{config.where} has layer_types={kinds!r:.60}: it must say {_LOCAL} or {_GLOBAL} for "
+            f"{config.where} has layer_types={kinds!r:.60}: it must have {_LOCAL} or {_GLOBAL} for "
             f"each of {count} layers."
         )
     windows = shortest_turn([window if kind == _LOCAL else 0 for kind in kinds])
@@ -365,7 +367,7 @@ def _modern_settings(config: ForeignConfig) -> dict[str, Any]:
 
 
 def _modern_fields(config: EncoderConfig) -> dict[str, Any]:
-    """The inverse of `_modern_settings`."""
+    """Converts our settings to ModernBERT's; the inverse of `_modern_settings`."""
     windows = [config.layer(number)[2] for number in range(config.num_layers)]
     first, *rest = shortest_turn(windows)
     bases = {_GLOBAL: config.rotary_base, _LOCAL: config.local_rotary_base or config.rotary_base}
@@ -375,9 +377,9 @@ def _modern_fields(config: EncoderConfig) -> dict[str, Any]:
         "rope_parameters": {
             kind: rotary_fields(base, config.rotary_scaling) for kind, base in bases.items()
         },
-        # Their defaults are ids of the released vocabulary; the tokenizer has ours.
+        # None, because the defaults are ids of the released vocabulary.
         **dict.fromkeys(("cls_token_id", "sep_token_id")),
-        # Of releases before 5.
+        # Fields of releases before 5.
         "global_rope_theta": bases[_GLOBAL],
         "local_rope_theta": bases[_LOCAL],
         **({} if first or not all(rest) else {"global_attn_every_n_layers": 1 + len(rest)}),
@@ -435,7 +437,7 @@ _MODERN_BERT = EncoderFamily(
     },
     padding=50_283,
 )
-# Our own blocks, by a PyTorch file of ours.
+# Encoders of any of our blocks, for our PyTorch file.
 _POOLED = {
     "table": {"pooler/dense": "pooler.dense", "head/dense": "head.dense"},
     "activation_field": "pooler_activation",

@@ -1,7 +1,6 @@
-"""BERT and its relatives of Hugging Face, and sentence-transformers, read into our encoders.
+"""Reads Hugging Face's BERT and its relatives, and sentence-transformers, as our encoders.
 
-KerasHub's and Model Garden's BERT have their tables in `keras_models` and come through
-`import_encoder` too.
+`keras_models` uses `import_encoder` for the encoders of KerasHub and Model Garden.
 """
 
 import dataclasses
@@ -42,14 +41,16 @@ def import_encoder(
     ids: np.ndarray | None = None,
     found: ReadHead | None = None,
 ) -> Pretrained:
-    """Makes our encoder of another library's.
+    """Converts another library's encoder to ours.
 
     Args:
-        settings: fields of the `EncoderConfig` but for `vocab_size`, which is the vocabulary's:
-            rows of the table beyond it are left out, since no text reaches them.
-        vocabulary: theirs; None keeps all rows.
-        ids: their id for each of ours, where they differ.
-        found: the head of the task that it was trained for.
+        arrays: its weights.
+        family: its family.
+        settings: fields of our `EncoderConfig` except `vocab_size`, which is the vocabulary's. Rows
+            of the table beyond it are left out, because no text uses them.
+        vocabulary: its vocabulary; None: all rows are kept.
+        ids: its id for each of ours; None: they are equal.
+        found: the head of the task that it was trained for; None: no task.
     """
     tokens = arrays.array(*family.tokens)  # (V', E)
     size, pieces = -(-len(tokens) // 8) * 8, 0
@@ -93,21 +94,25 @@ def import_encoder(
 
 
 def read_encoder(directory: str | pathlib.Path, lower_case: bool | None = None) -> Pretrained:
-    """Reads an encoder as `save_pretrained` writes it, with the heads that it has.
+    """Reads a Hugging Face encoder as `save_pretrained` writes it, with its heads.
 
-    BERT, DistilBERT, RoBERTa, XLM-R, ALBERT, ELECTRA (a generator or a discriminator) and XLM,
-    which without the tokenizer's files comes with `ids` and no vocabulary. A classifier, tagger,
-    chooser or reader of spans is one here too, see `task_heads`.
+    It reads BERT, DistilBERT, RoBERTa, XLM-R, ALBERT, ELECTRA (generator or discriminator),
+    ModernBERT, XLM and the encoders that this library wrote. A model for sequence or token
+    classification, multiple choice or question answering becomes our model for that task; see
+    `task_heads`. An XLM without the tokenizer's files has `ids` and no vocabulary.
 
     Args:
-        directory: holds `config.json`, `model.safetensors` or `pytorch_model.bin` (which need the
-            package safetensors, or PyTorch) and the tokenizer's files; or a sentence-transformers
-            directory around such a one.
-        lower_case: whether text is lower-cased, for a WordPiece directory that does not say so.
+        directory: a folder with `config.json`, `model.safetensors` or `pytorch_model.bin` (which
+            need the package safetensors or PyTorch) and the tokenizer's files; or a
+            sentence-transformers folder that contains such a model.
+        lower_case: whether text is lower-cased, if the files of a WordPiece tokenizer do not say.
+
+    Raises:
+        UserError: a file is missing or damaged, or a part or setting has no counterpart in ours.
     """
     directory = pathlib.Path(directory)
     pooled = (directory / "modules.json").is_file()
-    if pooled:  # early ones keep the model in 0_Transformer
+    if pooled:  # early folders have the model in 0_Transformer
         directory /= _modules(directory)[0]["path"]
     config = ForeignConfig.of_directory(directory, FAMILIES)
     family = FAMILIES[config.get("model_type")]
@@ -124,7 +129,7 @@ def read_encoder(directory: str | pathlib.Path, lower_case: bool | None = None) 
         if found != padding:
             raise UserError(
                 f"{config.where} has pad_token_id={padding} and its vocabulary pads with {found}: "
-                "it is another model's vocabulary."
+                "it is another model's vocabulary; restore the model's own."
             )
     arrays = family.arrays(directory)
     if vocabulary is None and padding:
@@ -137,7 +142,7 @@ def read_encoder(directory: str | pathlib.Path, lower_case: bool | None = None) 
         positions = positions[padding + 1 :]
     parts: dict[str, Raw | np.ndarray] = {}
     if family.segments and settings["num_segments"] == 1:
-        # The one segment's vector is added to every position.
+        # All tokens have the same segment: its vector is added to every position's.
         settings["num_segments"] = 0
         positions = positions + arrays.array(family.segments)
     elif family.segments:
@@ -145,7 +150,7 @@ def read_encoder(directory: str | pathlib.Path, lower_case: bool | None = None) 
     if learned:
         parts["embeddings/positions/table"] = positions
     table = {**parts, **family.table}
-    # Kept beside the weights by some versions: the positions 0, 1, 2, ... and a row of zeros.
+    # Some versions save these buffers too: the positions 0, 1, 2, ... and a row of zeros.
     repeated = (*family.bias, "position_ids", "token_type_ids")
     family = dataclasses.replace(family, table=table, repeated=repeated)
     found = None if pooled else find_head(family, config, arrays, settings)
@@ -155,10 +160,10 @@ def read_encoder(directory: str | pathlib.Path, lower_case: bool | None = None) 
 
 
 def _languages(config: ForeignConfig) -> tuple[str, ...]:
-    """The languages of an XLM in the order of their ids; none where it names none."""
+    """Reads the languages of an XLM, in the order of their ids; empty if it names none."""
     numbers = config.get("lang2id") or {}
     count = config.number("n_langs", 1)
-    # By their spelling: values of other types have no order.
+    # Compared as text, because values of a damaged file may have any type.
     found = {*map(repr, numbers.values())} if isinstance(numbers, dict) else None
     if found is None or found != {*map(repr, range(len(numbers)))}:
         raise UserError(
@@ -167,13 +172,13 @@ def _languages(config: ForeignConfig) -> tuple[str, ...]:
     if numbers and len(numbers) != count:
         raise UserError(
             f"{config.where} has n_langs={count} and {len(numbers)} languages in lang2id: "
-            "restore the model's own."
+            "restore the model's own file."
         )
     return tuple(sorted(numbers, key=numbers.get))
 
 
 def _modules(directory: pathlib.Path) -> list[dict]:
-    """The modules of a sentence-transformers directory, each with its `path`."""
+    """Reads the modules of a sentence-transformers directory, each with its `path`."""
     file = directory / "modules.json"
     check_files(directory, "sentence-transformers directory", file.name)
     modules = read_json(file, list)
@@ -182,7 +187,7 @@ def _modules(directory: pathlib.Path) -> list[dict]:
     return modules
 
 
-# Ours, by the flags of their `Pooling` and by the one name of its later versions.
+# Our names, by those in the flags of their `Pooling`; its later versions use ours.
 _POOLINGS = {"cls_token": "cls", "mean_tokens": "mean", "max_tokens": "max"}
 _FLAG = "pooling_mode_"
 
@@ -190,12 +195,15 @@ _FLAG = "pooling_mode_"
 def read_sentence_transformer(
     directory: str | pathlib.Path, lower_case: bool | None = None
 ) -> Pretrained:
-    """Reads a sentence-transformers directory: an encoder and how it makes one vector of a text.
+    """Reads a sentence-transformers model: an encoder and the pooling that makes a text's vector.
 
     Args:
-        directory: holds `modules.json`, which names the folders of an encoder, of its pooling and,
-            where there is one, of a normalization.
-        lower_case: as for `read_encoder`.
+        directory: a folder with `modules.json`, which names the folders of an encoder, of its
+            pooling and optionally of a normalization.
+        lower_case: see `read_encoder`.
+
+    Raises:
+        UserError: see `read_encoder`; or there are other modules.
 
     References: Reimers and Gurevych 2019 (Sentence-BERT), section 3.
     """
@@ -205,14 +213,14 @@ def read_sentence_transformer(
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise UserError(
             f"{directory / 'modules.json'} has the modules {', '.join(kinds)}: only Transformer, "
-            "Pooling and then perhaps Normalize can be read."
+            "Pooling and optionally Normalize can be read."
         )
     encoder = read_encoder(directory, lower_case)
     transformer, pooling = (directory / module["path"] for module in modules[:2])
     file = transformer / "sentence_bert_config.json"
     config = ForeignConfig(read_json(file) if file.is_file() else {}, str(file))
     if config.get("do_lower_case"):
-        config.require({"do_lower_case": False})  # only a tokenizer of theirs may say so
+        config.require({"do_lower_case": False})  # lower-casing is read from the tokenizer only
     max_length = encoder.config.max_length
     if config.get("max_seq_length") is not None:
         max_length = min(max_length, config.number("max_seq_length"))
@@ -226,10 +234,10 @@ def read_sentence_transformer(
 
 def _pooling(file: pathlib.Path) -> str:
     if not file.is_file():
-        raise UserError(f"the pooling's {file} is missing.")
+        raise UserError(f"{file} is missing, which sets the pooling: restore it.")
     config = read_json(file)
     flags = [name.removeprefix(_FLAG) for name in config if name.startswith(_FLAG) and config[name]]
-    # One name, or several whose vectors stand side by side.
+    # One pooling, or several whose vectors are concatenated.
     found = config.get("pooling_mode") or flags
     found = [found] if isinstance(found, str) else list(found)
     names = {**_POOLINGS, **{name: name for name in _POOLINGS.values()}}

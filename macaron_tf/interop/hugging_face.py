@@ -1,4 +1,4 @@
-"""A model as a folder that transformers opens: `save_pretrained(DIR, format="hugging-face")`."""
+"""Writes a folder that transformers opens: `save_pretrained(DIR, format="hugging-face")`."""
 
 import sys
 from collections.abc import Callable
@@ -25,7 +25,7 @@ from macaron_tf.pretrained import Pretrained
 from macaron_tf.training import checkpoints
 from macaron_tf.training.state import require_room
 
-# Networks, the configuration that they must have, and the function that makes their folder.
+# Classes of networks, the class of their configuration, and the function that makes their folder.
 _FOLDERS = (
     (ENCODERS, EncoderConfig, encoder_folder),
     (LANGUAGE_MODELS, EncoderConfig, language_folder),
@@ -35,10 +35,10 @@ _FOLDERS = (
 
 
 def hugging_face_folder(model: Pretrained) -> HuggingFaceFolder:
-    """The files of a model in Hugging Face's form.
+    """Converts a model to the files of a Hugging Face model.
 
     Raises:
-        UserError: a part or a setting has no place in any of Hugging Face's models.
+        UserError: no Hugging Face model has a counterpart of one of its parts or settings.
     """
     model.require_floats()
     if type(model.network) in XLNET.tasks and model.config.positions == XLNET.fixed["positions"]:
@@ -56,10 +56,11 @@ def hugging_face_folder(model: Pretrained) -> HuggingFaceFolder:
 def writer(model: Pretrained, place: str) -> Callable[[epath.Path], None]:
     """Makes the function that writes a model's files into an empty folder, for `save_whole`.
 
-    The function prints on stderr which parts are left out or added.
+    The function prints on stderr which parts it leaves out or adds.
 
     Args:
-        place: the folder or the repository, by which the card opens it.
+        model: the model.
+        place: the folder or the repository, which the code in the model card opens.
 
     Raises:
         UserError: see `hugging_face_folder`; or safetensors is not installed.

@@ -1,4 +1,4 @@
-"""This library's networks and vocabularies as KerasHub's backbones, tokenizers and tasks.
+"""KerasHub backbones, tokenizers and tasks made of this library's networks and vocabularies.
 
     import macaron_tf
     from macaron_tf.interop.keras_hub import EncoderBackbone, task_of
@@ -8,8 +8,8 @@
     masked_lm.save_to_preset("preset")
     classifier = keras_hub.models.TextClassifier.from_preset("preset", num_classes=2)
 
-A process that reads a preset of these classes imports this module first: KerasHub finds them in
-Keras's registry.
+Import this module before reading a preset of these classes, so that KerasHub finds them in Keras's
+registry.
 """
 
 import dataclasses
@@ -44,14 +44,15 @@ from macaron_tf.variables import spec_of
 with needed("macaron_tf.interop.keras_hub"):
     import keras_hub
 
-_CHUNK = 16  # tokens of a prompt that are read at once
+_CHUNK = 16  # tokens of a prompt that one prefill step reads
 _registered = keras.saving.register_keras_serializable(package="macaron_tf")
 
 
 class _Backbone(keras_hub.models.Backbone):
-    """Base of the backbones: a configuration, recorded as one value.
+    """Base of the backbones, whose Keras configuration contains an `EncoderConfig`.
 
-    `from_preset` takes fields of the configuration that are no shapes, such as `dropout=0.0`.
+    `from_preset` takes fields of the `EncoderConfig` that do not change shapes, such as
+    `dropout=0.0`.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class _Backbone(keras_hub.models.Backbone):
         own = {"config": keras.saving.serialize_keras_object(self.config)}
         config = super().get_config()
         if config["dtype"]["class_name"] == "DTypePolicyMap":
-            own["quantized"] = config["dtype"]  # again: a backbone's loader writes None over it
+            own["quantized"] = config["dtype"]  # a copy, because a backbone's loader sets None
         if flags := part_flags(self):
             own["trainable_parts"] = flags
         return {**config, **own}
@@ -89,7 +90,7 @@ class _Backbone(keras_hub.models.Backbone):
         return made
 
     def default_lora_layer_names(self) -> list[str]:
-        # KerasHub takes names: those of the matrices to the heads of attention.
+        # KerasHub selects layers by name: here, those that project to the heads of attention.
         layers = [one for one in self._flatten_layers() if isinstance(one, keras.layers.Dense)]
         return sorted(
             {one.name for one in layers if spec_of(one.weights[0]).axes[1:] == ("heads",)}
@@ -102,10 +103,11 @@ def _inputs(*names: str) -> dict[str, keras.KerasTensor]:
 
 @_registered
 class EncoderBackbone(_Backbone):
-    """An encoder with any block, and BERT's pooler, as KerasHub's `BertBackbone`.
+    """An encoder of any block with BERT's pooler; it is used like KerasHub's `BertBackbone`.
 
     Args:
-        config: of the encoder; its `summary` says which position the pooler reads.
+        config: configuration of the encoder; its `summary` selects the position that the pooler
+            reads.
         dtype: a dtype policy or its name.
 
     Call arguments: a dict of `token_ids`, `segment_ids` and `padding_mask`, `(B, L)` int each.
@@ -123,7 +125,7 @@ class EncoderBackbone(_Backbone):
         self.pooler = Pooler(config.initializer_range, dtype=dtype, name="pooler")
         pool = Pooling("last" if config.summary == "last" else "cls", dtype=dtype, name="pool")
         inputs = _inputs("token_ids", "segment_ids", "padding_mask")
-        # A copy has no Keras mask: KerasHub's preprocessors give weights, which say the same.
+        # A copy drops Keras's mask: KerasHub's preprocessors pass sample weights instead.
         hidden = ops.copy(self.encoder(inputs))  # (B, L, D)
         vectors = pool(hidden, mask=inputs["padding_mask"])  # (B, D)
         outputs = {"sequence_output": hidden, "pooled_output": self.pooler(vectors[:, None])}
@@ -132,10 +134,12 @@ class EncoderBackbone(_Backbone):
 
 @_registered
 class LanguageModelBackbone(_Backbone):
-    """A causal language model with any block, without its scores, as KerasHub's `GPT2Backbone`.
+    """A causal language model of any block, without its output layer.
+
+    It is used like KerasHub's `GPT2Backbone`.
 
     Args:
-        config: with `causal=True`.
+        config: configuration of the model, with `causal=True`.
         dtype: a dtype policy or its name.
 
     Call arguments: a dict of `token_ids` and `padding_mask`, `(B, L)` int each. Returns
@@ -152,23 +156,23 @@ class LanguageModelBackbone(_Backbone):
 
 
 class _Tokenizer(keras_hub.tokenizers.Tokenizer):
-    """Base of the tokenizers: a vocabulary, whose files are a preset's assets.
+    """Base of the tokenizers. It wraps a vocabulary, whose files are assets of a preset.
 
-    Text becomes ids within TensorFlow's graph, as the vocabulary's `encode` does it; a "[MASK]" in
-    a text is text. Its [CLS] and [SEP] are the start and end tokens.
+    It encodes text in TensorFlow's graph, with the vocabulary's `encode`; "[MASK]" in a text is
+    ordinary text. The start and end tokens are [CLS] and [SEP].
 
     Args:
-        vocabulary: None = from the assets that `load_assets` reads.
-        kind: of the vocabulary, where that is read.
+        vocabulary: the vocabulary; None: `load_assets` reads it.
+        kind: kind of the vocabulary, if `load_assets` reads it.
 
-    Call arguments: lines, a string or `(B,)` strings; returns ids, `(None,)` or `(B, None)`.
+    Call arguments: lines, a string or `(B,)` strings. Returns ids, `(None,)` or `(B, None)`.
     """
 
     def __init__(
         self, vocabulary: PieceVocabulary | None = None, kind: str | None = None, **kwargs
     ):
         super().__init__(**kwargs)
-        self.built = True  # a task is quantized when all of its layers are built
+        self.built = True  # a task can be quantized only if all of its layers are built
         self.kind = vocabulary.kind if vocabulary else kind
         if self.kind not in Vocabulary.kinds:
             raise UserError(
@@ -183,8 +187,8 @@ class _Tokenizer(keras_hub.tokenizers.Tokenizer):
     def _take(self, vocabulary: PieceVocabulary) -> None:
         if vocabulary.cls_last:
             raise UserError(
-                "the vocabulary puts [CLS] behind a text (XLNet's), which KerasHub's packers "
-                "cannot: take another kind of model"
+                "the vocabulary puts [CLS] after a text, as in XLNet, which KerasHub's packers "
+                "cannot: use another kind of model"
             )
         self.vocabulary = vocabulary
         self.start_token_id, self.end_token_id = vocabulary.cls_id, vocabulary.sep_id
@@ -206,7 +210,7 @@ class _Tokenizer(keras_hub.tokenizers.Tokenizer):
         return self.vocabulary.encode(lines)
 
     def detokenize(self, inputs):
-        """Ids `(L,)` or `(B, L)`, tensors or lists, to a line or `(B,)` lines."""
+        """Decodes ids `(L,)` or `(B, L)`, tensors or lists, to a line or `(B,)` lines."""
         if not isinstance(inputs, tf.Tensor | tf.RaggedTensor):
             inputs = tf.ragged.constant(inputs, tf.int32)
         single = inputs.shape.rank == 1
@@ -216,11 +220,11 @@ class _Tokenizer(keras_hub.tokenizers.Tokenizer):
         return lines[0] if single else lines
 
     def vocabulary_size(self) -> int:
-        """Number of pieces; an embedding table has `vocabulary.size` rows, a few more."""
+        """Returns the number of pieces; the embedding table is padded to `vocabulary.size` rows."""
         return self.vocabulary.pieces
 
     def get_vocabulary(self) -> list[str]:
-        """Pieces by id, with the space that each carries."""
+        """Returns the pieces by id, each with the space that it carries."""
         return [self.vocabulary.piece_name(number) for number in range(self.vocabulary.pieces)]
 
     def id_to_token(self, id: int) -> str:
@@ -236,18 +240,18 @@ class _Tokenizer(keras_hub.tokenizers.Tokenizer):
 
 @_registered
 class EncoderTokenizer(_Tokenizer):
-    __doc__ = _Tokenizer.__doc__.replace("Base of the tokenizers", "Tokenizer of encoders")
+    __doc__ = _Tokenizer.__doc__.replace("Base of the tokenizers", "Tokenizer for encoders")
     backbone_cls = EncoderBackbone
 
 
 @_registered
 class LanguageModelTokenizer(_Tokenizer):
-    __doc__ = _Tokenizer.__doc__.replace("Base of the tokenizers", "Tokenizer of language models")
+    __doc__ = _Tokenizer.__doc__.replace("Base of the tokenizers", "Tokenizer for language models")
     backbone_cls = LanguageModelBackbone
 
 
 class _Sized:
-    """Gives a preprocessor that is made for a preset the backbone's greatest length."""
+    """Mixin: the default `sequence_length` of a preset's preprocessor is its backbone's limit."""
 
     @classmethod
     def _add_missing_kwargs(cls, loader, kwargs):
@@ -257,7 +261,7 @@ class _Sized:
 
 
 class _Packing(_Sized):
-    """Puts as many separators between two texts as the vocabulary asks for."""
+    """Mixin: the number of separators between two texts is the vocabulary's."""
 
     backbone_cls = EncoderBackbone
     tokenizer_cls = EncoderTokenizer
@@ -270,26 +274,26 @@ class _Packing(_Sized):
 
 @_registered
 class EncoderTextClassifierPreprocessor(_Packing, keras_hub.models.TextClassifierPreprocessor):
-    """Texts, or pairs of texts, to the inputs of an `EncoderTextClassifier`.
+    """Converts texts, or pairs of texts, to inputs of an `EncoderTextClassifier`.
 
-    Arguments are those of `keras_hub.models.TextClassifierPreprocessor`.
+    The arguments are those of `keras_hub.models.TextClassifierPreprocessor`.
     """
 
 
 @_registered
 class EncoderMaskedLMPreprocessor(_Packing, keras_hub.models.MaskedLMPreprocessor):
-    """Texts to inputs with masked tokens, and these tokens, for an `EncoderMaskedLM`.
+    """Converts texts to inputs with masked tokens, and the tokens to predict, of `EncoderMaskedLM`.
 
-    Arguments are those of `keras_hub.models.MaskedLMPreprocessor`.
+    The arguments are those of `keras_hub.models.MaskedLMPreprocessor`.
     """
 
 
 @_registered
 class LanguageModelCausalLMPreprocessor(_Sized, keras_hub.models.CausalLMPreprocessor):
-    """Texts to the inputs and next tokens of a `LanguageModelCausalLM`, and ids to texts.
+    """Converts texts to inputs and next tokens of a `LanguageModelCausalLM`, and ids to texts.
 
-    Arguments are those of `keras_hub.models.CausalLMPreprocessor`. Without `add_start_token`,
-    prompts of `generate` begin with no [CLS] either.
+    The arguments are those of `keras_hub.models.CausalLMPreprocessor`. `add_start_token` applies
+    to the prompts of `generate` too.
     """
 
     backbone_cls = LanguageModelBackbone
@@ -303,9 +307,9 @@ class LanguageModelCausalLMPreprocessor(_Sized, keras_hub.models.CausalLMPreproc
 
 @_registered
 class EncoderTextClassifier(keras_hub.models.BertTextClassifier):
-    """Classes of a text or two from an `EncoderBackbone`.
+    """A classifier of texts or pairs of texts with an `EncoderBackbone`.
 
-    Arguments are those of `keras_hub.models.BertTextClassifier`.
+    The arguments are those of `keras_hub.models.BertTextClassifier`.
     """
 
     backbone_cls = EncoderBackbone
@@ -314,14 +318,14 @@ class EncoderTextClassifier(keras_hub.models.BertTextClassifier):
 
 @_registered
 class EncoderMaskedLM(keras_hub.models.MaskedLM):
-    """Masked tokens predicted from an `EncoderBackbone`, scored by its embedding table.
+    """A masked language model with an `EncoderBackbone`, whose embedding table is the output layer.
 
     Inputs are those of `keras_hub.models.BertMaskedLM`.
 
     Args:
-        backbone: whose table scores the tokens.
-        preprocessor: None = inputs are ids.
-        activation, epsilon: of the head; None = the encoder's.
+        backbone: an `EncoderBackbone`.
+        preprocessor: an `EncoderMaskedLMPreprocessor`; None: inputs are ids.
+        activation, epsilon: activation and norm epsilon of the head; None: the encoder's.
     """
 
     backbone_cls = EncoderBackbone
@@ -359,13 +363,13 @@ class EncoderMaskedLM(keras_hub.models.MaskedLM):
 
 @_registered
 class LanguageModelCausalLM(keras_hub.models.CausalLM):
-    """Next tokens predicted by a `LanguageModelBackbone`; `generate` takes KerasHub's samplers.
+    """A causal language model with a `LanguageModelBackbone`; `generate` uses KerasHub's samplers.
 
-    Generation keeps the state of each block's mixers, keys and values or a recurrence's.
+    Generation caches the state of each block: keys and values, or the state of a recurrence.
 
     Args:
-        backbone: gives the scores too.
-        preprocessor: None = inputs are ids.
+        backbone: a `LanguageModelBackbone`, which includes the output layer.
+        preprocessor: a `LanguageModelCausalLMPreprocessor`; None: inputs are ids.
     """
 
     backbone_cls = LanguageModelBackbone
@@ -380,23 +384,27 @@ class LanguageModelCausalLM(keras_hub.models.CausalLM):
 
     @tf.autograph.experimental.do_not_convert
     def generate_step(self, inputs, stop_token_ids: Sequence[int] | None = None):
-        """Continues a batch of rows to their full length, or until each has a stop token.
+        """Continues a batch of prompts up to length L, or until each row has a stop token.
 
         Args:
-            inputs: a dict of `token_ids (B, L)` and `padding_mask (B, L)`, False where a token is
-                to be generated.
+            inputs: a dict of `token_ids (B, L)` and `padding_mask (B, L)`, which is False where a
+                token is to be generated.
+            stop_token_ids: ids of the tokens that end a row; None: there are none.
+
+        Returns:
+            A dict of the same form; its mask is True up to the first stop token of each row.
         """
         token_ids = ops.convert_to_tensor(inputs["token_ids"])
         given = ops.cast(inputs["padding_mask"], "bool")
         model = self.backbone.language_model
         context, cache = model.init_decode(token_ids.shape[0], 1, token_ids.shape[1])
-        first = ops.min(ops.sum(ops.cast(given, "int32"), axis=-1))  # to be generated
+        first = ops.min(ops.sum(ops.cast(given, "int32"), axis=-1))  # first generated position
 
         def tokens_of(rows, index, count=1):
             return ops.slice(rows, (0, index), (ops.shape(rows)[0], count))  # (B, count)
 
         def next_token(prompt, cache, index):
-            # The sampler's index is that of the next token.
+            # The sampler's index is the position of the next token.
             tokens = tokens_of(prompt, index - 1)
             options = {"with_hidden": True}
             logits, cache, hidden = model.decode_step(tokens, index - 1, context, cache, **options)
@@ -410,8 +418,8 @@ class LanguageModelCausalLM(keras_hub.models.CausalLM):
             tokens = tokens_of(token_ids, index)
             return index + 1, model.decode_step(tokens, index, context, cache)[1]
 
-        # Prefill all but the last token of the shortest prompt, in chunks, since XLA cannot slice
-        # prompts of unknown length.
+        # Prefill all but the last token of the shortest prompt, in chunks of fixed size, because
+        # XLA cannot slice by an unknown length.
         read = ops.zeros((), "int32"), cache
         if model.can_prefill and token_ids.shape[1] > _CHUNK:
             read = ops.while_loop(lambda index, _: index + _CHUNK < first, read_chunk, read)
@@ -423,7 +431,7 @@ class LanguageModelCausalLM(keras_hub.models.CausalLM):
             index=first,
             mask=given,
             stop_token_ids=stop_token_ids,
-            # For a contrastive sampler; others leave it out of the graph.
+            # Used by a contrastive sampler; with others it is not part of the graph.
             hidden_states=model.hidden_states({"token_ids": token_ids, "padding_mask": given}),
             model=self,
         )
@@ -439,13 +447,14 @@ class LanguageModelCausalLM(keras_hub.models.CausalLM):
 def task_of(
     found: Pretrained | keras.Model, sequence_length: int | None = None, **kwargs
 ) -> keras_hub.models.Task:
-    """A network with its weights, its vocabulary and its head, as KerasHub's task.
+    """Converts a network, with its weights, head and vocabulary, to a KerasHub task.
 
     Args:
-        found: of `macaron_tf.load`, or a network alone, whose task then reads ids: a classifier, a
-            language model, or an encoder pre-trained on masked tokens.
-        sequence_length: of the preprocessor's rows; None = the network's greatest, or 512.
-        kwargs: of the task.
+        found: what `macaron_tf.load` returns, or a network, whose task then takes ids instead of
+            text. It is a classifier, a language model, or an encoder pre-trained with masked
+            language modelling.
+        sequence_length: length of the preprocessor's rows; None: the network's limit, or 512.
+        kwargs: further arguments of the task.
 
     Raises:
         UserError: KerasHub has no task for the network.
@@ -469,8 +478,8 @@ def task_of(
     elif isinstance(network, encodes) and isinstance(network.config, EncoderConfig):
         if network.config.norm_type == "unbiased":
             raise UserError(
-                "KerasHub has no heads without biases, as norm_type='unbiased' has (ModernBERT's): "
-                "take EncoderBackbone(config) and a head of your own"
+                "KerasHub has no heads without biases, which norm_type='unbiased' (ModernBERT) "
+                "needs: use EncoderBackbone(config) with your own head"
             )
         backbone = EncoderBackbone(network.config)
         backbone.encoder.set_weights(network.encoder.get_weights())
@@ -483,12 +492,15 @@ def task_of(
         else:
             kind, options = EncoderMaskedLM, dict(network.head_options)
             if not options.pop("transform", True):
-                raise UserError("KerasHub has no head over masked tokens without a matrix (XLM's)")
+                raise UserError(
+                    "KerasHub has no masked language head without a matrix (XLM's): use "
+                    "EncoderBackbone(config) with your own head"
+                )
         kwargs = {**options, **kwargs}
     else:
         raise UserError(
             f"KerasHub has no task for a {type(network).__name__}: give a classifier, a language "
-            "model or an encoder pre-trained on masked tokens"
+            "model or an encoder pre-trained with masked language modelling"
         )
     preprocessor = None
     if found.vocabulary:
@@ -506,13 +518,13 @@ def task_of(
 
 
 def _own_weights(task: EncoderMaskedLM) -> list[keras.Variable]:
-    """The weights of the head, in the order of `MaskedLanguageHead`'s, without the table's."""
+    """Returns the head's weights except the embedding table, in `MaskedLanguageHead`'s order."""
     table = {id(weight) for weight in task.backbone.token_embedding.weights}
     return [weight for weight in task.masked_lm_head.weights if id(weight) not in table]
 
 
 def read_preset(directory: str | os.PathLike) -> Pretrained:
-    """Reads a preset of one of these backbones or tasks: `task_of` undone.
+    """Reads a preset of one of these backbones or tasks; the inverse of `task_of`.
 
     Raises:
         UserError: a file is missing or damaged.
@@ -558,7 +570,10 @@ def read_preset(directory: str | os.PathLike) -> Pretrained:
 
 
 def _under(name: str, backbone: EncoderBackbone) -> keras.dtype_policies.DTypePolicyMap:
-    """The policies of a backbone's layers, quantized ones too, for a network of that name."""
+    """Makes the dtype policies of a network called `name` from those of a backbone's layers.
+
+    It includes the policies of quantized layers.
+    """
     quantized = (layer for layer in backbone._flatten_layers() if layer.quantization_mode)
     own = {f"{name}/{layer.path}": policy_of(layer) for layer in quantized}
     return keras.dtype_policies.DTypePolicyMap(policy_of(backbone.encoder), own)

@@ -1,4 +1,4 @@
-"""KerasHub's BERT, DistilBERT, ELECTRA, RoBERTa and GPT-2, and Model Garden's BERT."""
+"""Reads KerasHub's BERT, DistilBERT, ELECTRA, RoBERTa and GPT-2, and Model Garden's BERT."""
 
 import dataclasses
 import pathlib
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
 
 class KerasArrays(Arrays):
-    """Weights of Keras layers by path; a name is the end of a path."""
+    """Weights of Keras layers by their paths; a name matches the paths that end with it."""
 
     kernel = "/kernel"
 
     @classmethod
     def of_layers(cls, layers: Mapping[str, keras.layers.Layer]) -> "KerasArrays":
-        """The weights of built layers of Keras 3, with the given names in front of their paths."""
+        """Collects the weights of built layers of Keras 3; the names replace the layers' own."""
         return cls(
             {
                 f"{name}/{weight.path.partition('/')[2]}": keras.ops.convert_to_numpy(weight)
@@ -59,24 +59,27 @@ class KerasArrays(Arrays):
         if variable == "bias":
             return array.reshape(-1)  # (H, d) -> (H d,)
         if variable == "kernel":
-            # Queries, keys and values have biases (H, d): (D, H, d) -> (D, H d); the output's
-            # (H, d, D) -> (H d, D).
+            # Queries, keys and values have biases (H, d) and kernels (D, H, d) -> (D, H d); the
+            # output has a kernel (H, d, D) -> (H d, D).
             heads_last = self.array(f"{layer}/bias").ndim > 1
             return array.reshape((len(array), -1) if heads_last else (-1, array.shape[-1]))
         return array
 
 
 def activation_name(function: Callable | str | None) -> str:
-    """Our name of a Keras activation, known by its values, since many are lambdas; None is linear.
+    """Returns our name of a Keras activation; None is "linear".
 
-    A UserError says that we have no such activation.
+    It compares the values of the functions, because many activations are lambdas.
+
+    Raises:
+        UserError: we have no such activation.
     """
     points = np.linspace(-4, 4, 33, dtype="float32")
     values = np.asarray(keras.activations.get(function)(points))
     names = ("gelu", "gelu_tanh", "relu", "silu", "tanh", "linear")
     for name in names:
         ours = keras.ops.convert_to_numpy(activation(name)(points))
-        # The two forms of GELU differ by up to 5e-4.
+        # The tolerance tells the two forms of GELU apart, which differ by up to 5e-4.
         if np.allclose(values, ours, atol=2e-6, rtol=0):
             return name
     raise UserError(
@@ -85,13 +88,13 @@ def activation_name(function: Callable | str | None) -> str:
 
 
 def read_checkpoint(directory: pathlib.Path) -> dict[str, np.ndarray]:
-    """The variables of the one TensorFlow checkpoint in a directory, without optimizer slots."""
+    """Reads a directory's only TensorFlow checkpoint: its variables without optimizer slots."""
     prefix = tf.train.latest_checkpoint(directory)
     if prefix is None:
         files = list(directory.glob("*.index"))
         if len(files) != 1:
             raise UserError(
-                f"{directory} has {len(files)} checkpoints (files ending in .index): leave one."
+                f"{directory} has {len(files)} checkpoints (files ending in .index): keep one."
             )
         prefix = str(files[0].with_suffix(""))
     reader, value = tf.train.load_checkpoint(prefix), "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -168,12 +171,14 @@ def import_keras_hub_encoder(
     vocabulary: PieceVocabulary | None = None,
     ids: np.ndarray | None = None,
 ) -> Pretrained:
-    """Makes our encoder of a KerasHub BERT, DistilBERT, ELECTRA or RoBERTa in memory.
+    """Converts a KerasHub BERT, DistilBERT, ELECTRA or RoBERTa in memory to our encoder.
 
     Args:
-        masked_lm_head: built; its settings may differ from the backbone's.
-        vocabulary: whose rows of the table are kept; None = all.
-        ids: their id for each of ours, where they differ.
+        backbone: the backbone.
+        masked_lm_head: the built head of a `MaskedLM`, whose settings may differ from the
+            backbone's; None: there is no head.
+        vocabulary: the vocabulary, whose rows of the table are kept; None: all rows are kept.
+        ids: their id for each of ours; None: the ids are equal.
     """
     settings, family = _keras_hub_settings(backbone), _KERAS_HUB
     layers = {layer.name: layer for layer in backbone.layers}
@@ -192,16 +197,19 @@ def import_keras_hub_encoder(
 
 
 def read_keras_hub(directory: str | pathlib.Path) -> Pretrained:
-    """Reads a preset's folder as KerasHub's `save_to_preset` writes it.
+    """Reads the folder of a preset as KerasHub's `save_to_preset` writes it.
 
-    BERT, DistilBERT, ELECTRA and RoBERTa, with the head of a `MaskedLM` task; GPT-2. Another task's
-    head is left behind. Text is cut as BERT's tokenizer does, which for lower-cased text also
-    strips accents; KerasHub's keeps them.
+    It reads BERT, DistilBERT, ELECTRA and RoBERTa, with the head if it is a `MaskedLM` task, and
+    GPT-2. It leaves out the heads of other tasks. Text is cut as by BERT's own tokenizer, which
+    also strips the accents of lower-cased text; KerasHub's tokenizer keeps them.
 
     Args:
-        directory: holds `config.json`, `model.weights.h5`, `tokenizer.json` and the tokenizer's
-            assets, of a `MaskedLM` also `task.json` and `task.weights.h5`; or a downloaded preset
-            with these files.
+        directory: a folder, which may be a downloaded preset, with `config.json`,
+            `model.weights.h5`, `tokenizer.json` and the tokenizer's assets, and for a `MaskedLM`
+            also `task.json` and `task.weights.h5`.
+
+    Raises:
+        UserError: a file is missing or damaged, or the backbone is of another class.
     """
     with needed(f"the preset {directory}"):
         import keras_hub
@@ -231,7 +239,7 @@ def read_keras_hub(directory: str | pathlib.Path) -> Pretrained:
     return import_keras_hub_encoder(*given, vocabulary, ids)
 
 
-# Names of `BertEncoderV2`, which are its attributes.
+# Attributes of Model Garden's `BertEncoderV2`, which name its layers in a checkpoint.
 _PLACES = (
     "_embedding_layer",
     "_position_embedding_layer",
@@ -240,7 +248,7 @@ _PLACES = (
 )
 _MODEL_GARDEN = EncoderFamily(
     name="Model Garden's BERT",
-    # A pre-trainer's checkpoint keeps the tokens' table with the head.
+    # A pre-trainer's checkpoint has the table of tokens in the head.
     tokens=("masked_lm/embedding_table", "_embedding_layer/embeddings"),
     table={
         "embeddings/positions": "_position_embedding_layer",
@@ -256,24 +264,27 @@ _MODEL_GARDEN = EncoderFamily(
         **head_table("masked_lm/", "layer_norm"),
         "pooler/dense": "_pooler_layer",
     },
-    # A checkpoint's spelling of output_bias/bias.
+    # A checkpoint writes "/" within a name as ".S".
     bias=("masked_lm/output_bias.Sbias",),
 )
-# A next-sentence head has a pooler of its own, trained in place of the encoder's (`..` is a
-# checkpoint's spelling of a dot).
+# A next-sentence head has its own pooler, which was trained instead of the encoder's. A checkpoint
+# writes "." within a name as "..".
 _NEXT_SENTENCE = "next_sentence..pooler_dense"
 # Model Garden's "gelu" is the tanh form.
 _ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "swish": "silu", "tanh": "tanh"}
 
 
 def read_model_garden_bert(directory: str | pathlib.Path, lower_case: bool) -> Pretrained:
-    """Reads a folder of Model Garden's BERT for TensorFlow 2, as it is published.
+    """Reads the released folder of a BERT for TensorFlow 2 from TensorFlow's Model Garden.
 
     Args:
-        directory: holds `bert_config.json`, `vocab.txt` and a checkpoint of the encoder or of a
-            pre-trainer, such as `bert_model.ckpt-1.index` and its data.
-        lower_case: whether text is lower-cased: no file says so, the folder's name
+        directory: a folder with `bert_config.json`, `vocab.txt` and a checkpoint of the encoder or
+            of a pre-trainer, such as `bert_model.ckpt-1.index` and its data.
+        lower_case: whether text is lower-cased; no file contains it, but the folder's name
             (`uncased_...`) may.
+
+    Raises:
+        UserError: a file is missing or damaged, or a setting has no counterpart in ours.
     """
     directory = pathlib.Path(directory)
     check_files(directory, "folder of Model Garden's BERT", "bert_config.json", "vocab.txt")
@@ -288,7 +299,7 @@ def read_model_garden_bert(directory: str | pathlib.Path, lower_case: bool) -> P
         config.require({"embedding_size": settings["hidden_dim"]})
     settings |= {"activation": config.choice("hidden_act", _ACTIVATIONS), "epsilon": 1e-12}
     vocabulary = WordPieceVocabulary.from_file(directory / "vocab.txt", lower_case=lower_case)
-    # `BertEncoder`, a functional model, numbers its layers; its pooler follows the last.
+    # `BertEncoder` is a functional model, whose checkpoints number the layers; the pooler is last.
     layers = [f"_transformer_layers/{number}" for number in range(settings["num_layers"])]
     places = dict(enumerate([*_PLACES, *layers, "_pooler_layer"]))
     arrays = KerasArrays(
@@ -301,6 +312,6 @@ def read_model_garden_bert(directory: str | pathlib.Path, lower_case: bool) -> P
     if arrays.has_layer(_NEXT_SENTENCE):
         table = {**family.table, "pooler/dense": _NEXT_SENTENCE}
         family = dataclasses.replace(family, table=table)
-    # Every checkpoint has a pooler behind its last layer.
+    # Raises a UserError if the pooler is missing, which every checkpoint has after its last layer.
     arrays.array(f"{family.table['pooler/dense']}/kernel")
     return import_encoder(arrays, family, settings, vocabulary)

@@ -1,6 +1,6 @@
-"""GPT, GPT-2, Llama and XLNet of Hugging Face.
+"""Reads Hugging Face's GPT, GPT-2, Llama and XLNet.
 
-Its releases have no Transformer-XL any more (5.23 has XLNet alone), so none is read.
+It does not read Transformer-XL, which transformers has removed (5.23 has only XLNet).
 """
 
 import dataclasses
@@ -87,13 +87,13 @@ _GPT2 = Family(
         "tie_word_embeddings": True,
     },
     prefix="transformer.",
-    # Conv1D keeps its kernel as (inputs, outputs), and queries, keys and values side by side.
+    # The kernel of Conv1D is (inputs, outputs), with queries, keys and values concatenated.
     linear=False,
     output="lm_head.weight",
     body=("h.",),
-    # Kept beside the weights by some versions: the causal mask, and the score of hidden positions.
+    # Some versions save these buffers too: the causal mask and the score of masked positions.
     repeated=(".attn.bias", ".attn.masked_bias"),
-    # A layer without a bias.
+    # The layer has no bias.
     tasks={
         CausalClassifier: TaskHead(
             "ForSequenceClassification", "text-classification", {"head/dense/kernel": _SCORE}
@@ -103,7 +103,7 @@ _GPT2 = Family(
 
 
 def _rotary(config: ForeignConfig) -> dict[str, Any]:
-    """Settings of Llama's attention and output, from the fields of several releases."""
+    """Reads the settings of Llama's attention and output; releases differ in the fields."""
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     return {
         **rotary_settings(config, rope, "rope_theta", 10_000.0),
@@ -114,7 +114,7 @@ def _rotary(config: ForeignConfig) -> dict[str, Any]:
 
 
 def _rotary_fields(config: EncoderConfig) -> dict[str, Any]:
-    """The inverse of `_rotary`."""
+    """Converts our settings to Llama's; the inverse of `_rotary`."""
     return {
         "rope_theta": config.rotary_base,
         "rope_parameters": rotary_fields(config.rotary_base, config.rotary_scaling),
@@ -182,15 +182,19 @@ LANGUAGE_FAMILIES: Mapping[str, Family] = {
 
 
 def read_language_model(directory: str | pathlib.Path) -> Pretrained:
-    """Reads a GPT, GPT-2 or Llama as `save_pretrained` writes it, or a classifier over one.
+    """Reads a GPT, GPT-2 or Llama as `save_pretrained` writes it, or a classifier based on one.
 
-    The first five of our ids are the special ones. GPT-2's end of a text is our [SEP], and our
-    [CLS], before a text, is embedded as it is too; GPT has neither. Ids that are not theirs are
-    never predicted. A Llama whose tokenizer is of a kind that is not read comes without it.
+    Our ids begin with the five special ones. GPT-2's token for the end of a text is our [SEP], and
+    our [CLS], which begins a text, has the same embedding; GPT has neither. Ids without one of
+    theirs are never predicted. If the tokenizer of a Llama is of an unsupported kind, the model is
+    read without it, with a note on stderr.
 
     Args:
-        directory: as for `read_encoder`, with `vocab.json` and `merges.txt` or `tokenizer.json`,
-            which a GPT may lack.
+        directory: see `read_encoder`. The tokenizer's files are `tokenizer.json`, or `vocab.json`
+            and `merges.txt`, or for Llama 2 `tokenizer.model`. A GPT or Llama may lack them.
+
+    Raises:
+        UserError: a file is missing or damaged, or a part or setting has no counterpart in ours.
     """
     directory = pathlib.Path(directory)
     config = ForeignConfig.of_directory(directory, LANGUAGE_FAMILIES)
@@ -211,7 +215,7 @@ def read_language_model(directory: str | pathlib.Path) -> Pretrained:
         family = dataclasses.replace(family, starts=starts)
     elif family is _LLAMA:
         family = dataclasses.replace(family, starts=False)
-    # One that was written here has pieces of its own around a text.
+    # A model that this library wrote has its own special pieces around a text.
     found = find_head(family, config, arrays, settings, special=bool(ids[PAD] >= 0))
     return import_language_model(arrays, family, settings, vocabulary, ids, found)
 
@@ -224,21 +228,24 @@ def import_language_model(
     ids: np.ndarray,
     found: ReadHead | None = None,
 ) -> Pretrained:
-    """Makes our language model of another library's; see `read_language_model`.
+    """Converts another library's language model to ours; see `read_language_model`.
 
     Args:
-        settings: fields of the `EncoderConfig` but for `vocab_size`.
-        ids: their id for each of ours, -1 for none.
-        found: the head of the task that it was trained for.
+        arrays: its weights.
+        family: its family.
+        settings: fields of our `EncoderConfig` except `vocab_size`.
+        vocabulary: its vocabulary; None: it has none.
+        ids: its id for each of ours; -1: none.
+        found: the head of the task that it was trained for; None: no task.
     """
     tokens = arrays.array(*family.tokens)  # (V', D)
     say_spare_rows(tokens, len(np.unique(ids[ids >= 0])))
     size = -(-len(ids) // 8) * 8
-    # An empty row's score, 0, would be far above GPT-2's of any word.
+    # GPT-2's scores of words are far below 0, which would be the score of an empty row.
     bias = np.full(size, UNUSED_TOKEN_BIAS, "float32")
     bias[np.flatnonzero(ids >= 0)] = 0.0
     if ids[CLS] == ids[SEP]:
-        bias[CLS] = UNUSED_TOKEN_BIAS  # the end of a text is [SEP]
+        bias[CLS] = UNUSED_TOKEN_BIAS  # the end of a text is predicted as [SEP]
     table = {
         **family.table,
         "tokens/table": rows(ids, size)(tokens),
@@ -276,7 +283,7 @@ def _per_head(name: str) -> Raw:
 
 
 def _flat(*names: str, heads: int, turned: bool = False) -> Raw:
-    """Kernels `(D, H, d)` as `(D, H d)`, or turned as `(H d, D)`."""
+    """Entry of kernels `(D, H, d)`, which ours has as `(D, H d)`, or `turned` as `(H d, D)`."""
 
     def flat(kernel: np.ndarray) -> np.ndarray:
         kernel = kernel.reshape(len(kernel), -1)  # (D, H, d) -> (D, H d)
@@ -295,7 +302,7 @@ def _swapped(vectors: np.ndarray) -> np.ndarray:
 
 
 def xlnet_attention(heads: int) -> Table:
-    """The table of XLNet's attention."""
+    """Makes the table of XLNet's attention; `heads` is needed only to write arrays."""
     return {
         "attention/query/kernel": _flat("q", heads=heads),
         "attention/key_value/kernel": _flat("k", "v", heads=heads),
@@ -318,7 +325,7 @@ XLNET = Family(
     tokens=("word_embedding.weight",),
     table={
         "query_vector": Raw("mask_emb", transform=np.ravel),
-        **xlnet_attention(1),  # read alike for any number of heads
+        **xlnet_attention(1),  # reading does not depend on the number of heads
         "attention_0/norm": "layer.{}.rel_attn.layer_norm",
         "feed_forward/inner": "layer.{}.ff.layer_1",
         "feed_forward/outer": "layer.{}.ff.layer_2",
@@ -373,12 +380,16 @@ XLNET = Family(
 
 
 def read_xlnet(directory: str | pathlib.Path) -> Pretrained:
-    """Reads an XLNet as `save_pretrained` writes it, with its head over tokens or a task's.
+    """Reads an XLNet as `save_pretrained` writes it, with its language head or that of a task.
 
-    Its vocabulary's rows end with [CLS], and its pooler, a classifier's, reads that [CLS].
+    Rows end with [CLS], which the pooler of a classifier reads.
 
     Args:
-        directory: as for `read_encoder`, for text with `spiece.model` or `tokenizer.json`.
+        directory: see `read_encoder`. To read text, the model needs `spiece.model` or
+            `tokenizer.json`.
+
+    Raises:
+        UserError: a file is missing or damaged, or a part or setting has no counterpart in ours.
     """
     directory = pathlib.Path(directory)
     config = ForeignConfig.of_directory(directory, ("xlnet",))
@@ -386,9 +397,10 @@ def read_xlnet(directory: str | pathlib.Path) -> Pretrained:
     tokens = arrays.array(*XLNET.tokens)  # (V', D)
     if len(tokens) <= max(XLNET_SPECIAL):
         raise UserError(
-            f"{config.where} is of {len(tokens)} tokens, fewer than XLNet's special ones."
+            f"{config.where} is of a model with {len(tokens)} tokens, fewer than XLNet's special "
+            "ones: give an XLNet."
         )
-    ids = np.arange(len(tokens))  # of one that was written here, whose padding is 0
+    ids = np.arange(len(tokens))  # of a model that this library wrote, whose padding is 0
     if config.get("pad_token_id") != 0:
         config.require({"pad_token_id": XLNET_SPECIAL[0]})
         ids = np.array([*XLNET_SPECIAL, *np.setdiff1d(ids, XLNET_SPECIAL)])
@@ -399,7 +411,8 @@ def read_xlnet(directory: str | pathlib.Path) -> Pretrained:
         if not np.array_equal(found, ids):
             raise UserError(
                 f"the tokenizer of {directory} has other pieces than the model's {len(ids)}, or "
-                "its special ones at other ids: it is another model's vocabulary."
+                "its special ones at other ids: it is another model's vocabulary; restore the "
+                "model's own."
             )
     size = -(-len(tokens) // 8) * 8
     table = {
@@ -415,7 +428,7 @@ def read_xlnet(directory: str | pathlib.Path) -> Pretrained:
         assign_weights(network, arrays, {**table, **found.head.table})
         unread = XLNET.check_rest(arrays)
         return Pretrained(network, "xlnet_base", None, vocabulary, ids, unread, **found.fields)
-    memory_length = config.get("mem_len") or 384  # positions; some files leave it out
+    memory_length = config.get("mem_len") or 384  # in positions; some files lack it
     network = built(TwoStreamModel, settings, memory_length)
     has_head = arrays.has("lm_loss.bias")
     assign_weights(network, arrays, table, drawn=() if has_head else ("language_head",))

@@ -1,4 +1,7 @@
-"""Our encoders of any block and scheme for `remote/modeling_macaron.py`, a PyTorch file of ours."""
+"""Settings and names of our encoders for `remote/modeling_macaron.py`, their PyTorch code.
+
+Folders of encoders that no model of transformers can express include that file.
+"""
 
 import importlib.resources
 from collections.abc import Callable
@@ -17,7 +20,7 @@ from macaron_tf.plug_ins import is_place
 MODULE = "modeling_macaron"
 CLASSES = ("SequenceClassification", "TokenClassification", "QuestionAnswering", "MultipleChoice")
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu", "tanh", "sigmoid")
-_MOST = 100  # at most: operators of a block, and relative biases
+_MOST = 100  # upper bound of a block's sub-layers, and of relative biases, in the table of names
 _FIELDS = (
     *("hidden_dim", "feed_forward_dim", "num_heads", "num_layers", "head_dim", "embedding_dim"),
     *("block", "scheme", "rnn_step_sizes", "rnn_gate", "sharing", "relative_bias"),
@@ -26,7 +29,7 @@ _FIELDS = (
     *("embedding_norm", "embedding_scale", "initializer_range"),
     *("dropout", "attention_dropout", "activation_dropout"),
 )
-# transformers takes a model's `max_length` for a setting of generation, and saves no such model.
+# transformers mistakes `max_length` for a setting of generation, and refuses to save the model.
 _RENAMED = {"max_length": "max_position_embeddings"}
 _SIZES: dict[type[Mixer], Callable[[Any, EncoderConfig], dict[str, Any]]] = {
     MultiHeadAttention: lambda mixer, config: {},
@@ -48,20 +51,23 @@ _SIZES: dict[type[Mixer], Callable[[Any, EncoderConfig], dict[str, Any]]] = {
 
 
 def own_code() -> dict[str, bytes]:
-    """The PyTorch file, by its name."""
+    """Returns the contents of the PyTorch file, by its name."""
     file = importlib.resources.files("macaron_tf.interop") / "remote" / f"{MODULE}.py"
     return {file.name: file.read_bytes()}
 
 
 def own_settings(config: ForeignConfig) -> dict[str, Any]:
-    """Our settings in a `config.json` that this module wrote; all but one have our names there."""
+    """Reads our settings from a `config.json` that `own_fields` wrote."""
     names = {name: _RENAMED.get(name, name) for name in _FIELDS}
     found = {name: config.get(theirs) for name, theirs in names.items()}
     return {name: value for name, value in found.items() if value is not None}
 
 
 def own_fields(config: EncoderConfig) -> dict[str, Any]:
-    """The fields of `config.json`, without those whose values the PyTorch file does not know."""
+    """Converts a configuration to the fields of `config.json`.
+
+    It leaves out the values that the PyTorch file does not support, so that `misfits` finds them.
+    """
     fields = {name: getattr(config, name) for name in _FIELDS}
     functions = [mix.activation for scheme in config.splittings for mix in scheme]
     unknown = {
@@ -88,7 +94,10 @@ def _auto_map() -> dict[str, str]:
 
 
 def _layers(config: EncoderConfig) -> list[list[dict[str, Any]]]:
-    """The sub-layers of each layer: name of the weights, mixer, step and sizes."""
+    """Describes the sub-layers of each layer: name of the weights, mixer, step and sizes.
+
+    `MacaronConfig` in the PyTorch file documents the fields.
+    """
     stack = Stack(config, config.num_layers, sharing=config.sharing)
     names: dict[int, str] = {}  # by `id` of a mixer or norm, which sub-layers may share
     layers: list[list[dict[str, Any]]] = []
@@ -118,7 +127,7 @@ def _layers(config: EncoderConfig) -> list[list[dict[str, Any]]]:
 
 
 def _own_table() -> Table:
-    """PyTorch's names of our paths: the same, with dots for slashes."""
+    """The table of names: a PyTorch name is our path with dots instead of slashes."""
     linear = {
         "attention": ("query_key_value", "output"),
         "feed_forward": ("inner", "outer"),

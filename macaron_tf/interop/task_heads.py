@@ -1,6 +1,6 @@
-"""The heads of tasks in both directions: which network, its classes, and our record of the task.
+"""Reads and writes the heads of fine-tuned models: network, classes, and the task's description.
 
-The layers of a head stand in its family's table, `Family.tasks`.
+The layers of a head are in the table of its family, `Family.tasks`.
 """
 
 import dataclasses
@@ -35,8 +35,8 @@ from macaron_tf.models.tasks import (
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.tasks.labelled import Limits, SpanLimits
 
-RECORD = "macaron_tf"  # the field of config.json with the task as it was trained here
-# Kinds of tasks, see `Task`, by the class of the network.
+RECORD = "macaron_tf"  # field of config.json that describes the task of a model of this library
+# Kinds of tasks (see `Task`) by the class of the network.
 _KINDS = {
     EncoderClassifier: "classification",
     CausalClassifier: "classification",
@@ -44,26 +44,26 @@ _KINDS = {
     EncoderChooser: "choice",
     EncoderSpanReader: "spans",
 }
-_CLASSES_OF = {  # name of the argument with the number of classes
+_CLASSES_OF = {  # name of the network's argument for the number of classes
     EncoderClassifier: "num_classes",
     CausalClassifier: "num_classes",
     EncoderTagger: "num_tags",
 }
-# Their names and ours are the same.
+# These have the same names in Hugging Face's library and in ours.
 HEAD_ACTIVATIONS = ("tanh", "gelu", "relu", "silu")
-_CHOICES = 4  # of a model that does not say how many it was trained on; some may be left empty
-_LONGEST, _LONGEST_SPANS = 128, 384  # rows of models that do not say what they were trained on
+_CHOICES = 4  # most choices of a foreign model, which does not record their number
+_LONGEST, _LONGEST_SPANS = 128, 384  # tokens of a row of foreign models, which do not record it
 
 
 @dataclasses.dataclass(frozen=True)
 class ReadHead:
-    """A task's head that was found in another library's folder.
+    """The head of a task that was found in another library's folder.
 
     Attributes:
         kind: our class of the network.
-        options: arguments of `kind` beside the configuration.
-        head: the family's layers for it.
-        fields: of `Pretrained`: the task, its labels and the results.
+        options: arguments of `kind` besides the configuration.
+        head: the family's model for the task.
+        fields: fields of `Pretrained`: the task, its labels and the results.
     """
 
     kind: type[keras.Model]
@@ -79,11 +79,18 @@ def find_head(
     settings: Mapping[str, Any],
     special: bool = True,
 ) -> ReadHead | None:
-    """The head that `architectures` names; None for a body, and for a head that has no place here.
+    """Finds the head that the field `architectures` names.
 
     Args:
-        settings: our settings, as `Family.read_settings` gives them.
-        special: whether rows have special ids, where no task of ours is recorded.
+        family: the model's family.
+        config: its settings.
+        arrays: its weights.
+        settings: our settings, as `Family.read_settings` returns them.
+        special: whether rows have special ids, if the folder does not describe our task.
+
+    Returns:
+        The head; None for a model without one, or, with a note on stderr, for a head that our
+        models do not have.
     """
     with refuse_damage(config.where, "restore its architectures and id2label"):
         name = str((config.get("architectures") or [""])[0])
@@ -105,7 +112,7 @@ def find_head(
     elif kind is EncoderTagger and count == 1:
         reason = "a tagger has two classes or more"
     if reason:
-        print(f"note: the head of {name} is not read, since {reason}", file=sys.stderr)
+        print(f"note: the head of {name} is not read, because {reason}", file=sys.stderr)
         return None
     labels = ()
     if kind in _CLASSES_OF and count > 1:
@@ -132,7 +139,7 @@ def find_head(
 
 
 def _limits_of(kind: type, settings: Mapping[str, Any], special: bool) -> Limits:
-    """The limits of a model that was trained elsewhere."""
+    """Chooses the limits of rows for a model that another library trained."""
     longest = _LONGEST_SPANS if kind is EncoderSpanReader else _LONGEST
     longest = min(settings.get("max_length", longest), longest)
     spans = SpanLimits(max_question=min(SpanLimits.max_question, longest // 2))
@@ -140,16 +147,17 @@ def _limits_of(kind: type, settings: Mapping[str, Any], special: bool) -> Limits
 
 
 def default_labels(count: int) -> tuple[str, ...]:
-    """Hugging Face's names for classes without a name."""
+    """Returns Hugging Face's default names of classes: LABEL_0, LABEL_1, ..."""
     return tuple(f"LABEL_{number}" for number in range(count))
 
 
 def _recorded(
     config: ForeignConfig, kind: type, labels: tuple[str, ...]
 ) -> tuple[Task, Limits, dict[str, float]] | None:
-    """The task, limits and metrics of a model that was trained here; None = no record of that head.
+    """Reads the task, limits and metrics that this library recorded; None: no record of this head.
 
-    A record may be older than the head: transformers keeps it where a model is trained on.
+    The record may be older than the head, because transformers keeps unknown fields when a model is
+    trained further.
     """
     record = config.get(RECORD)
     if record is None:
@@ -166,7 +174,7 @@ def _recorded(
 
 
 def _task_of(config: ForeignConfig, kind: type, labels: tuple[str, ...]) -> Task:
-    """The task of a model that was trained elsewhere: of one text where nothing says otherwise."""
+    """Describes the task of a model that another library trained; by default it has one text."""
     if kind is EncoderSpanReader:
         return get_task("squad")
     if kind is EncoderChooser:
@@ -174,7 +182,7 @@ def _task_of(config: ForeignConfig, kind: type, labels: tuple[str, ...]) -> Task
         columns = tuple(f"choice{number}" for number in numbers)
         table = TableSettings(text=("context",), choices=columns, classes=numbers)
         return table.described(get_task("choose", own=True))
-    # transformers' script for GLUE names its task.
+    # transformers' script for GLUE writes the name of the task.
     known = TASKS.get(config.get("finetuning_task"))
     if known and known.kind == _KINDS[kind] and len(known.labels) == len(labels):
         return dataclasses.replace(known, labels=labels)
@@ -183,7 +191,7 @@ def _task_of(config: ForeignConfig, kind: type, labels: tuple[str, ...]) -> Task
 
 
 def head_fields(model: Pretrained, family: Family, kind: type) -> dict[str, Any]:
-    """The fields of `config.json` about a task's head: the inverse of `find_head`."""
+    """Makes the fields of `config.json` about a task's head; the inverse of `find_head`."""
     network, head = model.network, family.tasks[kind]
     fields = {**head.settings, **_record(model)}
     if kind is EncoderSpanReader:
@@ -204,14 +212,14 @@ def head_fields(model: Pretrained, family: Family, kind: type) -> dict[str, Any]
 
 
 def pooler_activation(network: EncoderClassifier | EncoderChooser) -> str:
-    """The name of the activation of a network's pooler."""
+    """Returns the name of the activation in a network's pooler."""
     if isinstance(network, EncoderChooser):
         network = network.classifier
     return network.pooler_activation
 
 
 def _label_fields(model: Pretrained, head: ClassificationHead) -> dict[str, Any]:
-    """The fields with the names of a head's classes."""
+    """Makes the fields `id2label` and `label2id` with the names of a head's classes."""
     names = model.labels or tuple(model.labelled.get("task", {}).get("labels", ()))
     if len(names) != head.num_classes:
         names = default_labels(head.num_classes)
@@ -220,7 +228,10 @@ def _label_fields(model: Pretrained, head: ClassificationHead) -> dict[str, Any]
 
 
 def _record(model: Pretrained) -> dict[str, Any]:
-    """The task as it was trained; its scores' mean and deviation are part of the written head."""
+    """Makes the field that describes the task for this library.
+
+    Its mean and deviation are 0 and 1, because `unstandardized` makes them part of the head.
+    """
     if not {"task", "limits"} <= model.labelled.keys():
         return {}
     task = {**model.labelled["task"], "mean": 0.0, "deviation": 1.0}
@@ -230,7 +241,9 @@ def _record(model: Pretrained) -> dict[str, Any]:
 
 
 def head_state(model: Pretrained, table: Table) -> dict[str, np.ndarray]:
-    """The weights of a task's head by a PyTorch model's names, with its pooler if that is there."""
+    """Collects the weights of a task's head, and of its pooler if the table has one, by PyTorch
+    names.
+    """
     network = model.network
     reader = network.classifier if isinstance(network, EncoderChooser) else network
     state = layer_state(reader.pooler, table) if "pooler/dense" in table else {}
@@ -243,9 +256,9 @@ def head_state(model: Pretrained, table: Table) -> dict[str, np.ndarray]:
 
 
 def unstandardized(model: Pretrained) -> tuple[np.ndarray, np.ndarray]:
-    """The kernel `(D, C)` and bias `(C,)` of a classifier, float32, whose scores need no more.
+    """Returns a classifier's kernel `(D, C)` and bias `(C,)`, float32, for unstandardized scores.
 
-    Our head of a regression computes (score - mean) / deviation.
+    Our head of a regression predicts (score - mean) / deviation; the returned one predicts scores.
     """
     head = model.network.head
     kernel, bias = (value.astype("float64") for value in head.dense.get_weights())

@@ -1,4 +1,4 @@
-"""Our vocabularies as the files of Hugging Face's tokenizers: the inverse of `vocabularies`."""
+"""Writes our vocabularies as Hugging Face tokenizers; the inverse of `vocabularies`."""
 
 import base64
 import re
@@ -27,15 +27,16 @@ def tokenizer_files(
     max_length: int | None = None,
     segments: bool = True,
 ) -> dict[str, bytes]:
-    """The files of an encoder's tokenizer, by name: it gives the same text the same ids.
+    """Makes the files, by name, of an encoder's tokenizer, which tokenizes text as ours does.
 
     Args:
-        ids: `(V',)` int, their id for each of ours, -1 for none; None = equal ids.
-        max_length: greatest length of a row.
-        segments: whether a second text has segment 1.
+        vocabulary: our vocabulary.
+        ids: `(V',)` int, their id for each of ours; -1: none; None: the ids are equal.
+        max_length: greatest length of a row; None: no limit.
+        segments: whether the second text of a pair has segment 1.
 
     Raises:
-        UserError: the vocabulary changes or splits text in a way that their tokenizers cannot.
+        UserError: their tokenizers cannot normalize or split text as the vocabulary does.
     """
     for kind, write in _WRITERS.items():
         if isinstance(vocabulary, kind):
@@ -43,7 +44,7 @@ def tokenizer_files(
             return write(vocabulary, own, max_length, segments)
     raise UserError(
         f"a vocabulary of kind {vocabulary.kind!r} has no counterpart among Hugging Face's "
-        "tokenizers: export a SavedModel, which tokenizes itself"
+        "tokenizers: export a SavedModel, which includes the tokenizer"
     )
 
 
@@ -82,11 +83,11 @@ def _wordpiece(
 
 
 def replaced(pattern: str, content: str, kind: str = "String") -> dict[str, Any]:
-    """A normalizer that replaces each match of a string or, with kind "Regex", of a pattern."""
+    """Makes a normalizer that replaces each match of a string; kind "Regex": of a pattern."""
     return {"type": "Replace", "pattern": {kind: pattern}, "content": content}
 
 
-# Lower-casing. Their `Lowercase` does not know the final form of sigma, so it is replaced before.
+# Lower-casing. Their `Lowercase` has no final form of sigma, so that it is replaced before.
 _LOWER = [
     replaced(r"(?<=[\p{L}\p{M}])Σ(?![\p{M}]*\p{L})", "ς", "Regex"),
     {"type": "Lowercase"},
@@ -99,7 +100,7 @@ def _byte_pairs(
     vocabulary: BytePairVocabulary, ids: np.ndarray, max_length: int | None, segments: bool
 ) -> dict[str, bytes]:
     special = dict(_ROBERTA)
-    if ids[BOS] == ids[PAD]:  # a MarianMT's padding begins an answer
+    if ids[BOS] == ids[PAD]:  # MarianMT's padding begins an answer
         special["cls_token"] = special["pad_token"]
     names = [*special.values(), *vocabulary.units]
     return merged_files(vocabulary, names, special, ids, max_length, segments)
@@ -113,11 +114,12 @@ def merged_files(
     max_length: int | None,
     segments: bool = False,
 ) -> dict[str, bytes]:
-    """The files of byte-level pairs, `vocab.json` and `merges.txt` among them.
+    """Makes the files of a byte-level BPE, with `vocab.json` and `merges.txt`.
 
     Args:
-        names: the piece's name for each of our ids.
-        special: names of special pieces by field.
+        vocabulary, ids, max_length, segments: see `tokenizer_files`.
+        names: name of the piece for each of our ids.
+        special: names of the special pieces, by field, such as "cls_token".
     """
     numbers = {name: int(n) for name, n in zip(names, ids, strict=True) if n >= 0}
     # The steps of `BytePairVocabulary.normalized`.
@@ -173,24 +175,25 @@ def unigram_files(
     max_length: int | None,
     segments: bool = False,
 ) -> dict[str, bytes]:
-    """The files of a SentencePiece model, of unigrams or byte pairs.
+    """Makes the files of a SentencePiece model, unigram or BPE.
 
     Args:
-        special: names of special pieces by field, in the order of our ids.
+        vocabulary, ids, max_length, segments: see `tokenizer_files`.
+        special: names of the special pieces, by field, in the order of our ids.
 
     Raises:
-        UserError: the vocabulary uses Moses's rules, or some of their ids have no piece.
+        UserError: the vocabulary normalizes punctuation, or some of their ids have no piece.
     """
     model = sentencepiece_model_pb2.ModelProto.FromString(vocabulary.proto)
     pieces = [(piece.piece, piece.score) for piece in model.pieces]
     pieces[: len(special)] = [(name, 0.0) for name in special.values()]
     order = np.full(ids.max() + 1, -1)
     known = np.flatnonzero(ids >= 0)
-    order[ids[known]] = known  # the last of ours that share an id
+    order[ids[known]] = known  # if several of ours share an id, the last one
     if (order < 0).any():
         raise UserError(
-            "some ids of the other library have no piece, and a SentencePiece file has no gaps: "
-            "export a SavedModel, which tokenizes itself"
+            "some ids of the other library have no piece, which a SentencePiece file cannot "
+            "express: export a SavedModel, which includes the tokenizer"
         )
     pieces = [pieces[number] for number in order]
     numbers = {name: number for number, (name, _) in enumerate(pieces)}
@@ -244,7 +247,13 @@ def unigram_files(
 
 
 def _renumbered(model: Any, special: Mapping[str, str], order: np.ndarray) -> bytes:
-    """The serialized model with their ids and names; `order` is our id for each of theirs."""
+    """Serializes a model with their names of special pieces and their order of pieces.
+
+    Args:
+        model: our model.
+        special: their names of the special pieces, by field, in the order of our ids.
+        order: our id for each of theirs.
+    """
     made = sentencepiece_model_pb2.ModelProto()
     made.CopyFrom(model)
     for piece, name in zip(made.pieces, special.values(), strict=False):
@@ -264,7 +273,7 @@ def _renumbered(model: Any, special: Mapping[str, str], order: np.ndarray) -> by
 
 
 def _merges(pieces: Sequence[tuple[str, float]], special: set[str]) -> list[list[str]]:
-    """The merges of a byte-pair model, in the order in which they are applied."""
+    """Derives the merges of a SentencePiece BPE model from the scores of its pieces, in order."""
     numbers = {name: number for number, (name, _) in enumerate(pieces) if name not in special}
     scores, found = dict(pieces), []
     for name in numbers:
@@ -275,14 +284,14 @@ def _merges(pieces: Sequence[tuple[str, float]], special: set[str]) -> list[list
 
 
 def _steps(vocabulary: SentencePieceVocabulary, model: Any) -> list[dict[str, Any]]:
-    """The normalizers that do what `SentencePieceVocabulary.normalized` and the model do."""
+    """Makes normalizers equivalent to `SentencePieceVocabulary.normalized` and the model's own."""
     config, spec = vocabulary.normalization, model.normalizer_spec
     if config.punctuation:
         raise UserError(
-            "the vocabulary normalizes punctuation by Moses's rules, which Hugging Face's "
+            "the vocabulary normalizes punctuation by Moses' rules, which Hugging Face's "
             "tokenizers do not have: train a translator with "
-            "--set data.normalization.punctuation=False, or export a SavedModel, which tokenizes "
-            "itself"
+            "--set data.normalization.punctuation=False, or export a SavedModel, which includes "
+            "the tokenizer"
         )
     steps = []
     if vocabulary.fold_accents:
@@ -294,7 +303,7 @@ def _steps(vocabulary: SentencePieceVocabulary, model: Any) -> list[dict[str, An
     steps += _LOWER if config.lower_case else []
     steps.append({"type": "Strip", "strip_left": True, "strip_right": True})
     if spec.precompiled_charsmap:
-        if vocabulary.fold_accents:  # NFKD split Hangul; `Precompiled` does not join it
+        if vocabulary.fold_accents:  # NFKD splits Hangul, and `Precompiled` does not compose it
             steps.append({"type": "NFC"})
         table = base64.b64encode(spec.precompiled_charsmap).decode()
         steps.append({"type": "Precompiled", "precompiled_charsmap": table})
@@ -309,7 +318,10 @@ def _steps(vocabulary: SentencePieceVocabulary, model: Any) -> list[dict[str, An
 def _moses(
     vocabulary: MosesPairVocabulary, ids: np.ndarray, max_length: int | None, segments: bool
 ) -> dict[str, bytes]:
-    """XLM's files: no `tokenizer.json`, since its class splits words by Moses's rules."""
+    """Makes XLM's files.
+
+    There is no `tokenizer.json`, because the class XLMTokenizer splits words by Moses' rules.
+    """
     special = ("<pad>", "<unk>", "<s>", "</s>", "<special1>")
     names = [*special, *vocabulary.units]
     numbers = {name: int(n) for name, n in zip(names, ids, strict=True) if n >= 0}
@@ -343,13 +355,14 @@ def assembled(
     max_length: int | None,
     segments: bool = True,
 ) -> dict[str, bytes]:
-    """`tokenizer.json` and `tokenizer_config.json`.
+    """Makes `tokenizer.json` and `tokenizer_config.json`.
 
     Args:
+        vocabulary, ids, max_length, segments: see `tokenizer_files`.
         parts: fields of `tokenizer.json`: normalizer, pre-tokenizer, decoder and model.
-        options: further fields of the configuration.
-        special: names of special pieces by field.
-        numbers: ids of special pieces by name.
+        options: further fields of `tokenizer_config.json`.
+        special: names of the special pieces, by field.
+        numbers: ids of the special pieces, by name.
     """
     added = [added_token(number, name, special=True) for name, number in numbers.items()]
     own = {name: int(ids[number]) for name, number in vocabulary.added.items()}
@@ -373,7 +386,7 @@ def assembled(
 
 
 def added_token(number: int, name: str, special: bool) -> dict[str, Any]:
-    """A piece of `added_tokens`, which is matched as a whole."""
+    """Makes an entry of `added_tokens`; the token is matched as a whole."""
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": not special}
     return {"id": number, "content": name, **flags, "special": special}
 
@@ -384,7 +397,7 @@ def template(
     numbers: Mapping[str, int],
     segments: bool,
 ) -> dict[str, Any]:
-    """The post-processor that puts special pieces around one text, and around two."""
+    """Makes the post-processor that adds special pieces to one text and to a pair of texts."""
     start, end = special["cls_token"], special["sep_token"]
     second = 1 if segments else 0
 

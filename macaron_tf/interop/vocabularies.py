@@ -1,4 +1,4 @@
-"""Vocabularies of Hugging Face's directories and KerasHub's presets, with our ids."""
+"""Reads the vocabularies of Hugging Face's directories and KerasHub's presets."""
 
 import base64
 import pathlib
@@ -20,8 +20,8 @@ from macaron_tf.text.byte_pairs import (
 )
 from macaron_tf.text.sentencepiece import CONTROL, SentencePieceVocabulary
 
-# In our order, by the names of XLNet (which has <s> and </s> too, and does not use them), by those
-# of RoBERTa and XLM-R, and by those of ALBERT.
+# Candidate names of the special pieces, in our order: first those of XLNet (which also has <s> and
+# </s>, but does not use them), then those of RoBERTa and XLM-R, then those of ALBERT.
 _SPECIAL = {
     "pad_token": ("<pad>", "[PAD]"),
     "unk_token": ("<unk>", "[UNK]"),
@@ -36,7 +36,7 @@ _XLM_SPECIAL = {
     "sep_token": ("</s>",),
     "mask_token": ("<special1>",),
 }
-# Kinds of vocabularies as `tokenizer.json` calls them, by the files of their own.
+# Kinds of vocabularies, by their names in `tokenizer.json`, for each file of a vocabulary.
 _KINDS = {
     "vocab.txt": "WordPiece",
     "vocab.json": "BPE",
@@ -51,7 +51,7 @@ _LLAMA_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-# The step of `tokenizer.json` by which Llama 3's cuts words.
+# The step of Llama 3's `tokenizer.json` that splits text into words.
 LLAMA_CUT = {
     "type": "Split",
     "pattern": {"Regex": _LLAMA_WORDS},
@@ -59,18 +59,25 @@ LLAMA_CUT = {
     "invert": False,
 }
 _SENTINEL = re.compile(r"<extra_id_(\d+)>")  # T5's
-_LAST_RESORT = 100.0  # more than the score of any other way to cut a word
+_LAST_RESORT = 100.0  # penalty that exceeds the score of any other segmentation of a word
 
 
 class _Tokenizer:
-    """The files of a tokenizer: one of `files`, or `tokenizer.json`; a UserError without either.
+    """The files of a Hugging Face tokenizer.
+
+    Args:
+        directory: the tokenizer's folder.
+        files: possible names of the vocabulary's own file.
 
     Attributes:
-        file: the vocabulary's own file; None where only `tokenizer.json` holds it.
-        whole: contents of `tokenizer.json`, `model` and `normalizer` its parts, or {}.
-        options: contents of `tokenizer_config.json`, or {}.
-        named: ids of the tokens that any file names beside the vocabulary's own.
-        added: those of `named` that users added, which are matched whole in a text.
+        file: the vocabulary's own file; None: only `tokenizer.json` has the vocabulary.
+        whole: contents of `tokenizer.json`, with its parts `model` and `normalizer`; {}: missing.
+        options: contents of `tokenizer_config.json`; {}: missing.
+        named: ids of the tokens, by name, that any file adds to the vocabulary's own.
+        added: those of `named` that users added; each is matched as a whole in a text.
+
+    Raises:
+        UserError: the directory has neither one of `files` nor `tokenizer.json`, or one is damaged.
     """
 
     def __init__(self, directory: pathlib.Path, files: Collection[str]):
@@ -95,7 +102,9 @@ class _Tokenizer:
             named = [*optional("added_tokens.json").items(), *named]
             self.named = {name: int(number) for name, number in named}
         except (KeyError, TypeError, ValueError):
-            raise UserError(f"{directory} names added tokens without ids: restore it.") from None
+            raise UserError(
+                f"{directory} has added tokens without ids: restore the tokenizer's files."
+            ) from None
         roles = {name for names in _SPECIAL.values() for name in names} | {"<|endoftext|>"}
         roles |= {self.token(field) for field in ("bos_token", "eos_token", *_SPECIAL)}
         self.added = {
@@ -105,19 +114,23 @@ class _Tokenizer:
         }
 
     def token(self, field: str) -> str | None:
-        """The name that `tokenizer_config.json` gives a special piece."""
+        """Returns the name of a special piece in `tokenizer_config.json`, or None."""
         given = self.options.get(field)
-        # Early files keep a token as an object with its `content`.
+        # In early files a token is an object with its `content`.
         return given.get("content") if isinstance(given, dict) else given
 
     def special(
         self, present: Collection[str], usual: Mapping[str, Sequence[str]] = _SPECIAL
     ) -> list[str]:
-        """Their names of padding, unknown, [CLS], [SEP] and [MASK], or of the fields of `usual`.
+        """Returns their names of padding, unknown, [CLS], [SEP] and [MASK].
 
         Args:
             present: the names of all pieces.
-            usual: names by field, where the options give none.
+            usual: the fields of the special pieces to find, with candidate names for a field that
+                `tokenizer_config.json` lacks.
+
+        Raises:
+            UserError: a special piece is missing.
         """
         names = []
         for field, candidates in usual.items():
@@ -134,12 +147,15 @@ class _Tokenizer:
 
     @property
     def steps(self) -> list[str]:
-        """The types of the normalizers in `tokenizer.json`, in order; [] where it names none."""
+        """Types of the normalizers in `tokenizer.json`, in order; []: there are none."""
         steps = self.normalizer.get("normalizers", [self.normalizer])
         return [step["type"] for step in steps if "type" in step]
 
     def separators(self, usual: int) -> int:
-        """Number of [SEP] between two texts by `tokenizer.json`'s template; `usual` without one."""
+        """Returns the number of [SEP] between two texts, from the template in `tokenizer.json`.
+
+        Without a template it is `usual`.
+        """
         template = (self.whole.get("post_processor") or {}).get("pair")
         if not template:
             return usual
@@ -148,10 +164,13 @@ class _Tokenizer:
         return kinds.index(True, first + 1) - first - 1
 
     def merged_pieces(self) -> tuple[dict[str, int], list[str]]:
-        """Pieces and their ids, and merges, from their own two files or from `tokenizer.json`."""
+        """Reads the ids of pieces, by name, and the merges of a BPE vocabulary.
+
+        They are in `vocab.json` and `merges.txt`, or both in `tokenizer.json`.
+        """
         if not self.file:
             merges = self.model["merges"]
-            # Early files have "left right", later ones a list of the two.
+            # A merge is "left right" in early files, a list of both in later ones.
             merges = [m if isinstance(m, str) else " ".join(m) for m in merges]
             return self.added | self.model["vocab"], merges
         file = self.directory / "merges.txt"
@@ -162,7 +181,10 @@ class _Tokenizer:
         return self.added | read_json(self.file), merges
 
     def extended(self, pieces: list[_Piece]) -> list[_Piece]:
-        """A SentencePiece model's pieces and the named ones behind them; its own need no match."""
+        """Appends the named tokens that follow a SentencePiece model's pieces.
+
+        It also removes the model's own pieces from `added`, because the model matches them itself.
+        """
         self.added = {name: n for name, n in self.added.items() if n >= len(pieces)}
         for name, number in sorted(self.named.items(), key=lambda item: item[1]):
             if number == len(pieces):
@@ -170,7 +192,7 @@ class _Tokenizer:
         return pieces
 
     def byte_pairs(self) -> tuple[dict[str, int], list[str], dict[str, Any]]:
-        """`merged_pieces` of bytes, and options of their vocabulary."""
+        """Reads a byte-level BPE: `merged_pieces`, and the options of `BytePairVocabulary`."""
         given = self.whole.get("pre_tokenizer") or {}
         *cuts, last = given.get("pretokenizers") or [given]
         plain = last.get("type") == "ByteLevel"
@@ -179,8 +201,8 @@ class _Tokenizer:
         pattern = next((name for name, needed in patterns.items() if found == needed), None)
         if not self.file and (pattern is None or self.steps not in ([], ["NFC"])):
             raise UserError(
-                f"{self.directory / 'tokenizer.json'} is of no byte-level BPE as GPT-2's, "
-                "ModernBERT's or Llama 3's: only those can be read."
+                f"{self.directory / 'tokenizer.json'} is not a byte-level BPE like that of GPT-2, "
+                "ModernBERT or Llama 3: only those can be read."
             )
         prefix = self.options.get("add_prefix_space", last.get("add_prefix_space", False))
         return *self.merged_pieces(), {
@@ -194,19 +216,28 @@ class _Tokenizer:
 def _ordered(
     numbers: Mapping[str, int], special: Sequence[str | None]
 ) -> tuple[list[str], np.ndarray]:
-    """Ordinary pieces in the order of their ids; ids of `special` (-1 of None) and of these."""
+    """Separates special pieces from the others.
+
+    Args:
+        numbers: their ids, by the name of the piece.
+        special: names of the special pieces in our order; None: there is no such piece.
+
+    Returns:
+        The other pieces in the order of their ids; and `(V',)` int, their id for each of ours, the
+        special ones first; -1: none.
+    """
     kept = sorted(numbers.keys() - set(special), key=numbers.__getitem__)
     return kept, np.array([numbers.get(name, -1) for name in (*special, *kept)])
 
 
 def _with_added(vocabulary: _Kind, found: _Tokenizer, ids: np.ndarray) -> _Kind:
-    """The vocabulary with its added tokens at our ids; `ids` are theirs for each of ours."""
+    """Adds a tokenizer's `added` tokens to the vocabulary; `ids` has their id for each of ours."""
     ours = {theirs: number for number, theirs in enumerate(ids.tolist())}
     absent = [name for name, number in found.added.items() if number not in ours]
     if absent:
         raise UserError(
             f"{found.directory} adds the token {absent[0]!r} with id {found.added[absent[0]]}, and "
-            "the ids before it have no token: only ids in a row can be read."
+            "the ids before it have no token: only ids without gaps can be read."
         )
     added = {name: ours[number] for name, number in found.added.items()}
     vocabulary.added = {n: i for n, i in added.items() if i not in vocabulary.special_ids}
@@ -219,20 +250,24 @@ def read_vocabulary(
     """Reads a tokenizer's files: WordPiece, byte-level BPE or SentencePiece.
 
     Args:
-        lower_case: whether text is lower-cased, for a WordPiece directory that does not say so.
+        directory: the tokenizer's folder.
+        lower_case: whether text is lower-cased, if the files of a WordPiece tokenizer do not say.
 
     Returns:
-        The vocabulary, and at each of its ids theirs, `(V',)` int; None where all are the same.
+        The vocabulary, and their id for each of its ids, `(V',)` int; None: the ids are equal.
+
+    Raises:
+        UserError: a file is missing or damaged, or the tokenizer is of another kind.
     """
     found = _Tokenizer(directory, _KINDS)
-    # Early files of WordPiece do not name the type.
+    # Early WordPiece files lack the type.
     kind = _KINDS[found.file.name] if found.file else found.model.get("type")
     if kind == "BPE":
         numbers, merges, options = found.byte_pairs()
         names = found.special(found.named | numbers)
         numbers |= {name: found.named[name] for name in names if name not in numbers}
         kept, ids = _ordered(numbers, names)
-        # RoBERTa's; other byte-level ones have no pairs.
+        # RoBERTa has two separators; the other byte-level vocabularies have no pairs of texts.
         separators = found.separators(2 if "<s>" in names else 1)
         vocabulary = BytePairVocabulary(kept, merges, **options, pair_separators=separators)
         return _with_added(vocabulary, found, ids), ids
@@ -242,10 +277,10 @@ def read_vocabulary(
 
 
 def read_gpt2_vocabulary(directory: pathlib.Path) -> tuple[BytePairVocabulary, np.ndarray]:
-    """`read_vocabulary` of GPT-2, whose one special piece is the end of a text.
+    """Reads the tokenizer of a GPT-2 or Llama 3; see `read_vocabulary`.
 
-    That piece's id stands for [SEP], and for [CLS] too, for theirs begins a text with it, unless
-    another piece does (Llama's); -1 for our other special ids.
+    GPT-2's only special piece, the end of a text, also begins one, so that its id is that of both
+    [SEP] and [CLS]; Llama 3 has two pieces. The other special ids have -1.
     """
     found = _Tokenizer(directory, ["vocab.json", "vocabulary.json"])
     numbers, merges, options = found.byte_pairs()
@@ -260,7 +295,10 @@ def read_gpt2_vocabulary(directory: pathlib.Path) -> tuple[BytePairVocabulary, n
 
 
 def read_llama_vocabulary(directory: pathlib.Path) -> tuple[SentencePieceVocabulary, np.ndarray]:
-    """`read_vocabulary` of Llama 2, byte pairs of SentencePiece without padding and [MASK]."""
+    """Reads the tokenizer of a Llama 2; see `read_vocabulary`.
+
+    It is a SentencePiece BPE without padding and [MASK], whose ids are -1.
+    """
     found = _Tokenizer(directory, ["tokenizer.model"])
     model, pieces = _sentencepiece_model(found)
     names = [piece.piece for piece in pieces]
@@ -272,9 +310,10 @@ def read_llama_vocabulary(directory: pathlib.Path) -> tuple[SentencePieceVocabul
 
 
 def read_gpt_vocabulary(directory: pathlib.Path) -> tuple[CharacterPairVocabulary, np.ndarray]:
-    """`read_vocabulary` of GPT: BERT's words in small letters, merges that mark where they end.
+    """Reads the tokenizer of a GPT; see `read_vocabulary`.
 
-    Of our special ids all but that of an unknown character have -1.
+    It is a BPE of characters, over lower-cased words that are split as by BERT. The special ids
+    have -1, except UNK's.
     """
     found = _Tokenizer(directory, ["vocab.json"])
     suffix = found.model.get("end_of_word_suffix", WORD_END)
@@ -292,13 +331,17 @@ def read_gpt_vocabulary(directory: pathlib.Path) -> tuple[CharacterPairVocabular
 def read_language_vocabulary(
     directory: pathlib.Path, gpt2: bool
 ) -> tuple[PieceVocabulary, np.ndarray, bool]:
-    """A language model's vocabulary, their id for each of ours, and whether [CLS] begins texts.
+    """Reads a language model's tokenizer.
 
-    One that was written here has a piece of its own for [CLS], and may be of any kind.
+    A Llama 2 is recognized by `tokenizer.model`, and a model that this library wrote by its piece
+    for [CLS]; the latter may have any kind of vocabulary.
 
     Args:
-        gpt2: whether pieces are bytes as GPT-2's, not GPT's characters; Llama 2's `tokenizer.model`
-            goes before both.
+        directory: the tokenizer's folder.
+        gpt2: whether other tokenizers are byte-level, like GPT-2's, or of characters, like GPT's.
+
+    Returns:
+        The vocabulary, their id for each of its ids, and whether texts begin with [CLS].
     """
     if (directory / "tokenizer.model").is_file():
         return *read_llama_vocabulary(directory), True
@@ -312,11 +355,11 @@ def read_language_vocabulary(
 def read_xlm_vocabulary(
     directory: pathlib.Path, languages: Sequence[str] = ()
 ) -> tuple[MosesPairVocabulary, np.ndarray]:
-    """`read_vocabulary` of an XLM of `languages`, by Moses's rules and fastBPE's codes."""
+    """Reads the tokenizer of an XLM, with Moses' rules for `languages`; see `read_vocabulary`."""
     found = _Tokenizer(directory, ["vocab.json"])
     numbers, merges = found.merged_pieces()
     kept, ids = _ordered(numbers, found.special(numbers, _XLM_SPECIAL))
-    # Some files keep fastBPE's counts behind the merges.
+    # Some files have fastBPE's counts after the merges.
     merges = [" ".join(merge.split()[:2]) for merge in merges]
     lower_case = found.options.get("do_lowercase_and_remove_accent", True)
     vocabulary = MosesPairVocabulary(kept, merges, languages, bool(lower_case))
@@ -324,24 +367,24 @@ def read_xlm_vocabulary(
 
 
 def read_t5_vocabulary(directory: pathlib.Path) -> tuple[PieceVocabulary, np.ndarray, np.ndarray]:
-    """Reads T5's tokenizer: SentencePiece's unigrams, followed by sentinels.
+    """Reads T5's tokenizer: a SentencePiece unigram model, followed by sentinels.
 
     Returns:
-        The vocabulary; at each of its ids theirs, `(V',)` int; of T5's own -1 for [MASK], for which
-        it has none, and for [CLS] that of padding, with which its decoder begins; their ids of the
-        sentinels, `<extra_id_0>` first.
+        The vocabulary; `(V',)` int, their id for each of its ids; and their ids of the sentinels,
+        `<extra_id_0>` first. In a T5 that this library did not write, [MASK] has -1, and [CLS] has
+        the id of the padding, with which the decoder begins.
     """
     found = _Tokenizer(directory, ["spiece.model"])
     model, pieces = _sentencepiece_model(found)
     names = [piece.piece for piece in pieces]
     numbers = [_SENTINEL.fullmatch(name) for name in names]
     sentinels = {int(match[1]): index for index, match in enumerate(numbers) if match}
-    if not sentinels:  # the model's file does not hold them: they follow it, the last one first
+    if not sentinels:  # they are not in the model's file: they follow its pieces, in reverse order
         count = found.options.get("extra_ids", 100)
         sentinels = {number: len(names) + count - 1 - number for number in range(count)}
     usual = {"pad_token": ("<pad>",), "unk_token": ("<unk>",), "eos_token": ("</s>",)}
     pad, unknown, end = map(names.index, found.special(names, usual))
-    # One that was written here has pieces of its own for [CLS] and [MASK].
+    # A model that this library wrote has its own pieces for [CLS] and [MASK].
     given = (found.token(field) for field in ("cls_token", "mask_token"))
     start, mask = (names.index(name) if name in names else None for name in given)
     own = [number for number in (start, mask) if number is not None]
@@ -357,19 +400,20 @@ def _read_sentencepiece(found: _Tokenizer) -> tuple[PieceVocabulary, np.ndarray]
     model, pieces = _sentencepiece_model(found)
     names = [piece.piece for piece in pieces]
     special = found.special(set(names))
-    # XLM-R's model does all that is done to text; XLNet's and ALBERT's text is folded before.
+    # XLM-R's model normalizes text itself; the accents of XLNet's and ALBERT's text are folded
+    # before.
     xlnet, fold = "<cls>" in special, "<s>" not in special
     if found.steps:
         fold = "StripAccents" in found.steps
     if xlnet and found.file:
-        # XLNet cut a piece of a digit and a comma once more: it is a last resort. Its
-        # `tokenizer.json` has these scores.
+        # XLNet's tokenizer splits pieces that end with a digit and a comma once more. A penalty has
+        # this effect; the scores in `tokenizer.json` include it.
         for piece in pieces:
             if re.search(r"\d,$", piece.piece) and piece.type == _Piece.NORMAL:
                 piece.score -= _LAST_RESORT
     accents = {"keep_accents": bool(found.options.get("keep_accents"))}
     ForeignConfig(accents, f"the tokenizer of {found.directory}").require({"keep_accents": False})
-    # Their defaults: ALBERT lower-cases, XLNet does not.
+    # By default ALBERT lower-cases and XLNet does not.
     small = "Lowercase" in found.steps if found.whole else fold and not xlnet
     lower_case = bool(found.options.get("do_lower_case", small))
     first = [names.index(name) for name in special]
@@ -385,21 +429,22 @@ def _read_sentencepiece(found: _Tokenizer) -> tuple[PieceVocabulary, np.ndarray]
 
 
 def _sentencepiece_model(found: _Tokenizer) -> tuple[_Model, list[_Piece]]:
-    """A model with the settings of theirs, and their pieces in the order of their ids."""
+    """Reads their SentencePiece model's settings, and their pieces in the order of their ids."""
     model = _Model()
     if found.file:
         try:
             model.ParseFromString(found.file.read_bytes())
         except Exception as error:  # protobuf's DecodeError differs between its versions
-            raise UserError(f"{found.file} is no SentencePiece model: {error}.") from None
+            raise UserError(f"{found.file} is not a SentencePiece model: {error}.") from None
         pieces = list(model.pieces)
         if found.file.name == "sentencepiece.bpe.model":
-            # Theirs are <unk>, <s>, </s>; fairseq puts its own four before the rest, one after it.
+            # The file begins with <unk>, <s>, </s>. fairseq has its own four special pieces instead
+            # and appends <mask>.
             special = [_piece(text) for text in ("<s>", "<pad>", "</s>", "<unk>", "<mask>")]
             pieces = [*special[:4], *pieces[3:], special[4]]
         return model, found.extended(pieces)
     model.trainer_spec.model_type = sentencepiece_model_pb2.TrainerSpec.UNIGRAM
-    # The table of SentencePiece's normalization, alone or among other steps.
+    # SentencePiece's table of normalization is the only step or one of several.
     for step in found.normalizer.get("normalizers", [found.normalizer]):
         if charsmap := step.get("precompiled_charsmap"):
             model.normalizer_spec.precompiled_charsmap = base64.b64decode(charsmap)
@@ -422,10 +467,12 @@ def _sentencepiece_model(found: _Tokenizer) -> tuple[_Model, list[_Piece]]:
 
 
 def _reordered(theirs: _Model, pieces: Sequence[_Piece], order: Sequence[int]) -> bytes:
-    """A serialized model of the settings of `theirs`, with `pieces` in our order.
+    """Serializes a model with the settings of `theirs` and the pieces in our order.
 
     Args:
-        order: at each of our ids the one of theirs, PAD, UNK, [CLS], [SEP] and [MASK] first.
+        theirs: model with their settings.
+        pieces: their pieces, by their ids.
+        order: their id for each of ours: PAD, UNK, [CLS], [SEP] and [MASK] first.
     """
     model = _Model()
     model.trainer_spec.CopyFrom(theirs.trainer_spec)
@@ -446,14 +493,18 @@ def _piece(text: str, score: float = 0.0) -> _Piece:
 
 
 def _read_wordpiece(found: _Tokenizer, lower_case: bool | None) -> WordPieceVocabulary:
-    """BERT's vocabulary; `tokenizer_config.json` goes before `tokenizer.json`, as there."""
+    """Reads BERT's vocabulary.
+
+    As in Hugging Face's library, the options of `tokenizer_config.json` have priority over those of
+    `tokenizer.json`.
+    """
     directory, whole = found.directory, found.directory / "tokenizer.json"
     settings = {
         "do_lower_case": found.normalizer.get("lowercase"),
         "strip_accents": found.normalizer.get("strip_accents"),
         "tokenize_chinese_chars": found.normalizer.get("handle_chinese_chars"),
     }
-    # None is the default of some.
+    # Options that are None have their default.
     settings.update((name, value) for name, value in found.options.items() if value is not None)
     lower_case = settings["do_lower_case"] if settings["do_lower_case"] is not None else lower_case
     if lower_case is None:
@@ -461,7 +512,7 @@ def _read_wordpiece(found: _Tokenizer, lower_case: bool | None) -> WordPieceVoca
             f"no file in {directory} says whether its text is lower-cased: give "
             "lower_case=True or False."
         )
-    # BERT takes accents off exactly where it lower-cases.
+    # BERT strips accents if and only if it lower-cases.
     needed = {"strip_accents": lower_case, "tokenize_chinese_chars": True}
     needed |= {field: piece for field, (_, *_, piece) in _SPECIAL.items()}
     for field, value in needed.items():
@@ -487,19 +538,19 @@ def _read_wordpiece(found: _Tokenizer, lower_case: bool | None) -> WordPieceVoca
 
 
 def _words(file: pathlib.Path, model: Mapping[str, Any]) -> tuple[str, ...]:
-    # Early files do not name the type.
+    # Early files lack the type.
     if model.get("type", "WordPiece") != "WordPiece" or not isinstance(model.get("vocab"), dict):
-        raise UserError(f"{file} holds no WordPiece vocabulary: only BERT's can be read.")
+        raise UserError(f"{file} has no WordPiece vocabulary: only BERT's can be read.")
     ForeignConfig(model, str(file)).require({"continuing_subword_prefix": "##"})
     return _by_number(model["vocab"], file)
 
 
 def _by_number(numbers: Mapping[str, int], place: pathlib.Path) -> tuple[str, ...]:
-    """Words in the order of their ids, "" where there is none, as behind a piece named twice."""
+    """Orders words by their ids; an id without a word, as after a repeated piece, has ""."""
     words = [""] * min(1 + max(numbers.values()), 2 * len(numbers))
     for word, number in numbers.items():
         if not 0 <= number < len(words):
-            raise UserError(f"{place} leaves out ids between 0 and {number}.")
+            raise UserError(f"{place} leaves out ids between 0 and {number}: restore it.")
         words[number] = word
     return tuple(words)
 
@@ -507,10 +558,12 @@ def _by_number(numbers: Mapping[str, int], place: pathlib.Path) -> tuple[str, ..
 def read_keras_hub_vocabulary(
     directory: pathlib.Path, name: str
 ) -> tuple[PieceVocabulary, np.ndarray | None]:
-    """Reads a preset's `tokenizer.json` and its assets; see `read_vocabulary`.
+    """Reads the tokenizer of a KerasHub preset; see `read_vocabulary`.
 
     Args:
-        name: of the asset: `vocabulary.txt`, WordPiece's, or `vocabulary.json` beside `merges.txt`.
+        directory: the preset's folder.
+        name: name of the vocabulary's file: `vocabulary.txt` for WordPiece, or `vocabulary.json`,
+            with `merges.txt` beside it.
     """
     record, asset = directory / "tokenizer.json", directory / "assets/tokenizer" / name
     for file in (record, asset):

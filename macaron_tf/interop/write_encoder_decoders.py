@@ -1,4 +1,4 @@
-"""Our encoder-decoders as Hugging Face's T5, BART, MarianMT and Pegasus."""
+"""Converts our encoder-decoders to Hugging Face's T5, BART, MarianMT and Pegasus."""
 
 import dataclasses
 from typing import Any
@@ -30,18 +30,19 @@ _CLASSES = {
     "marian": "MarianMTModel",
     "pegasus": "PegasusForConditionalGeneration",
 }
-_LENGTH = 512  # the most tokens of an answer, where the model has no limit
+_LENGTH = 512  # most tokens of an answer, if the model has no limit
 
 
 def sequence_folder(model: Pretrained) -> HuggingFaceFolder:
-    """The files of an encoder-decoder.
+    """Converts an encoder-decoder to the files of a Hugging Face model.
 
-    MarianMT's sinusoids have all sines before the cosines; ours have sines and cosines in turn. So
-    the channels of all layers' inputs and outputs are put in its order, which changes no score.
-    Its answers begin with padding, the last piece, embedded as zeros: see `_from_zeros`.
+    MarianMT's sinusoidal positions have all sines before the cosines, but ours alternate them. The
+    channels of every layer's inputs and outputs are therefore permuted, which changes no score. The
+    answers of a MarianMT begin with padding, the last piece, whose embedding is zeros; see
+    `_from_zeros`.
 
     Raises:
-        UserError: a part or a setting has no place in any of the families.
+        UserError: none of the families has a counterpart of some part or setting.
     """
     config = model.config
     names = {family.name: name for name, family in FAMILIES.items()}
@@ -57,12 +58,12 @@ def sequence_folder(model: Pretrained) -> HuggingFaceFolder:
         "eos_token_id": int(ids[EOS]),
         "unk_token_id": int(ids[UNK]),
         "decoder_start_token_id": start[0],
-        # BART's decoder reads </s> first, and is forced to write <s>.
+        # BART's decoder starts with </s>, and its first output is forced to be <s>.
         "forced_bos_token_id": start[1] if start[1:] else None,
         "forced_eos_token_id": None,
     }
     if kind in ("marian", "pegasus") and model.ids is None:
-        # Their decoders begin with padding, so the piece that begins ours is the padding too.
+        # Their decoders begin with padding, so that our BOS becomes the padding.
         numbers["pad_token_id"] = start[0]
     fields = {
         **written_settings(family, config),
@@ -89,7 +90,7 @@ def sequence_folder(model: Pretrained) -> HuggingFaceFolder:
         if numbers["pad_token_id"] == numbers["bos_token_id"]:
             tokenizer = padded_with_start(tokenizer)
         if kind in ("marian", "pegasus") and "spiece.model" in tokenizer:
-            # The file names that MarianMT's tokenizer has.
+            # The names of the files of MarianMT's tokenizer.
             model_file = tokenizer.pop("spiece.model")
             tokenizer |= dict.fromkeys(("source.spm", "target.spm"), model_file)
     return HuggingFaceFolder(
@@ -103,7 +104,7 @@ def sequence_folder(model: Pretrained) -> HuggingFaceFolder:
 
 
 def _plain(config: EncoderDecoderConfig) -> EncoderDecoderConfig:
-    """The configuration without settings that `_state` converts or that have no effect."""
+    """Resets the settings that need no counterpart, because `sequence_folder` converts them."""
     changes: dict[str, Any] = {"tied": True, "logits_bias": False}
     if config.positions == "sinusoidal":
         changes["position_layout"] = "concatenated"
@@ -111,16 +112,16 @@ def _plain(config: EncoderDecoderConfig) -> EncoderDecoderConfig:
 
 
 def _lacks(family: Family, config: EncoderDecoderConfig) -> str:
-    """Names a part, not a setting, that a family has no place for; "" = there is none."""
+    """Names a part of the model that a family lacks, in the form for `fitting`; "": none."""
     if family is FAMILIES["t5"]:
         return "logits_bias=True" if config.logits_bias else ""
     return "" if config.tied else "tied=False"
 
 
 def _their_ids(model: Pretrained) -> np.ndarray:
-    """Their id for each row of our table, -1 for none: pieces, then sentinels.
+    """Returns their id for each row of our table, pieces then sentinels; -1: none.
 
-    A model that was read has its padding's id for rows without a token: they get -1.
+    In a model that was read, rows without a token have the padding's id; here they get -1.
     """
     vocabulary, size = model.vocabulary, model.config.vocab_size
     if model.ids is not None:
@@ -136,12 +137,12 @@ def _their_ids(model: Pretrained) -> np.ndarray:
 
 
 def _marian_ids(model: Pretrained, ids: np.ndarray) -> np.ndarray:
-    """MarianMT's order of ids: the end, unknown, the pieces, and padding, with which answers begin.
+    """Returns ids in MarianMT's order: EOS, UNK, the pieces, then padding, which begins answers.
 
-    CTranslate2 drops the last piece if its name is <pad>.
+    The order matters to CTranslate2, which drops the last piece if its name is <pad>.
     """
     if not isinstance(model.vocabulary, BytePairVocabulary | SentencePieceVocabulary | None):
-        return ids  # its names of special pieces are others
+        return ids  # the special pieces of other kinds have other names
     special = [PAD, UNK, BOS, EOS]
     rest = np.setdiff1d(np.flatnonzero(ids >= 0), special)
     last = len(rest) + 2
@@ -152,11 +153,12 @@ def _marian_ids(model: Pretrained, ids: np.ndarray) -> np.ndarray:
 
 
 def _from_zeros(state: dict[str, np.ndarray], start: int, config: EncoderDecoderConfig) -> None:
-    """Moves all embeddings so that the one that begins an answer is zeros; no probability changes.
+    """Shifts all embeddings so that the one that begins an answer is zeros.
 
-    CTranslate2 begins MarianMT's answers with zeros. A constant c that all inputs of a stack lose
-    comes back in its first attention: in the biases of queries, keys and values as W c, and in that
-    of the output as c, since the residual loses it too. A position's scores all fall by one number.
+    CTranslate2 begins the answers of a MarianMT with zeros. The shift subtracts a constant c from
+    all inputs of both stacks. Their first attention adds it back: W c to the biases of queries,
+    keys and values, and c to the bias of the output, because the residual lost it too. All scores
+    of a position change by the same number, so that no probability changes.
     """
     table = state["model.shared.weight"].astype("float64")
     lost = table[start]  # (D,)
@@ -179,7 +181,7 @@ def _state(model: Pretrained, family: Family, ids: np.ndarray) -> dict[str, np.n
         "logits_bias": Raw("final_logits_bias", inverse=lambda bias: placed(bias)[None]),
     }
     state, width = {}, config.hidden_dim
-    if family is FAMILIES["pegasus"]:  # its files hold the sinusoids; others compute them
+    if family is FAMILIES["pegasus"]:  # its files include the sinusoids, which others compute
         zeros = np.zeros((1, config.max_length, width), "float32")
         sinusoids = keras.ops.convert_to_numpy(SinusoidalPositions("concatenated")(zeros)[0])
         names = (f"model.{side}.embed_positions.weight" for side in ("encoder", "decoder"))
@@ -200,7 +202,10 @@ def _state(model: Pretrained, family: Family, ids: np.ndarray) -> dict[str, np.n
 
 
 def _barred(model: Pretrained, ids: np.ndarray) -> list[int]:
-    """Their ids that are never written: PAD, BOS and, but for a translator, special pieces."""
+    """Returns their ids that are never generated: PAD and BOS, and those of special pieces.
+
+    For a translator only PAD and BOS are barred.
+    """
     special = {PAD, BOS}
     if model.vocabulary and (model.objective or model.answers):
         special |= {*model.vocabulary.special_ids}

@@ -1,6 +1,6 @@
-"""Our encoders, with the head of their task, as Hugging Face's BERT and its relatives.
+"""Converts our encoders, with the heads of tasks, to Hugging Face's BERT and its relatives.
 
-The family is the first whose settings can express the network's whole configuration.
+The family is the first one whose settings can express the whole configuration of the network.
 """
 
 from collections.abc import Iterator, Mapping
@@ -43,7 +43,7 @@ from macaron_tf.text.sentencepiece import SentencePieceVocabulary
 
 TASKS = (EncoderClassifier, EncoderChooser, EncoderTagger, EncoderSpanReader)
 ENCODERS = (Encoder, PretrainingEncoder, GeneratorDiscriminator, SiameseEncoder, *TASKS)
-# The families to try, in order: first the one whose tokenizer is of the vocabulary's kind.
+# The families to try, in order; first those whose own tokenizer is of the vocabulary's kind.
 _ORDERS = {
     WordPieceVocabulary: (
         *("distilbert", "bert", "electra", "albert", "roberta", "xlm", "modernbert", "macaron"),
@@ -66,23 +66,24 @@ _POOLINGS = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens"}
 
 
 def encoder_folder(model: Pretrained) -> HuggingFaceFolder:
-    """The files of an encoder, alone or with the head of its task.
+    """Converts an encoder, with the head of its task if it has one, to a Hugging Face model.
 
     Args:
-        model: its network is one of `ENCODERS`.
+        model: a model whose network is one of `ENCODERS`.
 
     Raises:
-        UserError: a part or a setting has no place in any of the families.
+        UserError: none of the families has a counterpart of some part or setting.
     """
     return _Encoder(model).folder()
 
 
 class _Encoder:
-    """A loaded encoder, the family that it fits, and the parts of its folder.
+    """An encoder to write, with the family that can express it.
 
     Attributes:
-        masked: whether the head over masked tokens is written.
-        replaced: ELECTRA's head, or None.
+        masked: whether the masked language head is written.
+        replaced: ELECTRA's head over replaced tokens, or None.
+        family: the family.
         head: the family's model for the network's task.
         ids: `(V',)` int, their id for each of ours.
     """
@@ -110,9 +111,9 @@ class _Encoder:
             self.ids = np.arange(pieces)
 
     def _lacks(self, family: EncoderFamily) -> str:
-        """Names a part, not a setting, that a family has no place for; "" = there is none."""
+        """Names a part of the model that a family lacks, in the form for `fitting`; "": none."""
         kind = type(self.network)
-        if kind in TASKS and kind not in family.tasks:  # theirs is a single matrix
+        if kind in TASKS and kind not in family.tasks:  # their head is a single matrix
             return f"the head of {kind.__name__}, an activation between two matrices,"
         if kind in (EncoderClassifier, EncoderChooser):
             head, activation = family.tasks[kind], pooler_activation(self.network)
@@ -140,7 +141,7 @@ class _Encoder:
 
     @property
     def alone(self) -> bool:
-        """Whether the folder holds the body without a head."""
+        """Whether the folder has the body without a head."""
         return self.head.ending == "Model"
 
     def folder(self) -> HuggingFaceFolder:
@@ -189,7 +190,7 @@ class _Encoder:
         family, fields = self.family, written_settings(self.family, self.config)
         pad = int(self.ids[0])
         if family.segments:
-            # Theirs has at least one segment; where ours has none, its vector is zeros.
+            # Their models have at least one segment; if ours has none, its vector is zeros.
             fields["type_vocab_size"] = max(self.config.num_segments, 1)
         if family.positions_from_padding:
             fields["max_position_embeddings"] += pad + 1
@@ -235,7 +236,7 @@ class _Encoder:
         return state
 
     def _table(self) -> Table:
-        """The family's table, and entries for the arrays that are read without it."""
+        """The family's table, with entries for the arrays that `read_encoder` reads without it."""
         family = self.family
 
         def behind_padding(array: np.ndarray) -> np.ndarray:
@@ -255,7 +256,7 @@ class _Encoder:
         return table
 
     def _sentence_files(self, pooling: str) -> dict[str, bytes]:
-        """The files of sentence-transformers around the encoder."""
+        """Makes the files that sentence-transformers needs in addition to the encoder's."""
         normalize = self.model.normalize
         if isinstance(self.network, SiameseEncoder):
             normalize = self.network.normalize
@@ -284,7 +285,7 @@ class _Encoder:
 
 
 def _options(config: EncoderConfig, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a head over masked tokens that its scores depend on."""
+    """Returns the options of a masked language head that change its scores, with defaults."""
     own = {"activation": config.activation, "epsilon": config.epsilon, "transform": True}
     return {name: given.get(name, value) for name, value in own.items()}
 
@@ -293,7 +294,7 @@ def _new_pooler(config: EncoderConfig) -> Pooler:
     pooler = Pooler(config.initializer_range, name="pooler")
     pooler.build((None, None, config.hidden_dim))
     kernel = pooler.dense.kernel
-    # Drawn from a seed of its own: two exports of one model are equal.
+    # A fixed seed, so that two exports of a model are equal.
     drawn = np.random.default_rng(0).normal(0.0, config.initializer_range or 0.02, kernel.shape)
     kernel.assign(drawn.astype("float32"))
     return pooler

@@ -1,4 +1,4 @@
-"""Our language models as Hugging Face's GPT-2, GPT, Llama and XLNet, and their classifiers."""
+"""Converts our language models and their classifiers to Hugging Face's GPT, GPT-2, Llama, XLNet."""
 
 import dataclasses
 from typing import Any
@@ -26,7 +26,7 @@ from macaron_tf.special_ids import BOS, EOS, PAD
 from macaron_tf.text.byte_pairs import SPECIAL
 
 LANGUAGE_MODELS = (LanguageModel, CausalClassifier)
-# By family: the model_type, the norm before the scores, and how the class's name ends.
+# By family: the model_type, the last norm, and the suffix of the class's name.
 _KINDS = {
     "GPT-2": ("gpt2", "ln_f", "LMHeadModel"),
     "GPT": ("openai-gpt", "h.{}.ln_2", "LMHeadModel"),
@@ -35,19 +35,19 @@ _KINDS = {
 
 
 def language_folder(model: Pretrained) -> HuggingFaceFolder:
-    """The files of a language model, or of a classifier over one.
+    """Converts a language model, or a classifier based on one, to a Hugging Face model.
 
-    A classifier's last layer has a bias here, and none there: the smallest vector that the layer's
-    matrix maps to the bias is added to the offset of the last norm.
+    The last layer of our classifiers has a bias, but that of theirs has none. The smallest vector
+    that the layer's matrix maps to the bias is added to the bias of the last norm instead.
 
     Args:
-        model: its network is one of `LANGUAGE_MODELS`.
+        model: a model whose network is one of `LANGUAGE_MODELS`.
 
     Raises:
-        UserError: a part or a setting has no place in GPT-2, GPT or Llama.
+        UserError: GPT-2, GPT and Llama have no counterpart of some part or setting.
     """
     network, config = model.network, model.config
-    # A bias of scores is no misfit here: it may be zeros, as in a GPT-2 that was read.
+    # `_check_bias` checks the bias of scores, which may be zeros, as in a GPT-2 that was read.
     plain = dataclasses.replace(config, output_bias=True)
     family = fitting([*LANGUAGE_FAMILIES.values()], plain)
     model_type, _, ending = _KINDS[family.name]
@@ -57,7 +57,7 @@ def language_folder(model: Pretrained) -> HuggingFaceFolder:
         del roles["bos"]
     numbers = {f"{role}_token_id": int(ids[n]) for role, n in roles.items() if ids[n] >= 0}
     if isinstance(network, CausalClassifier) and ids[PAD] < 0 <= ids[EOS]:
-        numbers["pad_token_id"] = int(ids[EOS])  # theirs reads the last token that is none
+        numbers["pad_token_id"] = int(ids[EOS])  # theirs classifies by the last other token
     fields = {
         **written_settings(family, config),
         **numbers,
@@ -106,13 +106,13 @@ def language_folder(model: Pretrained) -> HuggingFaceFolder:
 
 
 def two_stream_folder(model: Pretrained) -> HuggingFaceFolder:
-    """The files of an XLNet, with its head over tokens if that was trained, or a task's.
+    """Converts a model to an XLNet, with its language head if that was trained, or a task's head.
 
     Args:
-        model: its network is a `TwoStreamModel`, or of a class in `XLNET.tasks`.
+        model: a model whose network is a `TwoStreamModel` or of a class in `XLNET.tasks`.
 
     Raises:
-        UserError: a setting has no place in XLNet.
+        UserError: XLNet has no counterpart of some setting.
     """
     network, config, vocabulary = model.network, model.config, model.vocabulary
     fitting([XLNET], config)
@@ -152,9 +152,9 @@ def two_stream_folder(model: Pretrained) -> HuggingFaceFolder:
         state |= layer_state(network.language_head, table)
     notes, tokenizer = [], {}
     if model.pooler:
-        notes.append("the pooler is left out: XLNet has one in its classifiers alone")
+        notes.append("the pooler is left out: XLNet has one only in its classifiers")
     if vocabulary:
-        # Their summary is the last column's: rows are filled up in front.
+        # Their classifiers read the last column: rows are padded on the left.
         tokenizer = changed(tokenizer_files(vocabulary, ids), {}, {"padding_side": "left"})
     else:
         notes.append("there is no tokenizer: the model has no vocabulary")
@@ -168,17 +168,17 @@ def two_stream_folder(model: Pretrained) -> HuggingFaceFolder:
 
 
 def _framed(model: Pretrained) -> bool:
-    """Whether rows have special pieces at both ends: of a classifier that was trained here."""
+    """Whether rows have special pieces at both ends, as in a classifier of this library."""
     special = model.labelled.get("limits", {}).get("special", True)
     return isinstance(model.network, CausalClassifier) and special
 
 
 def _their_ids(model: Pretrained) -> np.ndarray:
-    """Their id for each of ours.
+    """Returns their id for each of ours.
 
-    GPT-2 has one piece for the beginning and the end of a text. Where [CLS] and [SEP] have learnt
-    different vectors here, [CLS] gets a new id after all others. So do the special pieces of a
-    classifier that theirs has not, since its rows end with [MASK].
+    GPT-2 has one piece for the beginning and the end of a text. If our [CLS] and [SEP] have learnt
+    different embeddings, [CLS] gets a new id after all others. So do the special pieces that their
+    vocabulary lacks, if a classifier's rows need them.
     """
     if model.ids is None:
         vocabulary = model.vocabulary
@@ -194,14 +194,17 @@ def _their_ids(model: Pretrained) -> np.ndarray:
 
 
 def _barred(model: Pretrained, ids: np.ndarray) -> dict[str, Any]:
-    """The field with the ids that are never written: all special pieces except the end."""
+    """Makes the field of ids that are never generated: all special pieces except the end."""
     special = model.vocabulary.special_ids if model.vocabulary else (PAD, BOS)
     numbers = {int(ids[number]) for number in special} - {-1, int(ids[EOS])}
     return {"suppress_tokens": sorted(numbers)} if numbers else {}
 
 
 def _check_bias(model: Pretrained, ids: np.ndarray, family: Family) -> None:
-    """Refuses a bias of scores, except of [CLS] and of ids that their table does not have."""
+    """Raises a UserError if the scores of tokens have a bias.
+
+    It ignores that of [CLS] and of ids that their vocabulary lacks.
+    """
     head = model.network.language_head
     if head.bias is None:
         return
@@ -210,26 +213,26 @@ def _check_bias(model: Pretrained, ids: np.ndarray, family: Family) -> None:
     if np.any(values):
         raise UserError(
             "the scores of tokens have a bias, which has no place in Hugging Face's "
-            f"{family.name}: train with --set model.output_bias=False, or save it in this "
+            f"{family.name}: train with --set model.output_bias=False, or save the model in this "
             "library's own format"
         )
 
 
 def _fold_head(model: Pretrained, state: dict[str, np.ndarray], family: Family) -> None:
-    """Adds a classifier's matrix to the state, and its bias to the offset of the last norm."""
+    """Adds a classifier's matrix to the state, and its bias to that of the last norm."""
     network = model.network
     if network.symmetric:
         raise UserError(
-            f"symmetric=True has no place in Hugging Face's {family.name}: its classifier reads "
-            "two texts in one order"
+            f"symmetric=True has no place in Hugging Face's {family.name}, whose classifier reads "
+            "two texts in one order: save the model in this library's own format"
         )
     kernel, bias = (value.astype("float64") for value in unstandardized(model))
     norm = _KINDS[family.name][1].format(model.config.num_layers - 1)
     name = f"{family.prefix}{norm}.bias"
     if name not in state and np.any(bias):
         raise UserError(
-            f"the head has a bias, which has no place in Hugging Face's {family.name}: save it in "
-            "this library's own format"
+            f"the head has a bias, which has no place in Hugging Face's {family.name}: save the "
+            "model in this library's own format"
         )
     state["score.weight"] = kernel.T.astype("float32")
     if name not in state:
@@ -237,7 +240,7 @@ def _fold_head(model: Pretrained, state: dict[str, np.ndarray], family: Family) 
     offset = state[name] + np.linalg.pinv(kernel.T) @ bias
     if not np.allclose(offset @ kernel, state[name] @ kernel + bias, atol=1e-6):
         raise UserError(
-            f"the head has {len(bias)} classes whose scores depend on one another, and Hugging "
-            f"Face's {family.name} has no bias for them: save it in this library's own format"
+            f"the head has {len(bias)} classes with linearly dependent scores, and Hugging Face's "
+            f"{family.name} has no bias for them: save the model in this library's own format"
         )
     state[name] = offset.astype("float32")

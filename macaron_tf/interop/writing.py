@@ -1,4 +1,4 @@
-"""Our variables and settings as those of another library: the inverse of `arrays`."""
+"""Converts our variables and settings to those of another library; the inverse of `arrays`."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ from macaron_tf.interop.arrays import (
 from macaron_tf.models.config import FREE, StackConfig, differing_fields
 from macaron_tf.settings import hints_of
 
-# Fields on which no output depends.
+# Fields that do not change a trained model's outputs.
 _WITHOUT_EFFECT = (*FREE, "vocab_size", "initializer_range", "initializer", "scaled_outputs")
 
 
@@ -30,12 +30,12 @@ class HuggingFaceFolder:
 
     Attributes:
         config: the fields of `config.json`.
-        state: the weights by their names in the PyTorch model.
-        tokenizer: contents of the tokenizer's files by name; {} = no tokenizer.
-        pipeline: the hub's name of the task; "" = none.
-        library: the library that opens the folder.
-        files: contents of further files by path.
-        notes: sentences about what is left out or added, for the user and the model card.
+        state: the weights, by their names in the PyTorch model.
+        tokenizer: contents of the tokenizer's files, by name; {}: no tokenizer.
+        pipeline: the hub's name of the task; "": none.
+        library: name of the library that opens the folder.
+        files: contents of further files, by path.
+        notes: sentences about parts that are left out or added, for the user and the model card.
     """
 
     config: Mapping[str, Any]
@@ -48,7 +48,7 @@ class HuggingFaceFolder:
 
     @property
     def automatic(self) -> str | None:
-        """The transformers class that loads the folder's code, as `AutoModel`; None = no code."""
+        """The automatic class that loads the folder's code, such as `AutoModel`; None: no code."""
         places = {
             place.rpartition(".")[2]: n for n, place in self.config.get("auto_map", {}).items()
         }
@@ -62,16 +62,18 @@ def layer_state(
     linear: bool = True,
     changed: Callable[[keras.Variable, np.ndarray], np.ndarray] = lambda variable, array: array,
 ) -> dict[str, np.ndarray]:
-    """The weights of a built layer by a PyTorch model's names: the inverse of `assign_weights`.
+    """Collects a built layer's weights by PyTorch names; the inverse of `assign_weights`.
 
     Args:
-        prefix: put before all names.
+        layer: a built layer or model.
+        table: the table of names.
+        prefix: prefix of all names.
         linear: see `TorchArrays`.
-        changed: maps a variable and its array to the array to write, such as one with its channels
-            in another order.
+        changed: function of a variable and its array that returns the array to write, for example
+            with its channels in another order.
 
     Raises:
-        UserError: the table has nothing for a weight.
+        UserError: the table has no entry for a weight.
     """
     state = {}
     for variable in layer.weights:
@@ -91,10 +93,11 @@ def layer_state(
 
 
 def their_rows(ids: np.ndarray, missing: float = 0.0) -> Transform:
-    """The inverse of `rows`: row n of ours goes to `ids[n]`, or nowhere if that is -1.
+    """Makes the inverse of `rows`: moves our row n to row `ids[n]` of their table.
 
     Args:
-        missing: the value of rows that none of ours goes to.
+        ids: `(V',)` int, their id for each of ours; rows with -1 are left out.
+        missing: value of the rows of their table that get none of ours.
     """
     known = np.flatnonzero(ids >= 0)
 
@@ -107,9 +110,9 @@ def their_rows(ids: np.ndarray, missing: float = 0.0) -> Transform:
 
 
 def written_settings(family: Family, config: StackConfig) -> dict[str, Any]:
-    """Our configuration as their settings: the inverse of `Family.read_settings`.
+    """Converts our configuration to their settings; the inverse of `Family.read_settings`.
 
-    A value that they have no choice for is left out; see `misfits`.
+    A value that is not among their choices is left out; see `misfits`.
     """
     fields = dict(family.required)
     for ours, (theirs, _, *choices) in family.settings.items():
@@ -122,11 +125,14 @@ def written_settings(family: Family, config: StackConfig) -> dict[str, Any]:
 
 
 def misfits(family: Family, config: StackConfig) -> dict[str, Any]:
-    """The settings of ours, with their values, that a family cannot express; {} = it fits."""
+    """Returns our settings, with values, that a family cannot express; {}: it can express all.
+
+    It writes the configuration in the family's settings, reads these back, and compares.
+    """
     config = _plain(config)
     written = written_settings(family, config)
     for ours, (theirs, default, *_) in family.settings.items():
-        if default is None and theirs not in written:  # it is none of their choices
+        if default is None and theirs not in written:  # not among their choices
             return {ours: getattr(config, ours)}
     fields = ForeignConfig(written, family.name)
     read = type(config)(vocab_size=config.vocab_size, **family.read_settings(fields))
@@ -135,7 +141,11 @@ def misfits(family: Family, config: StackConfig) -> dict[str, Any]:
 
 
 def _plain(config: StackConfig) -> StackConfig:
-    """The configuration with unused settings and default sizes reset, and equal blocks as one."""
+    """Normalizes a configuration, so that configurations of equal models compare equal.
+
+    Settings without effect and sizes that equal their default are reset, and equal blocks become
+    one.
+    """
     usual = {"head_dim": config.hidden_dim // config.num_heads, "embedding_dim": config.hidden_dim}
     usual["num_kv_heads"] = config.num_heads
     there = [name for name in usual if name in hints_of(type(config))]
@@ -160,18 +170,20 @@ def fitting(
     config: StackConfig,
     lacks: Callable[[Family], str] = lambda family: "",
 ) -> Family:
-    """The first family that has a place for all of a model.
+    """Returns the first family that can express a whole model.
 
     Args:
-        lacks: names, in a few words, a part of the model other than a setting that a family has no
-            place for; "" = there is none.
+        families: the families to try, in order.
+        config: the model's configuration.
+        lacks: function of a family that names, in a few words, a part of the model (not a setting)
+            that the family lacks; "": it lacks none.
 
     Raises:
-        UserError: no family fits; the sentence names a part or setting that the nearest one lacks,
-            and for each other family the same or one that it lacks.
+        UserError: no family can; the message names a part or setting that the nearest family lacks,
+            and one for each of the other families.
     """
     reasons: dict[str, list[str]] = {}  # by the family's name
-    counts: dict[str, int] = {}  # of settings without a place
+    counts: dict[str, int] = {}  # number of settings without a counterpart, by the family's name
     for family in families:
         found = [f"{name}={value!r}" for name, value in misfits(family, config).items()]
         reasons[family.name], counts[family.name] = found or [lacks(family)], len(found)
@@ -179,7 +191,7 @@ def fitting(
             return family
     nearest = min(counts, key=lambda name: counts[name])
     first = reasons[nearest][0]
-    places: dict[str, list[str]] = {first: []}  # the other families, by what they lack
+    places: dict[str, list[str]] = {first: []}  # the other families, by the part that they lack
     for name, found in reasons.items():
         if name != nearest:
             places.setdefault(first if first in found else found[0], []).append(name)

@@ -264,7 +264,7 @@ def test_what_has_no_place_in_our_model_is_refused(system, changes, reason):
 def test_a_wrong_directory_is_one_sentence(tmp_path):
     for change, reason in (
         (lambda: None, r"no config\.json"),
-        (lambda: marian().config.save_pretrained(tmp_path), "holds no weights"),
+        (lambda: marian().config.save_pretrained(tmp_path), "has no weights"),
         (
             lambda: transformers.BertConfig().save_pretrained(tmp_path),
             "only 't5', 'bart', 'marian'",

@@ -185,13 +185,13 @@ def test_added_tokens_have_their_ids(file, tokens, lower_case, tmp_path):
 @pytest.mark.parametrize(
     ("file", "contents", "reason"),
     [
-        ("added_tokens.json", {"[X]": "one"}, "names added tokens without ids"),
-        ("added_tokens.json", {"[X]": None}, "names added tokens without ids"),
+        ("added_tokens.json", {"[X]": "one"}, "has added tokens without ids"),
+        ("added_tokens.json", {"[X]": None}, "has added tokens without ids"),
         ("added_tokens.json", {"[X]": -1}, "leaves out ids"),
         ("added_tokens.json", {"[X]": 10**12}, "leaves out ids"),
         ("added_tokens.json", [], "added_tokens.json"),
-        ("tokenizer.json", {"added_tokens": [{"id": 10}]}, "names added tokens without ids"),
-        ("tokenizer.json", {"added_tokens": [7]}, "names added tokens without ids"),
+        ("tokenizer.json", {"added_tokens": [{"id": 10}]}, "has added tokens without ids"),
+        ("tokenizer.json", {"added_tokens": [7]}, "has added tokens without ids"),
     ],
 )
 def test_odd_added_tokens_are_one_sentence(file, contents, reason, tmp_path):
@@ -258,7 +258,7 @@ def test_missing_and_damaged_files_are_one_sentence(tmp_path):
     weights = tmp_path / "model.safetensors"
     for change, reason in (
         (lambda: weights.write_bytes(weights.read_bytes()[:-9]), "cannot be read"),
-        (weights.unlink, "holds no weights"),
+        (weights.unlink, "has no weights"),
         (
             (tmp_path / "model.safetensors.index.json").touch,
             r"index\.json is damaged \(Expecting value",

@@ -365,7 +365,7 @@ def test_other_vocabularies_and_networks_are_refused():
     refuses("kind='none' must be one of", LanguageModelTokenizer, kind="none")
     last = WordPieceVocabulary(WORD_PIECES.words)
     last.cls_last = True
-    refuses(r"\[CLS\] behind a text", EncoderTokenizer, last)
+    refuses(r"\[CLS\] after a text", EncoderTokenizer, last)
     tagger = built(EncoderTagger, config(), 3)
     refuses("no task for a EncoderTagger", task_of, Pretrained(tagger))
     head = {"transform": False}

@@ -1,11 +1,12 @@
 """The encoders of macaron_tf for PyTorch: Macaron, SwishRNN, BERT-rab, gMLP, aMLP, any scheme.
 
-A folder with this file and its weights opens without macaron_tf:
+A folder with this file and weights can be loaded without macaron_tf:
 
     AutoModel.from_pretrained(DIR, trust_remote_code=True)
 
-A layer is one step of a numerical solver for x' = f(x). `layers` in `config.json` lists its
-sub-layers, each an f, and their step sizes. B = batch, L = length, D = hidden_dim, H = num_heads.
+A layer is one step of a numerical solver for x' = f(x). The field `layers` of `config.json` has the
+sub-layers of each layer, which are the functions f, with their step sizes. Shapes: B = batch,
+L = length, D = hidden_dim, H = num_heads.
 """
 
 import math
@@ -23,15 +24,15 @@ ACTIVATIONS = {
     **{"relu": functional.relu, "silu": functional.silu},
     **{"tanh": torch.tanh, "sigmoid": torch.sigmoid},
 }
-# Explicit Runge-Kutta methods: a row has the weights of the slopes so far for the next point; the
-# last row gives the result.
+# Explicit Runge-Kutta methods: a row has the weights of the previous slopes for the next point, the
+# last row those for the result.
 SOLVERS = {
     "euler": ((1.0,),),
     "midpoint": ((1 / 2,), (0.0, 1.0)),
     "heun": ((1.0,), (1 / 2, 1 / 2)),
     "rk4": ((1 / 2,), (0.0, 1 / 2), (0.0, 0.0, 1.0), (1 / 6, 1 / 3, 1 / 3, 1 / 6)),
 }
-# Settings by macaron_tf's names, documented there in `macaron_tf.models.EncoderConfig`.
+# Settings and defaults, by their names in `macaron_tf.models.EncoderConfig`, which documents them.
 SETTINGS = {
     **{"vocab_size": 8, "hidden_dim": 8, "embedding_dim": None, "num_heads": 1, "head_dim": None},
     **{"num_layers": 0, "layers": (), "activation": "gelu", "gated": False},
@@ -45,12 +46,15 @@ SETTINGS = {
 
 
 class MacaronConfig(PretrainedConfig):
-    """`SETTINGS` as attributes.
+    """The configuration, with `SETTINGS` as attributes.
 
-    A layer is a list of sub-layers. Each has a `name` for its weights (layers that share weights
-    have the same), `mixer`, `step_size`, `solver` and the sizes of its mixer. Attention with a
-    relative bias also has `bias`, the name of the bias. `joined`: the next one starts where this
-    one does, and both steps are added; `norm`: the sub-layer whose norm it has.
+    `layers` has a list of sub-layers for each layer. The fields of a sub-layer are:
+
+    - `name`: the name of its weights; sub-layers of the same name share them.
+    - `mixer`, `step_size`, `solver`, and the sizes of the mixer.
+    - `bias`: the name of the relative bias of an attention, if it has one.
+    - `joined`: if True, the next sub-layer starts from the same input, and both steps are added.
+    - `norm`: the name of the sub-layer whose norm it uses, if not its own.
     """
 
     model_type = "macaron"
@@ -67,7 +71,10 @@ class MacaronConfig(PretrainedConfig):
 
 
 def layer_norm(config, width=None):
-    """A norm of `width`; without one that of a sub-layer or a stack, which may be an RMSNorm."""
+    """Makes a LayerNorm of `width`, or without `width` the norm of a sub-layer or stack.
+
+    The latter is an RMSNorm if `norm_type` is "rms".
+    """
     if width is None and config.norm_type == "rms":
         return nn.RMSNorm(config.hidden_dim, config.epsilon)
     width = width or config.hidden_dim
@@ -107,7 +114,7 @@ class Embeddings(nn.Module):
 
 
 def sinusoids(positions, width):
-    """sin, cos, sin, cos, ... of position / 10000^(2i / width): (L,) -> (L, width)."""
+    """Sinusoidal positions: sin, cos, sin, ... of position / 10000^(2i / width), (L, width)."""
     half = torch.arange(width // 2, dtype=torch.float64, device=positions.device)
     frequencies = (10_000.0 ** (-2 * half / width)).float()
     angles = positions.float()[..., None] * frequencies
@@ -115,7 +122,7 @@ def sinusoids(positions, width):
 
 
 class Attention(nn.Module):
-    """`softmax(Q K^T / sqrt(d) + bias) V` in H heads."""
+    """Multi-head attention: `softmax(Q K^T / sqrt(d) + bias) V` in H heads."""
 
     def __init__(self, config, step, heads=None, head_dim=None, output_dim=None):
         super().__init__()
@@ -131,7 +138,7 @@ class Attention(nn.Module):
     def forward(self, x, mask, bias=None):
         qkv = self.query_key_value(x).unflatten(-1, (3, self.heads, self.head_dim))
         query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each (B, H, L, d)
-        # Hidden positions get a finite score: a row of padding alone gives no NaN.
+        # Masked positions get a finite score, so that rows of padding alone do not become NaN.
         scores = torch.zeros(mask.shape, dtype=x.dtype, device=x.device)
         scores = scores.masked_fill(~mask, -1e4 if x.dtype == torch.float16 else -1e9)
         scores = scores[:, None, None]  # (B, 1, 1, L)
@@ -144,7 +151,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """`activation(x W1 + b1) W2 + b2`; gated: `(activation(x W1) * (x V)) W2`."""
+    """Feed-forward: `activation(x W1 + b1) W2 + b2`; gated: `(activation(x W1) * (x V)) W2`."""
 
     def __init__(self, config, step):
         super().__init__()
@@ -164,10 +171,10 @@ class FeedForward(nn.Module):
 
 
 class SwishRNN(nn.Module):
-    """`((C + b_c) * gate(x W2 + b_s)) W3 + b_3`, C the recurrence over x W1 (Lei et al. 2022).
+    """SwishRNN (Lei et al. 2022): `((C + b_c) * gate(x W2 + b_s)) W3 + b_3`.
 
-    `c[i] = Swish(c[i - k] - x1[i]) + x1[i]`: k independent chains, which one step of
-    the loop advances together.
+    C is the recurrence `c[i] = Swish(c[i - k] - x1[i]) + x1[i]` over x1 = x W1. Its k chains are
+    independent, and one step of the loop advances all of them.
     """
 
     def __init__(self, config, step):
@@ -195,13 +202,16 @@ class SwishRNN(nn.Module):
         for n in range(steps.shape[1]):
             u = c - steps[:, n]
             new = torch.sigmoid(alpha * u + beta) * u + steps[:, n]
-            c = torch.where(keep[:, n], new, c)  # padding passes the state on
+            c = torch.where(keep[:, n], new, c)  # padding does not change the state
             states.append(c)
         return torch.stack(states, dim=1).flatten(1, 2)[:, :length]
 
 
 class Gating(nn.Module):
-    """`u * (W norm(v) + b)`, W over positions: full, or one weight for each distance."""
+    """gMLP's spatial gating: `u * (W norm(v) + b)`, where W mixes positions.
+
+    W is a full matrix, or a Toeplitz matrix with one weight for each distance.
+    """
 
     def __init__(self, config, width):
         super().__init__()
@@ -224,7 +234,7 @@ class Gating(nn.Module):
 
 
 class GatedMLP(nn.Module):
-    """gMLP's operator (Liu et al. 2021); aMLP's has a tiny attention beside the gate."""
+    """gMLP's block (Liu et al. 2021); aMLP adds the output of a tiny attention to its gate."""
 
     def __init__(self, config, step):
         super().__init__()
@@ -249,7 +259,7 @@ MIXERS = {
 
 
 class SubLayer(nn.Module):
-    """A mixer and its norm: one f of x' = f(x)."""
+    """A mixer with its norm; together they are an f of x' = f(x)."""
 
     def __init__(self, config, step):
         super().__init__()
@@ -259,7 +269,7 @@ class SubLayer(nn.Module):
         self.add_module(self.kind, MIXERS[self.kind](config, step))
 
     def forward(self, moved, x, norm, step_size, solver, mask, bias):
-        """`moved`, and a step of the solver from x."""
+        """Makes a step of the solver from x, and returns `moved` plus the step."""
         mixer, point, slopes = self.get_submodule(self.kind), x, []
         for row in SOLVERS[solver]:
             slopes.append(self.dropout(mixer(norm(point) if self.pre else point, mask, bias)))
@@ -269,7 +279,7 @@ class SubLayer(nn.Module):
 
 
 class RelativeBias(nn.Module):
-    """T5's bias: a number for each head and bucket of distances, (1, H, L, L)."""
+    """T5's relative bias (1, H, L, L): one weight for each head and bucket of distances."""
 
     def __init__(self, config, buckets=32, max_distance=128):
         super().__init__()
@@ -287,7 +297,7 @@ class RelativeBias(nn.Module):
 
 
 class Stack(nn.Module):
-    """The layers, and with pre-norm a final norm."""
+    """The layers, with a final norm if they are pre-norm."""
 
     def __init__(self, config):
         super().__init__()
@@ -304,7 +314,7 @@ class Stack(nn.Module):
         self.final_norm = layer_norm(config) if self.pre else None
 
     def forward(self, x, mask):
-        """x after the embeddings and after each layer, (B, L, D) each."""
+        """Returns x after the embeddings and after each layer, `(B, L, D)` each."""
         states, biases = [x], {}
         for layer in self.layers:
             start = x
@@ -336,7 +346,7 @@ class MacaronPreTrainedModel(PreTrainedModel):
 
 
 class MacaronModel(MacaronPreTrainedModel):
-    """The encoder: ids to hidden states."""
+    """The encoder without a head: it maps ids to hidden states."""
 
     def __init__(self, config):
         super().__init__(config)
@@ -374,7 +384,7 @@ class MacaronModel(MacaronPreTrainedModel):
 
 
 class MaskedLanguageHead(nn.Module):
-    """`LayerNorm(activation(x W + b)) E^T + bias`, E the token embeddings."""
+    """Scores of tokens: `LayerNorm(activation(x W + b)) E^T + bias`, E the token embeddings."""
 
     def __init__(self, config):
         super().__init__()
@@ -397,7 +407,7 @@ class MacaronForMaskedLM(MacaronPreTrainedModel):
         self.post_init()
 
     def resize_token_embeddings(self, *args, **kwargs):
-        """The embeddings as transformers resizes them; a new token's bias is 0."""
+        """Resizes the embeddings and the head's bias, which is 0 for new tokens."""
         table = super().resize_token_embeddings(*args, **kwargs)
         bias = self.masked_language.bias.data
         bias = functional.pad(bias, (0, table.num_embeddings - len(bias)))
@@ -414,13 +424,13 @@ class MacaronForMaskedLM(MacaronPreTrainedModel):
 
 
 class TaskModel(MacaronPreTrainedModel):
-    """The encoder, and scores of each position, or of the first one behind a pooler.
+    """Base of the models for tasks: the encoder with a head of dropout and a linear layer.
 
-    The pooler is `activation(x[0] W + b)`, the head dropout and a linear layer.
+    The head reads every position, or if `pooled` the pooler `activation(x[0] W + b)`.
     """
 
     pooled = False
-    heads = None  # number of scores; None = one for each label
+    heads = None  # number of scores; None: one for each label
     answer = None
 
     def __init__(self, config):
@@ -434,7 +444,7 @@ class TaskModel(MacaronPreTrainedModel):
         self.post_init()
 
     def scores(self, *args, **kwargs):
-        """The head's scores, and the hidden states if they are asked for."""
+        """Returns the head's scores, and the hidden states if they are requested."""
         out = self.macaron(*args, return_dict=True, **kwargs)
         x = out.last_hidden_state
         if self.pooled:
@@ -493,7 +503,7 @@ class MacaronForQuestionAnswering(TaskModel):
 
 
 def cross_entropy(logits, labels):
-    """The mean over all labels except -100; None without labels."""
+    """Returns the mean loss over all labels except -100; None without labels."""
     if labels is None:
         return None
     return functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
