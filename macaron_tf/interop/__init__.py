@@ -7,7 +7,7 @@ MarianMT, Pegasus) and `keras_models` (KerasHub, Model Garden). `task_heads` rea
 heads of fine-tuned models.
 
 All readers raise a UserError that names the file, setting or weight if a file is missing or
-damaged, or if a part of the other model has no counterpart in ours.
+damaged, or if a part of the other model has no counterpart in this library's.
 """
 
 from macaron_tf.interop.encoder_decoders import import_encoder_decoder, read_encoder_decoder

@@ -1,14 +1,16 @@
 """Reads another library's settings and arrays, and assigns the arrays to our variables.
 
-A table of names maps the ends of our variables' paths to their names; `{}` is a block's number:
+"Foreign" means of the other library, "our" means of this one. A table of names maps the ends of our
+variables' paths to foreign names; `{}` is a block's number:
 
     "block_{}/attention_0/attention/query_key_value": ("h.{}.query", "h.{}.key", "h.{}.value")
     "block_{}/attention_0/norm": "h.{}.ln_1"
     "embeddings/segments": Raw("segments.weight")
 
-If the key is the end of a layer's path, the value is the name of their layer, or of several layers
-whose kernels ours concatenates; `Arrays.part` converts each array to our layout. If the key is the
-end of a variable's path, the value is a `Raw`: the name of an array, perhaps with a transformation.
+If the key is the end of a layer's path, the value is the name of a foreign layer, or of several
+whose kernels our layer concatenates; `Arrays.part` converts each array to our layout. If the key is
+the end of a variable's path, the value is a `Raw`: the name of an array, perhaps with a
+transformation.
 """
 
 import dataclasses
@@ -126,8 +128,8 @@ class ForeignConfig:
 
         Args:
             field: name of the field.
-            choices: our names, by theirs.
-            default: their value of a missing field; None: the field is required.
+            choices: our names, by foreign name.
+            default: foreign value of a missing field; None: the field is required.
 
         Raises:
             UserError: the field is missing, or not one of the choices.
@@ -160,7 +162,7 @@ class ForeignConfig:
 class Arrays:
     """Another library's arrays, by name; it records which ones were read.
 
-    A subclass defines `part(layer, variable)`, which returns the array of their layer for our
+    A subclass defines `part(layer, variable)`, which returns the array of a foreign layer for our
     `variable` (kernel, gamma, ...) in our layout, and `kernel`, the suffix of the name of a linear
     layer's kernel.
 
@@ -279,7 +281,7 @@ Transform = Callable[[np.ndarray], np.ndarray]
 
 
 class Raw:
-    """Entry of a table for one of our variables: their arrays, transformed and concatenated.
+    """Table entry of one of our variables: foreign arrays, transformed and concatenated.
 
     Args:
         names: full names of the arrays.
@@ -309,10 +311,10 @@ def transformer_layer(
     cross_norm: str = "",
     ours: str = "block_{}",
 ) -> Table:
-    """Makes the table of a Transformer layer from their names of its parts.
+    """Makes the table of a Transformer layer from the foreign names of its parts.
 
     Args:
-        theirs: prefix of their names.
+        theirs: prefix of the foreign names.
         attention: layers of query, key and value, or one layer of all three; then the output.
         norm: the attention's norm.
         feed_forward: the inner layer, or both layers of a gated one; then the outer layer.
@@ -353,8 +355,8 @@ def rotary_settings(
     """Reads the base and the scaling of rotary positions.
 
     Args:
-        config: their settings.
-        rope: their `rope_parameters` or `rope_scaling`.
+        config: the foreign settings.
+        rope: the foreign `rope_parameters` or `rope_scaling`.
         field: name of the field in `config` with the base, if `rope` has none.
         usual: base if that field is missing too.
     """
@@ -369,18 +371,18 @@ def rotary_settings(
 
 
 def rotary_fields(base: float, scaling: Sequence[float] = ()) -> dict[str, Any]:
-    """Makes their `rope_parameters`; the inverse of `rotary_settings`."""
+    """Makes the foreign `rope_parameters`; the inverse of `rotary_settings`."""
     kind = next(kind for kind, names in ROPES.items() if len(names) == len(scaling))
     return {"rope_theta": base, "rope_type": kind, **dict(zip(ROPES[kind], scaling, strict=True))}
 
 
 def rows(ids: np.ndarray, size: int, missing: float = 0.0) -> Callable[[np.ndarray], np.ndarray]:
-    """Makes a transform that takes rows of their table in the order of our ids.
+    """Makes a transform that takes rows of a foreign table in the order of our ids.
 
     Args:
-        ids: `(V',)` int, their id for each of ours; -1: none.
+        ids: `(V',)` int, the foreign id for each of our ids; -1: none.
         size: number of rows of our table, at least V'.
-        missing: value of the rows without one of theirs.
+        missing: value of the rows without a foreign one.
     """
     known = np.flatnonzero(ids >= 0)
 
@@ -440,8 +442,8 @@ def entry_of(path: str, table: Table) -> tuple[Raw | np.ndarray | None, list[str
     """Looks up the table's entry for one of our variables.
 
     Returns:
-        The entry of the variable itself, or None if the entry is of its layer; their names of its
-        arrays or layers, empty if there is no entry; and the variable's name within its layer.
+        The entry of the variable itself, or None if the entry is of its layer; the foreign names of
+        its arrays or layers, empty if there is no entry; and the variable's name within its layer.
     """
     block = re.search(r"block_(\d+)", path)
     number = int(block[1]) if block else 0
@@ -480,9 +482,9 @@ class TaskHead:
         table: table of the head's layers.
         pooled: whether the body includes its pooler.
         activation: activation of the head's first layer, if it has two.
-        activation_field: their setting that names the activation; `activation` is its default. "":
-            the activation is fixed.
-        settings: further settings of theirs with which the head computes the same as ours.
+        activation_field: foreign setting that names the activation; `activation` is its default.
+            "": the activation is fixed.
+        settings: further foreign settings with which the head computes the same as ours.
     """
 
     ending: str
@@ -502,13 +504,13 @@ class Family:
         name: name of such models in error messages.
         tokens: possible names of the array of token embeddings.
         table: table of names of the other parts.
-        settings: our names of settings, each with (their name, default), or for a choice with
-            (their name, default, our names by theirs). A default None means that the field is
-            required; the others are needed because early `save_pretrained` left out defaults.
+        settings: our names of settings, each with (foreign name, default), or for a choice with
+            (foreign name, default, our names by foreign ones). A default None means that the field
+            is required; the others are needed because early `save_pretrained` left out defaults.
         fixed: our settings that are the same in all such models.
-        derived: function of their settings that returns further settings of ours.
-        underived: its inverse, a function of our configuration that returns settings of theirs.
-        required: their settings without a counterpart in ours, with the only supported values.
+        derived: function of the foreign settings that returns further settings of ours.
+        underived: its inverse, a function of our configuration that returns foreign settings.
+        required: foreign settings without a counterpart in ours, with the only supported values.
         prefix: prefix of the body's names in a model with a head.
         linear: see `TorchArrays`.
         output: name of the output layer's array, which must equal the token embeddings.
@@ -517,7 +519,7 @@ class Family:
         starts: for language models: whether texts begin with a special token.
         classes: prefix of the names of its classes.
         tasks: its models for tasks, by our class for the same task.
-        head_dropout: name of their setting of the dropout in a task's head.
+        head_dropout: name of the foreign setting of the dropout in a task's head.
     """
 
     name: str
@@ -539,7 +541,7 @@ class Family:
     head_dropout: str = "classifier_dropout"
 
     def read_settings(self, config: ForeignConfig) -> dict[str, Any]:
-        """Converts their settings to ours; a value without a counterpart is a UserError."""
+        """Converts foreign settings to ours; a value without a counterpart is a UserError."""
         config.require(self.required)
         with refuse_damage(config.where, "restore it"):
             derived = self.derived(config)

@@ -41,7 +41,7 @@ def language_tokenizer(
 
     Args:
         vocabulary: the model's vocabulary.
-        ids: `(V',)` int, their id for each of ours; -1: none.
+        ids: `(V',)` int, the foreign id for each of our ids; -1: none.
         max_length: greatest length of a row; None: no limit.
         starts: whether a text begins with [CLS].
         ends: whether a text ends with [MASK], as in a classifier.
@@ -95,7 +95,7 @@ def sequence_tokenizer(
     Args:
         vocabulary, ids, max_length: see `language_tokenizer`.
         starts: whether a source begins with [CLS].
-        sentinels: their ids of T5's sentinels.
+        sentinels: foreign ids of T5's sentinels.
     """
     if isinstance(vocabulary, SentencePieceVocabulary):
         names = [*_NAMES]

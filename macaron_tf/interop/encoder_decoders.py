@@ -253,7 +253,7 @@ def read_encoder_decoder(directory: str | pathlib.Path) -> Pretrained:
     """Reads a T5, BART, MarianMT or Pegasus as `save_pretrained` writes it.
 
     A T5 or BART with a tokenizer gets the ids of our vocabulary, followed by T5's sentinels. The
-    ids of others are PAD=0, UNK=1, BOS=2 (the start token of their decoder), EOS=3, then their
+    ids of others are PAD=0, UNK=1, BOS=2 (the start token of their decoder), EOS=3, then the
     other ids in order.
 
     Args:
@@ -282,7 +282,7 @@ def read_encoder_decoder(directory: str | pathlib.Path) -> Pretrained:
 def import_encoder_decoder(
     state: Mapping[str, np.ndarray], config: Mapping[str, Any]
 ) -> Pretrained:
-    """Converts a model in memory to ours; see `read_encoder_decoder` for the ids.
+    """Converts a model in memory to this library's; see `read_encoder_decoder` for the ids.
 
     Args:
         state: its arrays, by their PyTorch names.
@@ -294,9 +294,9 @@ def import_encoder_decoder(
 def _table_ids(
     vocabulary: PieceVocabulary, pieces: np.ndarray, sentinels: np.ndarray | tuple = ()
 ) -> np.ndarray:
-    """Returns their id for each row of our table: pieces, then sentinels.
+    """Returns the foreign id for each row of our table: pieces, then sentinels.
 
-    Both are filled up to a multiple of 8; rows without a token get the id of their padding.
+    Both are filled up to a multiple of 8; rows without a token get the id of the padding.
     """
     ids = np.full(vocabulary.size + -(-len(sentinels) // 8) * 8, pieces[vocabulary.pad_id])
     ids[: len(pieces)] = np.where(pieces < 0, pieces[vocabulary.pad_id], pieces)
@@ -305,7 +305,7 @@ def _table_ids(
 
 
 def _special_first(config: ForeignConfig) -> np.ndarray:
-    """Returns their ids of padding, unknown, decoder start and end, then the others in order."""
+    """Returns the foreign ids: padding, unknown, decoder start, end, then the others in order."""
     pad, start, eos = map(config.number, ("pad_token_id", "decoder_start_token_id", "eos_token_id"))
     if config.get("unk_token_id") is not None:
         unknown = config.number("unk_token_id")
@@ -318,7 +318,7 @@ def _special_first(config: ForeignConfig) -> np.ndarray:
 
 
 def _read(arrays: TorchArrays, config: ForeignConfig, ids: np.ndarray | None) -> Pretrained:
-    """Builds our model; `ids` are theirs for each of ours, None: those of `_special_first`."""
+    """Builds our model; `ids` are the foreign ones by our ids, None: those of `_special_first`."""
     kind = config.get("model_type")
     family = FAMILIES[kind]
     ids = _special_first(config) if ids is None else ids

@@ -43,7 +43,7 @@ class EncoderFamily(Family):
         head_options: options of our masked language head that differ from the encoder's.
         moses: whether words are split by Moses' rules (see `read_xlm_vocabulary`); the tokenizer's
             files may then be missing.
-        padding: their default of `pad_token_id`.
+        padding: the family's default of `pad_token_id`.
         positions_from_padding: whether the first position has the id of the padding plus 1.
     """
 

@@ -41,7 +41,7 @@ def import_encoder(
     ids: np.ndarray | None = None,
     found: ReadHead | None = None,
 ) -> Pretrained:
-    """Converts another library's encoder to ours.
+    """Converts another library's encoder to this library's.
 
     Args:
         arrays: its weights.
@@ -49,7 +49,7 @@ def import_encoder(
         settings: fields of our `EncoderConfig` except `vocab_size`, which is the vocabulary's. Rows
             of the table beyond it are left out, because no text uses them.
         vocabulary: its vocabulary; None: all rows are kept.
-        ids: its id for each of ours; None: they are equal.
+        ids: the foreign id for each of our ids; None: they are equal.
         found: the head of the task that it was trained for; None: no task.
     """
     tokens = arrays.array(*family.tokens)  # (V', E)
@@ -108,7 +108,7 @@ def read_encoder(directory: str | pathlib.Path, lower_case: bool | None = None) 
         lower_case: whether text is lower-cased, if the files of a WordPiece tokenizer do not say.
 
     Raises:
-        UserError: a file is missing or damaged, or a part or setting has no counterpart in ours.
+        UserError: a file is missing or damaged, or a part or setting has no counterpart here.
     """
     directory = pathlib.Path(directory)
     pooled = (directory / "modules.json").is_file()
@@ -187,7 +187,7 @@ def _modules(directory: pathlib.Path) -> list[dict]:
     return modules
 
 
-# Our names, by those in the flags of their `Pooling`; its later versions use ours.
+# Our names of poolings, by the flags in early versions of `Pooling`; later ones use our names.
 _POOLINGS = {"cls_token": "cls", "mean_tokens": "mean", "max_tokens": "max"}
 _FLAG = "pooling_mode_"
 

@@ -178,7 +178,7 @@ def import_keras_hub_encoder(
         masked_lm_head: the built head of a `MaskedLM`, whose settings may differ from the
             backbone's; None: there is no head.
         vocabulary: the vocabulary, whose rows of the table are kept; None: all rows are kept.
-        ids: their id for each of ours; None: the ids are equal.
+        ids: the foreign id for each of our ids; None: the ids are equal.
     """
     settings, family = _keras_hub_settings(backbone), _KERAS_HUB
     layers = {layer.name: layer for layer in backbone.layers}
@@ -284,7 +284,7 @@ def read_model_garden_bert(directory: str | pathlib.Path, lower_case: bool) -> P
             (`uncased_...`) may.
 
     Raises:
-        UserError: a file is missing or damaged, or a setting has no counterpart in ours.
+        UserError: a file is missing or damaged, or a setting has no counterpart here.
     """
     directory = pathlib.Path(directory)
     check_files(directory, "folder of Model Garden's BERT", "bert_config.json", "vocab.txt")

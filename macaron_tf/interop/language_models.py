@@ -185,8 +185,8 @@ def read_language_model(directory: str | pathlib.Path) -> Pretrained:
     """Reads a GPT, GPT-2 or Llama as `save_pretrained` writes it, or a classifier based on one.
 
     Our ids begin with the five special ones. GPT-2's token for the end of a text is our [SEP], and
-    our [CLS], which begins a text, has the same embedding; GPT has neither. Ids without one of
-    theirs are never predicted. If the tokenizer of a Llama is of an unsupported kind, the model is
+    our [CLS], which begins a text, has the same embedding; GPT has neither. Ids without a token
+    there are never predicted. If the tokenizer of a Llama is of an unsupported kind, the model is
     read without it, with a note on stderr.
 
     Args:
@@ -194,7 +194,7 @@ def read_language_model(directory: str | pathlib.Path) -> Pretrained:
             and `merges.txt`, or for Llama 2 `tokenizer.model`. A GPT or Llama may lack them.
 
     Raises:
-        UserError: a file is missing or damaged, or a part or setting has no counterpart in ours.
+        UserError: a file is missing or damaged, or a part or setting has no counterpart here.
     """
     directory = pathlib.Path(directory)
     config = ForeignConfig.of_directory(directory, LANGUAGE_FAMILIES)
@@ -228,14 +228,14 @@ def import_language_model(
     ids: np.ndarray,
     found: ReadHead | None = None,
 ) -> Pretrained:
-    """Converts another library's language model to ours; see `read_language_model`.
+    """Converts another library's language model to this library's; see `read_language_model`.
 
     Args:
         arrays: its weights.
         family: its family.
         settings: fields of our `EncoderConfig` except `vocab_size`.
         vocabulary: its vocabulary; None: it has none.
-        ids: its id for each of ours; -1: none.
+        ids: the foreign id for each of our ids; -1: none.
         found: the head of the task that it was trained for; None: no task.
     """
     tokens = arrays.array(*family.tokens)  # (V', D)
@@ -283,7 +283,7 @@ def _per_head(name: str) -> Raw:
 
 
 def _flat(*names: str, heads: int, turned: bool = False) -> Raw:
-    """Entry of kernels `(D, H, d)`, which ours has as `(D, H d)`, or `turned` as `(H d, D)`."""
+    """Table entry of kernels `(D, H, d)` that become `(D, H d)`, or `turned` `(H d, D)`."""
 
     def flat(kernel: np.ndarray) -> np.ndarray:
         kernel = kernel.reshape(len(kernel), -1)  # (D, H, d) -> (D, H d)
@@ -389,7 +389,7 @@ def read_xlnet(directory: str | pathlib.Path) -> Pretrained:
             `tokenizer.json`.
 
     Raises:
-        UserError: a file is missing or damaged, or a part or setting has no counterpart in ours.
+        UserError: a file is missing or damaged, or a part or setting has no counterpart here.
     """
     directory = pathlib.Path(directory)
     config = ForeignConfig.of_directory(directory, ("xlnet",))

@@ -1,4 +1,4 @@
-"""Settings and names of our encoders for `remote/modeling_macaron.py`, their PyTorch code.
+"""Settings and names of this library's encoders in `remote/modeling_macaron.py`, in PyTorch.
 
 Folders of encoders that no model of transformers can express include that file.
 """

@@ -27,16 +27,16 @@ def tokenizer_files(
     max_length: int | None = None,
     segments: bool = True,
 ) -> dict[str, bytes]:
-    """Makes the files, by name, of an encoder's tokenizer, which tokenizes text as ours does.
+    """Makes the files, by name, of a Hugging Face tokenizer equivalent to an encoder's vocabulary.
 
     Args:
         vocabulary: our vocabulary.
-        ids: `(V',)` int, their id for each of ours; -1: none; None: the ids are equal.
+        ids: `(V',)` int, the foreign id for each of our ids; -1: none; None: the ids are equal.
         max_length: greatest length of a row; None: no limit.
         segments: whether the second text of a pair has segment 1.
 
     Raises:
-        UserError: their tokenizers cannot normalize or split text as the vocabulary does.
+        UserError: Hugging Face tokenizers cannot normalize or split text as the vocabulary does.
     """
     for kind, write in _WRITERS.items():
         if isinstance(vocabulary, kind):
@@ -87,7 +87,7 @@ def replaced(pattern: str, content: str, kind: str = "String") -> dict[str, Any]
     return {"type": "Replace", "pattern": {kind: pattern}, "content": content}
 
 
-# Lower-casing. Their `Lowercase` has no final form of sigma, so that it is replaced before.
+# Lower-casing. `Lowercase` has no final form of sigma, so that it is replaced before.
 _LOWER = [
     replaced(r"(?<=[\p{L}\p{M}])Σ(?![\p{M}]*\p{L})", "ς", "Regex"),
     {"type": "Lowercase"},
@@ -182,14 +182,14 @@ def unigram_files(
         special: names of the special pieces, by field, in the order of our ids.
 
     Raises:
-        UserError: the vocabulary normalizes punctuation, or some of their ids have no piece.
+        UserError: the vocabulary normalizes punctuation, or some foreign ids have no piece.
     """
     model = sentencepiece_model_pb2.ModelProto.FromString(vocabulary.proto)
     pieces = [(piece.piece, piece.score) for piece in model.pieces]
     pieces[: len(special)] = [(name, 0.0) for name in special.values()]
     order = np.full(ids.max() + 1, -1)
     known = np.flatnonzero(ids >= 0)
-    order[ids[known]] = known  # if several of ours share an id, the last one
+    order[ids[known]] = known  # if several of our ids share a foreign one, the last
     if (order < 0).any():
         raise UserError(
             "some ids of the other library have no piece, which a SentencePiece file cannot "
@@ -247,12 +247,12 @@ def unigram_files(
 
 
 def _renumbered(model: Any, special: Mapping[str, str], order: np.ndarray) -> bytes:
-    """Serializes a model with their names of special pieces and their order of pieces.
+    """Serializes a model with the foreign names of special pieces and the foreign order.
 
     Args:
         model: our model.
-        special: their names of the special pieces, by field, in the order of our ids.
-        order: our id for each of theirs.
+        special: foreign names of the special pieces, by field, in the order of our ids.
+        order: our id for each foreign id.
     """
     made = sentencepiece_model_pb2.ModelProto()
     made.CopyFrom(model)

@@ -122,7 +122,7 @@ class _Tokenizer:
     def special(
         self, present: Collection[str], usual: Mapping[str, Sequence[str]] = _SPECIAL
     ) -> list[str]:
-        """Returns their names of padding, unknown, [CLS], [SEP] and [MASK].
+        """Returns the foreign names of padding, unknown, [CLS], [SEP] and [MASK].
 
         Args:
             present: the names of all pieces.
@@ -219,19 +219,19 @@ def _ordered(
     """Separates special pieces from the others.
 
     Args:
-        numbers: their ids, by the name of the piece.
+        numbers: the foreign ids, by the name of the piece.
         special: names of the special pieces in our order; None: there is no such piece.
 
     Returns:
-        The other pieces in the order of their ids; and `(V',)` int, their id for each of ours, the
-        special ones first; -1: none.
+        The other pieces in the order of their ids; and `(V',)` int, the foreign id for each of our
+        ids, the special ones first; -1: none.
     """
     kept = sorted(numbers.keys() - set(special), key=numbers.__getitem__)
     return kept, np.array([numbers.get(name, -1) for name in (*special, *kept)])
 
 
 def _with_added(vocabulary: _Kind, found: _Tokenizer, ids: np.ndarray) -> _Kind:
-    """Adds a tokenizer's `added` tokens to the vocabulary; `ids` has their id for each of ours."""
+    """Adds a tokenizer's `added` tokens to a vocabulary, whose foreign ids are `ids`."""
     ours = {theirs: number for number, theirs in enumerate(ids.tolist())}
     absent = [name for name, number in found.added.items() if number not in ours]
     if absent:
@@ -254,7 +254,7 @@ def read_vocabulary(
         lower_case: whether text is lower-cased, if the files of a WordPiece tokenizer do not say.
 
     Returns:
-        The vocabulary, and their id for each of its ids, `(V',)` int; None: the ids are equal.
+        The vocabulary, and the foreign id for each of its ids, `(V',)` int; None: they are equal.
 
     Raises:
         UserError: a file is missing or damaged, or the tokenizer is of another kind.
@@ -341,7 +341,7 @@ def read_language_vocabulary(
         gpt2: whether other tokenizers are byte-level, like GPT-2's, or of characters, like GPT's.
 
     Returns:
-        The vocabulary, their id for each of its ids, and whether texts begin with [CLS].
+        The vocabulary, the foreign id for each of its ids, and whether texts begin with [CLS].
     """
     if (directory / "tokenizer.model").is_file():
         return *read_llama_vocabulary(directory), True
@@ -370,9 +370,9 @@ def read_t5_vocabulary(directory: pathlib.Path) -> tuple[PieceVocabulary, np.nda
     """Reads T5's tokenizer: a SentencePiece unigram model, followed by sentinels.
 
     Returns:
-        The vocabulary; `(V',)` int, their id for each of its ids; and their ids of the sentinels,
-        `<extra_id_0>` first. In a T5 that this library did not write, [MASK] has -1, and [CLS] has
-        the id of the padding, with which the decoder begins.
+        The vocabulary; `(V',)` int, the foreign id for each of its ids; and the foreign ids of the
+        sentinels, `<extra_id_0>` first. In a T5 that this library did not write, [MASK] has -1, and
+        [CLS] has the id of the padding, with which the decoder begins.
     """
     found = _Tokenizer(directory, ["spiece.model"])
     model, pieces = _sentencepiece_model(found)
@@ -429,7 +429,7 @@ def _read_sentencepiece(found: _Tokenizer) -> tuple[PieceVocabulary, np.ndarray]
 
 
 def _sentencepiece_model(found: _Tokenizer) -> tuple[_Model, list[_Piece]]:
-    """Reads their SentencePiece model's settings, and their pieces in the order of their ids."""
+    """Reads the settings of a tokenizer's SentencePiece model, and its pieces by foreign id."""
     model = _Model()
     if found.file:
         try:
@@ -467,12 +467,12 @@ def _sentencepiece_model(found: _Tokenizer) -> tuple[_Model, list[_Piece]]:
 
 
 def _reordered(theirs: _Model, pieces: Sequence[_Piece], order: Sequence[int]) -> bytes:
-    """Serializes a model with the settings of `theirs` and the pieces in our order.
+    """Serializes a SentencePiece model with the settings of `theirs` and pieces in our order.
 
     Args:
-        theirs: model with their settings.
-        pieces: their pieces, by their ids.
-        order: their id for each of ours: PAD, UNK, [CLS], [SEP] and [MASK] first.
+        theirs: foreign model, for its settings.
+        pieces: foreign pieces, by foreign id.
+        order: the foreign id for each of our ids: PAD, UNK, [CLS], [SEP] and [MASK] first.
     """
     model = _Model()
     model.trainer_spec.CopyFrom(theirs.trainer_spec)

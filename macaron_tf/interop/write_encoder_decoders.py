@@ -119,7 +119,7 @@ def _lacks(family: Family, config: EncoderDecoderConfig) -> str:
 
 
 def _their_ids(model: Pretrained) -> np.ndarray:
-    """Returns their id for each row of our table, pieces then sentinels; -1: none.
+    """Returns the foreign id for each row of our table, pieces then sentinels; -1: none.
 
     In a model that was read, rows without a token have the padding's id; here they get -1.
     """
@@ -202,7 +202,7 @@ def _state(model: Pretrained, family: Family, ids: np.ndarray) -> dict[str, np.n
 
 
 def _barred(model: Pretrained, ids: np.ndarray) -> list[int]:
-    """Returns their ids that are never generated: PAD and BOS, and those of special pieces.
+    """Returns the foreign ids that are never generated: PAD and BOS, and those of special pieces.
 
     For a translator only PAD and BOS are barred.
     """

@@ -85,7 +85,7 @@ class _Encoder:
         replaced: ELECTRA's head over replaced tokens, or None.
         family: the family.
         head: the family's model for the network's task.
-        ids: `(V',)` int, their id for each of ours.
+        ids: `(V',)` int, the foreign id for each of our ids.
     """
 
     def __init__(self, model: Pretrained):
@@ -113,7 +113,7 @@ class _Encoder:
     def _lacks(self, family: EncoderFamily) -> str:
         """Names a part of the model that a family lacks, in the form for `fitting`; "": none."""
         kind = type(self.network)
-        if kind in TASKS and kind not in family.tasks:  # their head is a single matrix
+        if kind in TASKS and kind not in family.tasks:  # Hugging Face's head is one matrix
             return f"the head of {kind.__name__}, an activation between two matrices,"
         if kind in (EncoderClassifier, EncoderChooser):
             head, activation = family.tasks[kind], pooler_activation(self.network)
@@ -190,7 +190,7 @@ class _Encoder:
         family, fields = self.family, written_settings(self.family, self.config)
         pad = int(self.ids[0])
         if family.segments:
-            # Their models have at least one segment; if ours has none, its vector is zeros.
+            # Hugging Face's have at least one segment; if ours has none, its vector is zeros.
             fields["type_vocab_size"] = max(self.config.num_segments, 1)
         if family.positions_from_padding:
             fields["max_position_embeddings"] += pad + 1

@@ -37,8 +37,8 @@ _KINDS = {
 def language_folder(model: Pretrained) -> HuggingFaceFolder:
     """Converts a language model, or a classifier based on one, to a Hugging Face model.
 
-    The last layer of our classifiers has a bias, but that of theirs has none. The smallest vector
-    that the layer's matrix maps to the bias is added to the bias of the last norm instead.
+    The last layer of our classifiers has a bias, but that of Hugging Face's has none. The smallest
+    vector that the layer's matrix maps to the bias is added to the bias of the last norm instead.
 
     Args:
         model: a model whose network is one of `LANGUAGE_MODELS`.
@@ -57,7 +57,7 @@ def language_folder(model: Pretrained) -> HuggingFaceFolder:
         del roles["bos"]
     numbers = {f"{role}_token_id": int(ids[n]) for role, n in roles.items() if ids[n] >= 0}
     if isinstance(network, CausalClassifier) and ids[PAD] < 0 <= ids[EOS]:
-        numbers["pad_token_id"] = int(ids[EOS])  # theirs classifies by the last other token
+        numbers["pad_token_id"] = int(ids[EOS])  # it classifies by the last other token
     fields = {
         **written_settings(family, config),
         **numbers,
@@ -154,7 +154,7 @@ def two_stream_folder(model: Pretrained) -> HuggingFaceFolder:
     if model.pooler:
         notes.append("the pooler is left out: XLNet has one only in its classifiers")
     if vocabulary:
-        # Their classifiers read the last column: rows are padded on the left.
+        # Hugging Face's classifiers read the last column: rows are padded on the left.
         tokenizer = changed(tokenizer_files(vocabulary, ids), {}, {"padding_side": "left"})
     else:
         notes.append("there is no tokenizer: the model has no vocabulary")
@@ -174,11 +174,11 @@ def _framed(model: Pretrained) -> bool:
 
 
 def _their_ids(model: Pretrained) -> np.ndarray:
-    """Returns their id for each of ours.
+    """Returns the foreign id for each of our ids.
 
     GPT-2 has one piece for the beginning and the end of a text. If our [CLS] and [SEP] have learnt
-    different embeddings, [CLS] gets a new id after all others. So do the special pieces that their
-    vocabulary lacks, if a classifier's rows need them.
+    different embeddings, [CLS] gets a new id after all others. So do the special pieces that the
+    foreign vocabulary lacks, if a classifier's rows need them.
     """
     if model.ids is None:
         vocabulary = model.vocabulary
@@ -203,7 +203,7 @@ def _barred(model: Pretrained, ids: np.ndarray) -> dict[str, Any]:
 def _check_bias(model: Pretrained, ids: np.ndarray, family: Family) -> None:
     """Raises a UserError if the scores of tokens have a bias.
 
-    It ignores that of [CLS] and of ids that their vocabulary lacks.
+    It ignores that of [CLS] and of ids that the foreign vocabulary lacks.
     """
     head = model.network.language_head
     if head.bias is None:

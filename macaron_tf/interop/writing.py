@@ -93,11 +93,11 @@ def layer_state(
 
 
 def their_rows(ids: np.ndarray, missing: float = 0.0) -> Transform:
-    """Makes the inverse of `rows`: moves our row n to row `ids[n]` of their table.
+    """Makes the inverse of `rows`: moves our row n to row `ids[n]` of a foreign table.
 
     Args:
-        ids: `(V',)` int, their id for each of ours; rows with -1 are left out.
-        missing: value of the rows of their table that get none of ours.
+        ids: `(V',)` int, the foreign id for each of our ids; rows with -1 are left out.
+        missing: value of the foreign rows that get none of our rows.
     """
     known = np.flatnonzero(ids >= 0)
 
@@ -110,9 +110,9 @@ def their_rows(ids: np.ndarray, missing: float = 0.0) -> Transform:
 
 
 def written_settings(family: Family, config: StackConfig) -> dict[str, Any]:
-    """Converts our configuration to their settings; the inverse of `Family.read_settings`.
+    """Converts our configuration to a family's settings; the inverse of `Family.read_settings`.
 
-    A value that is not among their choices is left out; see `misfits`.
+    A value that is not among the family's choices is left out; see `misfits`.
     """
     fields = dict(family.required)
     for ours, (theirs, _, *choices) in family.settings.items():
@@ -132,7 +132,7 @@ def misfits(family: Family, config: StackConfig) -> dict[str, Any]:
     config = _plain(config)
     written = written_settings(family, config)
     for ours, (theirs, default, *_) in family.settings.items():
-        if default is None and theirs not in written:  # not among their choices
+        if default is None and theirs not in written:  # not among the family's choices
             return {ours: getattr(config, ours)}
     fields = ForeignConfig(written, family.name)
     read = type(config)(vocab_size=config.vocab_size, **family.read_settings(fields))

@@ -134,7 +134,7 @@ def test_a_tokenizer_json_does_instead_of_a_list_of_words(tmp_path):
             "ids up to 10 and the model",
         ),
         (model["vocab"], {"b": 99}, "leaves out ids between 0 and 99"),
-        (model, {"type": "BPE"}, "no byte-level BPE"),
+        (model, {"type": "BPE"}, "not a byte-level BPE"),
         (model, {"type": "WordLevel"}, "no WordPiece vocabulary"),
     ):
         part.update(change)

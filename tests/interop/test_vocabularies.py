@@ -484,8 +484,13 @@ def test_other_files_are_refused(tmp_path):
         ((), "vocab.json", "{}", r"has vocab\.json and no merges\.txt"),
         ((), "merges.txt", "", "no pad_token: only vocabularies with pad_token <pad> or"),
         ((), "tokenizer_config.json", '{"pad_token": {"content": "!"}}', "with pad_token ! among"),
-        (("vocab.json",), "spiece.model", "no model", r"spiece\.model is not a SentencePiece model"),
-        (("spiece.model",), "tokenizer.json", json.dumps(steps), "no byte-level BPE"),
+        (
+            ("vocab.json",),
+            "spiece.model",
+            "no model",
+            r"spiece\.model is not a SentencePiece model",
+        ),
+        (("spiece.model",), "tokenizer.json", json.dumps(steps), "not a byte-level BPE"),
     ):
         for file in removed:
             (tmp_path / file).unlink()
