@@ -56,7 +56,9 @@ def check_files(directory: pathlib.Path, kind: str, *names: str) -> None:
     """Raises a UserError if a directory of some `kind` lacks one of its files."""
     for name in names:
         if not (directory / name).is_file():
-            raise UserError(f"{directory} is not a {kind}: it has no {name}.")
+            raise UserError(
+                f"{directory} is not a {kind}: it has no {name}; give the model's whole folder"
+            )
 
 
 def json_bytes(value: Any) -> bytes:
@@ -85,7 +87,7 @@ class ForeignConfig:
         if config.fields.get("model_type") not in model_types:
             raise UserError(
                 f"{file} has model_type {config.fields.get('model_type')!r}: only "
-                f"{', '.join(map(repr, model_types))} can be read."
+                f"{', '.join(map(repr, model_types))} can be read"
             )
         return config
 
@@ -111,7 +113,7 @@ class ForeignConfig:
         value = self._required(field, default)
         if type(value) not in {int, kind}:  # not isinstance, because a bool is an int in Python
             wanted = "a whole number" if kind is int else "a number"
-            raise UserError(f"{self.where} has {field}={value!r}: it must be {wanted}.")
+            raise UserError(f"{self.where} has {field}={value!r}: it must be {wanted}")
         return kind(value)
 
     def settings(self, names: Mapping[str, tuple]) -> dict[str, Any]:
@@ -137,7 +139,7 @@ class ForeignConfig:
         name = self._required(field, default)
         if not isinstance(name, str) or name not in choices:
             raise UserError(
-                f"{self.where} has {field}={name!r}: only {', '.join(choices)} can be read."
+                f"{self.where} has {field}={name!r}: only {', '.join(choices)} can be read"
             )
         return choices[name]
 
@@ -150,12 +152,12 @@ class ForeignConfig:
         for field, value in needed.items():
             if self.fields.get(field, value) != value:
                 raise UserError(
-                    f"{self.where} has {field}={self.fields[field]!r}: only {value!r} can be read."
+                    f"{self.where} has {field}={self.fields[field]!r}: only {value!r} can be read"
                 )
 
     def _required(self, field: str, default) -> Any:
         if field not in self.fields and default is None:
-            raise UserError(f"{self.where} has no {field}.")
+            raise UserError(f"{self.where} has no {field}: restore it")
         return self.fields.get(field, default)
 
 
@@ -198,7 +200,10 @@ class Arrays:
         found = next(filter(None, map(self.find, names)), [])
         if len(found) != 1:
             several = f"{len(found)} weights called" if found else "no"
-            raise UserError(f"the weights to be read have {several} {names[0]}.")
+            raise UserError(
+                f"the weights to be read have {several} {names[0]}: give the settings and weights "
+                "of one model"
+            )
         self.read.add(found[0])
         return self.arrays[found[0]]
 
@@ -242,16 +247,18 @@ def read_state(directory: pathlib.Path) -> dict[str, np.ndarray]:
         if index.is_file():
             shards = ForeignConfig(read_json(index), str(index)).get("weight_map")
             if not isinstance(shards, dict) or not shards:
-                raise UserError(f"{index} lists no weights: it has no weight_map.")
+                raise UserError(f"{index} lists no weights: it has no weight_map; restore it")
             state: dict[str, np.ndarray] = {}
             for shard in sorted(set(map(str, shards.values()))):
                 if not (directory / shard).is_file():
-                    raise UserError(f"{directory} has no {shard}, which {index.name} names.")
+                    raise UserError(
+                        f"{directory} has no {shard}, which {index.name} names: restore it"
+                    )
                 state |= _read_arrays(directory / shard)
             if absent := sorted(shards.keys() - state.keys()):
-                raise UserError(f"{index} names {absent[0]}, which no file has.")
+                raise UserError(f"{index} names {absent[0]}, which no file has: restore it")
             return state
-    raise UserError(f"{directory} has no weights: it has neither {' nor '.join(names)}.")
+    raise UserError(f"{directory} has no weights: it has neither {' nor '.join(names)}; restore it")
 
 
 def _read_arrays(file: pathlib.Path) -> dict[str, np.ndarray]:
@@ -269,7 +276,8 @@ def _read_arrays(file: pathlib.Path) -> dict[str, np.ndarray]:
         state = torch.load(file, map_location="cpu", weights_only=True)
         return {name: tensor.float().numpy() for name, tensor in state.items()}
     except Exception as error:  # PyTorch does not document what its unpickler raises
-        raise UserError(f"{file} cannot be read: {str(error).splitlines()[0]}") from None
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{file} cannot be read ({reason}): restore it") from None
 
 
 # Score bias of the rows without a token that pad a table to a multiple of 8: their probability is
@@ -390,7 +398,7 @@ def rows(ids: np.ndarray, size: int, missing: float = 0.0) -> Callable[[np.ndarr
         if ids.max() >= len(array):
             raise UserError(
                 f"the vocabulary has ids up to {ids.max()} and the model embeds only {len(array)} "
-                "pieces: it is another model's vocabulary; restore the model's own."
+                "pieces: it is another model's vocabulary; restore the model's own"
             )
         table = np.full((size, *array.shape[1:]), missing, "float32")
         table[known] = array[ids[known]]
@@ -414,7 +422,8 @@ def assign(variable: keras.Variable, value: np.ndarray) -> None:
     if tuple(variable.shape) != value.shape:
         raise UserError(
             f"the weights do not fit the model: {variable.path} has shape "
-            f"{tuple(variable.shape)}, the weights to be read have {value.shape}."
+            f"{tuple(variable.shape)}, the weights to be read have {value.shape}; give the "
+            "settings and weights of one model"
         )
     variable.assign(value)
 
@@ -464,7 +473,10 @@ def _value(path: str, arrays: Arrays, table: Table) -> np.ndarray:
     if isinstance(entry, np.ndarray):
         return entry
     if not names:
-        raise UserError(f"the weights to be read have no counterpart of the model's {path}.")
+        raise UserError(
+            f"the weights to be read have no counterpart of the model's {path}: give the settings "
+            "and weights of one model"
+        )
     if entry is None:
         parts = [arrays.part(name, part) for name in names]
     else:
@@ -562,13 +574,16 @@ class Family:
         if arrays.has(self.output) and not np.array_equal(arrays.array(self.output), tokens):
             raise UserError(
                 f"the {self.name} model's {self.output} differs from its token embeddings: only "
-                "models with one table for both can be read."
+                "models with one table for both can be read"
             )
         unread = sorted(set(arrays.arrays) - arrays.read)
         unread = [name for name in unread if not name.endswith(self.repeated)]
         for left in unread:
             if left.startswith(self.body):
-                raise UserError(f"the {self.name} model has {left}, which ours does not have.")
+                raise UserError(
+                    f"the {self.name} model has {left}, which ours does not have: only models "
+                    "without it can be read"
+                )
         return tuple(unread)
 
 
@@ -577,7 +592,7 @@ def built(model: type[keras.Model], settings: Mapping, *arguments, **options) ->
     try:
         config = (EncoderDecoderConfig if model is EncoderDecoder else EncoderConfig)(**settings)
     except ValueError as error:
-        raise UserError(f"the model's settings do not fit ours: {error}.") from None
+        raise UserError(f"the model's settings do not fit ours: {error}") from None
     network = model(config, *arguments, **options)
     network.build()
     return network

@@ -110,7 +110,7 @@ def _check_equal_sizes(config: ForeignConfig) -> None:
         if config.get(other, config.number(one)) != config.number(one):
             raise UserError(
                 f"{config.where} has {one}={config.number(one)} and {other}={config.get(other)!r}: "
-                "only equal ones can be read."
+                "only equal ones can be read"
             )
 
 

@@ -346,7 +346,7 @@ def _modern_settings(config: ForeignConfig) -> dict[str, Any]:
     if len(kinds) != count or not {*kinds} <= {_LOCAL, _GLOBAL}:
         raise UserError(
             f"{config.where} has layer_types={kinds!r:.60}: it must have {_LOCAL} or {_GLOBAL} for "
-            f"each of {count} layers."
+            f"each of {count} layers"
         )
     windows = shortest_turn([window if kind == _LOCAL else 0 for kind in kinds])
     rope = config.get("rope_parameters") or {}
@@ -357,7 +357,7 @@ def _modern_settings(config: ForeignConfig) -> dict[str, Any]:
     if bases[_LOCAL]["rotary_scaling"] != bases[_GLOBAL]["rotary_scaling"]:
         raise UserError(
             f"{config.where} scales the rotations of {_LOCAL} and {_GLOBAL} differently: only one "
-            "scaling for all layers can be read."
+            "scaling for all layers can be read"
         )
     return {
         "attention_windows": windows,
@@ -390,7 +390,7 @@ _MODERN_BERT = EncoderFamily(
     name="ModernBERT",
     classes="ModernBert",
     prefix="model.",
-    body=("embeddings.", "layers.", "final_norm."),
+    body=("embeddings.", "layers", "final_norm."),
     tokens=("embeddings.tok_embeddings.weight",),
     table={
         "embeddings/norm": "embeddings.norm",

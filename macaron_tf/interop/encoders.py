@@ -129,7 +129,7 @@ def read_encoder(directory: str | pathlib.Path, lower_case: bool | None = None) 
         if found != padding:
             raise UserError(
                 f"{config.where} has pad_token_id={padding} and its vocabulary pads with {found}: "
-                "it is another model's vocabulary; restore the model's own."
+                "it is another model's vocabulary; restore the model's own"
             )
     arrays = family.arrays(directory)
     if vocabulary is None and padding:
@@ -167,12 +167,12 @@ def _languages(config: ForeignConfig) -> tuple[str, ...]:
     found = {*map(repr, numbers.values())} if isinstance(numbers, dict) else None
     if found is None or found != {*map(repr, range(len(numbers)))}:
         raise UserError(
-            f"{config.where} has lang2id={numbers!r:.60}: it must number languages from 0."
+            f"{config.where} has lang2id={numbers!r:.60}: it must number languages from 0"
         )
     if numbers and len(numbers) != count:
         raise UserError(
             f"{config.where} has n_langs={count} and {len(numbers)} languages in lang2id: "
-            "restore the model's own file."
+            "restore the model's own file"
         )
     return tuple(sorted(numbers, key=numbers.get))
 
@@ -183,7 +183,7 @@ def _modules(directory: pathlib.Path) -> list[dict]:
     check_files(directory, "sentence-transformers directory", file.name)
     modules = read_json(file, list)
     if not modules or not all(isinstance(one, dict) and "path" in one for one in modules):
-        raise UserError(f"{file} has a module without a path.")
+        raise UserError(f"{file} has a module without a path: restore it")
     return modules
 
 
@@ -213,7 +213,7 @@ def read_sentence_transformer(
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise UserError(
             f"{directory / 'modules.json'} has the modules {', '.join(kinds)}: only Transformer, "
-            "Pooling and optionally Normalize can be read."
+            "Pooling and optionally Normalize can be read"
         )
     encoder = read_encoder(directory, lower_case)
     transformer, pooling = (directory / module["path"] for module in modules[:2])
@@ -244,6 +244,6 @@ def _pooling(file: pathlib.Path) -> str:
     if len(found) != 1 or found[0] not in names:
         raise UserError(
             f"{file} pools by {' and '.join(found) or 'nothing'}: only one of "
-            f"{', '.join(_POOLINGS)} can be read."
+            f"{', '.join(_POOLINGS)} can be read"
         )
     return names[found[0]]

@@ -538,7 +538,8 @@ def read_preset(directory: str | os.PathLike) -> Pretrained:
         if (folder / "tokenizer.json").is_file():
             vocabulary = keras_hub.models.Tokenizer.from_preset(preset).vocabulary
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UserError(f"{directory} cannot be read: {str(error).splitlines()[0]}") from error
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{directory} cannot be read ({reason}): restore it") from error
     backbone = model if isinstance(model, _Backbone) else model.backbone
     if isinstance(backbone, LanguageModelBackbone):
         preprocessor = None if model is backbone else model.preprocessor

@@ -83,7 +83,7 @@ def activation_name(function: Callable | str | None) -> str:
         if np.allclose(values, ours, atol=2e-6, rtol=0):
             return name
     raise UserError(
-        f"the model to be read has the activation {function}: only {', '.join(names)} can be read."
+        f"the model to be read has the activation {function}: only {', '.join(names)} can be read"
     )
 
 
@@ -94,7 +94,7 @@ def read_checkpoint(directory: pathlib.Path) -> dict[str, np.ndarray]:
         files = list(directory.glob("*.index"))
         if len(files) != 1:
             raise UserError(
-                f"{directory} has {len(files)} checkpoints (files ending in .index): keep one."
+                f"{directory} has {len(files)} checkpoints (files ending in .index): keep one"
             )
         prefix = str(files[0].with_suffix(""))
     reader, value = tf.train.load_checkpoint(prefix), "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -219,7 +219,7 @@ def read_keras_hub(directory: str | pathlib.Path) -> Pretrained:
     known = (*_ENCODERS, "GPT2Backbone")
     if kind not in known:
         raise UserError(
-            f"{directory}/config.json has a {kind}: only {', '.join(known)} can be read."
+            f"{directory}/config.json has a {kind}: only {', '.join(known)} can be read"
         )
     task = directory / "task.json"
     named = task.is_file() and read_json(task).get("class_name")
@@ -230,7 +230,8 @@ def read_keras_hub(directory: str | pathlib.Path) -> Pretrained:
         reader = keras_hub.models.MaskedLM if masked else keras_hub.models.Backbone
         model = reader.from_preset(str(directory), dtype="float32")
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise UserError(f"{directory} cannot be read: {str(error).splitlines()[0]}") from None
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{directory} cannot be read ({reason}): restore it") from None
     if kind == "GPT2Backbone":
         settings = {**_KERAS_HUB_GPT2.fixed, **_keras_hub_settings(model)}
         arrays = KerasArrays.of_layers({layer.name: layer for layer in model.layers})

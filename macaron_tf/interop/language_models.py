@@ -398,7 +398,7 @@ def read_xlnet(directory: str | pathlib.Path) -> Pretrained:
     if len(tokens) <= max(XLNET_SPECIAL):
         raise UserError(
             f"{config.where} is of a model with {len(tokens)} tokens, fewer than XLNet's special "
-            "ones: give an XLNet."
+            "ones: give an XLNet"
         )
     ids = np.arange(len(tokens))  # of a model that this library wrote, whose padding is 0
     if config.get("pad_token_id") != 0:
@@ -412,7 +412,7 @@ def read_xlnet(directory: str | pathlib.Path) -> Pretrained:
             raise UserError(
                 f"the tokenizer of {directory} has other pieces than the model's {len(ids)}, or "
                 "its special ones at other ids: it is another model's vocabulary; restore the "
-                "model's own."
+                "model's own"
             )
     size = -(-len(tokens) // 8) * 8
     table = {

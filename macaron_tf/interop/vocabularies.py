@@ -93,7 +93,8 @@ class _Tokenizer:
         self.file = next(found, None)
         if not self.whole and not self.file:
             raise UserError(
-                f"{directory} has no vocabulary: neither {', '.join(files)} nor tokenizer.json."
+                f"{directory} has no vocabulary, neither {', '.join(files)} nor tokenizer.json: "
+                "restore the tokenizer's files"
             )
         try:
             tokens = {**(self.options.get("added_tokens_decoder") or {})}
@@ -103,7 +104,7 @@ class _Tokenizer:
             self.named = {name: int(number) for name, number in named}
         except (KeyError, TypeError, ValueError):
             raise UserError(
-                f"{directory} has added tokens without ids: restore the tokenizer's files."
+                f"{directory} has added tokens without ids: restore the tokenizer's files"
             ) from None
         roles = {name for names in _SPECIAL.values() for name in names} | {"<|endoftext|>"}
         roles |= {self.token(field) for field in ("bos_token", "eos_token", *_SPECIAL)}
@@ -140,7 +141,7 @@ class _Tokenizer:
             if name is None:
                 raise UserError(
                     f"the tokenizer of {self.directory} has no {field}: only vocabularies with "
-                    f"{field} {' or '.join(candidates)} among their pieces can be read."
+                    f"{field} {' or '.join(candidates)} among their pieces can be read"
                 )
             names.append(name)
         return names
@@ -175,7 +176,7 @@ class _Tokenizer:
             return self.added | self.model["vocab"], merges
         file = self.directory / "merges.txt"
         if not file.is_file():
-            raise UserError(f"{self.directory} has {self.file.name} and no {file.name}.")
+            raise UserError(f"{self.directory} has {self.file.name} and no {file.name}: restore it")
         lines = (line.removesuffix("\r") for line in file.read_text(encoding="utf-8").split("\n"))
         merges = [n for n in lines if n and not n.startswith("#version")]
         return self.added | read_json(self.file), merges
@@ -202,7 +203,7 @@ class _Tokenizer:
         if not self.file and (pattern is None or self.steps not in ([], ["NFC"])):
             raise UserError(
                 f"{self.directory / 'tokenizer.json'} is not a byte-level BPE like that of GPT-2, "
-                "ModernBERT or Llama 3: only those can be read."
+                "ModernBERT or Llama 3: only those can be read"
             )
         prefix = self.options.get("add_prefix_space", last.get("add_prefix_space", False))
         return *self.merged_pieces(), {
@@ -237,7 +238,7 @@ def _with_added(vocabulary: _Kind, found: _Tokenizer, ids: np.ndarray) -> _Kind:
     if absent:
         raise UserError(
             f"{found.directory} adds the token {absent[0]!r} with id {found.added[absent[0]]}, and "
-            "the ids before it have no token: only ids without gaps can be read."
+            "the ids before it have no token: only ids without gaps can be read"
         )
     added = {name: ours[number] for name, number in found.added.items()}
     vocabulary.added = {n: i for n, i in added.items() if i not in vocabulary.special_ids}
@@ -287,7 +288,9 @@ def read_gpt2_vocabulary(directory: pathlib.Path) -> tuple[BytePairVocabulary, n
     end, start = found.token("eos_token") or "<|endoftext|>", found.token("bos_token")
     numbers |= {name: found.named[name] for name in (start, end) if name in found.named}
     if end not in numbers:
-        raise UserError(f"the tokenizer of {directory} has no piece {end!r} for the end of a text.")
+        raise UserError(
+            f"the tokenizer of {directory} has no piece {end!r} for the end of a text: restore it"
+        )
     start = start if start in numbers else end
     kept, ids = _ordered(numbers, [None, None, start, end, None])
     vocabulary = BytePairVocabulary(kept, merges, **options)
@@ -320,7 +323,7 @@ def read_gpt_vocabulary(directory: pathlib.Path) -> tuple[CharacterPairVocabular
     if suffix != WORD_END:
         raise UserError(
             f"{directory / 'tokenizer.json'} ends words with {suffix!r}: only {WORD_END!r} can be "
-            "read."
+            "read"
         )
     numbers, merges = found.merged_pieces()
     [unknown] = found.special(numbers, {"unk_token": ("<unk>",)})
@@ -435,7 +438,9 @@ def _sentencepiece_model(found: _Tokenizer) -> tuple[_Model, list[_Piece]]:
         try:
             model.ParseFromString(found.file.read_bytes())
         except Exception as error:  # protobuf's DecodeError differs between its versions
-            raise UserError(f"{found.file} is not a SentencePiece model: {error}.") from None
+            raise UserError(
+                f"{found.file} is not a SentencePiece model ({error}): restore it"
+            ) from None
         pieces = list(model.pieces)
         if found.file.name == "sentencepiece.bpe.model":
             # The file begins with <unk>, <s>, </s>. fairseq has its own four special pieces instead
@@ -456,7 +461,7 @@ def _sentencepiece_model(found: _Tokenizer) -> tuple[_Model, list[_Piece]]:
             if name not in by_name:
                 raise UserError(
                     f"{found.directory / 'tokenizer.json'} has byte_fallback=true and no piece "
-                    f"{name}: only all 256 bytes can be read."
+                    f"{name}: only vocabularies with all 256 bytes can be read"
                 )
             by_name[name].type = _Piece.BYTE
     for token in found.whole.get("added_tokens") or ():
@@ -510,7 +515,7 @@ def _read_wordpiece(found: _Tokenizer, lower_case: bool | None) -> WordPieceVoca
     if lower_case is None:
         raise UserError(
             f"no file in {directory} says whether its text is lower-cased: give "
-            "lower_case=True or False."
+            "lower_case=True or False"
         )
     # BERT strips accents if and only if it lower-cases.
     needed = {"strip_accents": lower_case, "tokenize_chinese_chars": True}
@@ -520,7 +525,7 @@ def _read_wordpiece(found: _Tokenizer, lower_case: bool | None) -> WordPieceVoca
         if given not in (None, value):
             raise UserError(
                 f"the tokenizer of {directory} has {field}={given!r}: only {value!r} can be read "
-                f"with do_lower_case={lower_case!r}."
+                f"with do_lower_case={lower_case!r}"
             )
     if found.file:
         words = WordPieceVocabulary.from_file(found.file, lower_case).words
@@ -531,7 +536,7 @@ def _read_wordpiece(found: _Tokenizer, lower_case: bool | None) -> WordPieceVoca
         if words[number : number + 1] not in ((), ("",), (name,)):
             raise UserError(
                 f"{directory} adds the token {name!r} with the id of {words[number]!r}: it is "
-                "another model's tokenizer."
+                "another model's tokenizer; restore the model's own"
             )
     vocabulary = WordPieceVocabulary(_by_number(numbers, directory), lower_case)
     return _with_added(vocabulary, found, np.arange(vocabulary.pieces))
@@ -540,7 +545,7 @@ def _read_wordpiece(found: _Tokenizer, lower_case: bool | None) -> WordPieceVoca
 def _words(file: pathlib.Path, model: Mapping[str, Any]) -> tuple[str, ...]:
     # Early files lack the type.
     if model.get("type", "WordPiece") != "WordPiece" or not isinstance(model.get("vocab"), dict):
-        raise UserError(f"{file} has no WordPiece vocabulary: only BERT's can be read.")
+        raise UserError(f"{file} has no WordPiece vocabulary: only BERT's can be read")
     ForeignConfig(model, str(file)).require({"continuing_subword_prefix": "##"})
     return _by_number(model["vocab"], file)
 
@@ -550,7 +555,7 @@ def _by_number(numbers: Mapping[str, int], place: pathlib.Path) -> tuple[str, ..
     words = [""] * min(1 + max(numbers.values()), 2 * len(numbers))
     for word, number in numbers.items():
         if not 0 <= number < len(words):
-            raise UserError(f"{place} leaves out ids between 0 and {number}: restore it.")
+            raise UserError(f"{place} leaves out ids between 0 and {number}: restore it")
         words[number] = word
     return tuple(words)
 
@@ -570,7 +575,7 @@ def read_keras_hub_vocabulary(
         if not file.is_file():
             raise UserError(
                 f"{directory} has no {file.relative_to(directory)}: save the preset's tokenizer "
-                "with it."
+                "with it"
             )
     fields = read_json(record)
     config = ForeignConfig(fields.get("config", {}), str(record))

@@ -79,7 +79,10 @@ def layer_state(
     for variable in layer.weights:
         entry, names, part = entry_of(variable.path, table)
         if not names:
-            raise UserError(f"Hugging Face's model has no place for the weight {variable.path}.")
+            raise UserError(
+                f"Hugging Face's model has no place for the weight {variable.path}: save the model "
+                "in this library's own format"
+            )
         array = changed(variable, keras.ops.convert_to_numpy(variable).astype("float32"))
         parts = np.split(array, len(names), axis=-1)
         if isinstance(entry, Raw):

@@ -109,7 +109,9 @@ class MergedPieceVocabulary(PieceVocabulary):
             record = parse_json(contents, pieces=list, merges=list)
             pieces, merges = record["pieces"], record["merges"]
         except ValueError as error:
-            raise UserError(f"the file is not a vocabulary of kind {cls.kind}") from error
+            raise UserError(
+                f"the file is not a vocabulary of kind {cls.kind}: restore it"
+            ) from error
         return cls(pieces, merges, **settings)
 
     @property

@@ -78,8 +78,8 @@ def moses_words(line: str, language: str, lower_case: bool = False) -> list[str]
     """
     if language == "ja":
         raise UserError(
-            "XLM's Japanese was cut by KyTea, which this library does not support: give text of "
-            "other languages"
+            "XLM's Japanese text is split by KyTea, which this library does not support: give text "
+            "of other languages"
         )
     punctuation, tokenizer = _moses(language)
     if language == "zh":

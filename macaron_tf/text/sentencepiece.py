@@ -301,7 +301,9 @@ def train_pieces(lines: Iterable[str], size: int, **options) -> bytes:
             raise too_small(size, "the text's characters", least[1], remedy) from error
         if "sentences_.empty()" in message:
             raise UserError(NO_TEXT) from error
-        raise UserError(f"the vocabulary could not be trained: {message.strip()}") from error
+        raise UserError(
+            f"SentencePiece cannot train the vocabulary ({message.strip()}): change its settings"
+        ) from error
     finally:
         return_freed_memory()
     return model.getvalue()

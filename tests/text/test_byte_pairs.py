@@ -264,7 +264,7 @@ def test_languages_whose_words_others_cut(release, monkeypatch):
         monkeypatch.setitem(sys.modules, package, None)
     refuses("pip install jieba", xlm.encode_lines, ["x"], "zh")
     refuses("pip install pythainlp", xlm.encode_lines, ["x"], "th")
-    refuses("Japanese was cut by KyTea", xlm.encode_lines, ["x"], "ja")
+    refuses("Japanese text is split by KyTea", xlm.encode_lines, ["x"], "ja")
 
 
 def test_a_corpus_is_refused(release, tmp_path):
