@@ -1,1 +1,1 @@
-"""Proofs and measurements: benchmarks, a TPU's check, studies; no command or library needs them."""
+"""Benchmarks, the TPU check and studies; neither the library nor the commands need them."""

@@ -218,7 +218,7 @@ def test_every_subject_takes_its_options():
         ("scaling", "--depths 0 1", "--depths 0"),
         ("scaling", "--tokens 512", "--tokens 512"),
         ("scaling", "--dropout nan", "--dropout nan"),
-        ("__main__", "--only speed", "--only speed: there are recurrence,"),
+        ("__main__", "--only speed", "--only speed must be one of recurrence,"),
         ("translation_training", "--updates 0", "--updates 0: give a whole number of 1 or more"),
         ("translation_training", "--our-tokens -1", "--our-tokens -1: give"),
         (

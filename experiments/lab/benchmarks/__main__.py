@@ -1,11 +1,11 @@
-"""All benchmarks in short, one after another, and a line of each: ours beside a named peer.
+"""Runs a short form of all benchmarks and prints how ours compares with a named peer in each.
 
     python -m experiments.lab.benchmarks                              # a quarter of an hour or so
     python -m experiments.lab.benchmarks --only decoding serving --out DIR
 
-Each runs in a process of its own and writes DIR/NAME/: its report and `log.txt`. A benchmark whose
-peer is not installed says so in its line. `python -m experiments.lab.benchmarks.NAME --help` tells
-of the long forms. `translation_training` is not among them: it needs a data set and Joey NMT.
+Each runs in its own process and writes its report and `log.txt` into DIR/NAME/. A benchmark whose
+peer is not installed says so in its line. `python -m experiments.lab.benchmarks.NAME --help`
+describes the long form. `translation_training` is not included: it needs a data set and Joey NMT.
 """
 
 import argparse
@@ -20,12 +20,16 @@ from experiments.studies import table
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import read_json, write_aside
 
-# Of a results.json: setting, ours, peer, ours beside the peer.
+# Lines of the summary: setting, ours, peer, and how ours compares with the peer.
 Lines = list[tuple[str, str, str, str]]
 
 
 def ratios(results: Mapping, ours: str | tuple[str, ...]) -> Lines:
-    """In each setting the fastest contender whose name begins so, over the one of all ratios."""
+    """Compares our fastest contender of each setting with the peer whose time ratio is 1.
+
+    Args:
+        ours: the beginnings of our contenders' names.
+    """
     lines = []
     for setting, rows in results["settings"].items():
         peer = next(row["name"] for row in rows if row["ratio"] == [1.0, 1.0, 1.0])
@@ -38,7 +42,7 @@ def ratios(results: Mapping, ours: str | tuple[str, ...]) -> Lines:
 
 
 def exponents(results: Mapping) -> Lines:
-    """Of the scaling benchmark's results: how the mixers' costs grow with L."""
+    """How the mixers' costs grow with L, from the results of the scaling benchmark."""
     mine, peer = "recurrence alone", "attention alone"
     laws = results["exponents"]["L"]
     lines = []
@@ -50,7 +54,10 @@ def exponents(results: Mapping) -> Lines:
 
 
 def blocks_cost(results: Mapping) -> Lines:
-    """Of the same: time, memory and quality of each block and length beside the Transformer's."""
+    """Time, memory and quality of each block and length relative to the Transformer's.
+
+    They are read from the results of the scaling benchmark.
+    """
     lines = []
     for row in results["blocks"]:
         if row["block"] != "transformer":
@@ -59,8 +66,8 @@ def blocks_cost(results: Mapping) -> Lines:
     return lines
 
 
-# Of each benchmark: the beginning of our contenders' names, or a function from results to lines,
-# and the words of its short form.
+# For each benchmark: the beginnings of our contenders' names, or a function from its results to
+# lines; and the command line of its short form.
 SUBJECTS = {
     "recurrence": (("native", "xla"), "recurrence --rounds 5"),
     "blocks": ("SwishRNN", "train_step --rounds 5"),
@@ -81,10 +88,10 @@ _KNOWN = ", ".join(SUBJECTS)
 
 
 def run_subject(name: str, out: pathlib.Path) -> tuple[int, Lines]:
-    """Runs a subject in a child process that writes `log.txt`.
+    """Runs a benchmark's short form in a child process that writes `log.txt`.
 
     Returns:
-        The child's exit status, and the lines of its results, or one that says why there are none.
+        The child's exit status, and the lines of its results, or a line that says why it has none.
     """
     ours, words = SUBJECTS[name]
     module, *given = words.split()
@@ -110,10 +117,10 @@ def run_subject(name: str, out: pathlib.Path) -> tuple[int, Lines]:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs them; returns 1 where one failed for another reason than a sentence of its own."""
+    """Runs the benchmarks; returns 1 if one ended with a traceback, else 0."""
     for name in options.only:
         if name not in SUBJECTS:
-            raise UserError(f"--only {name}: there are {_KNOWN}.")
+            raise UserError(f"--only {name} must be one of {_KNOWN}")
     out = pathlib.Path(options.out)
     rows, failed = [], False
     for number, name in enumerate(options.only, 1):

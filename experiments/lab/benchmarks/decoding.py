@@ -25,14 +25,14 @@ command = Benchmark(
     __doc__,
     "tokens",
     ("tensorflow", "keras", "torch", "transformers", "ctranslate2", "numpy"),
-    argument("--size", "of the model", default="small", choices=("tiny", "small", "base", "big")),
-    count("--vocab-size", "V", 10_000),
-    count("--batch-sizes", "sentences at once", [1, 32], nargs="+"),
-    count("--beam-size", "K", 4),
-    count("--source-length", "tokens of a source", 24, least=2),
-    count("--new-tokens", "tokens of an output", 32, least=2),
-    count("--inter-op-threads", "of TensorFlow", 1),
-    switch("--macaron", "also time the Macaron of the size"),
+    argument("--size", "size of model", default="small", choices=("tiny", "small", "base", "big")),
+    count("--vocab-size", "pieces in the vocabulary", 10_000),
+    count("--batch-sizes", "sentences in a batch; each size is timed", [1, 32], nargs="+"),
+    count("--beam-size", "hypotheses of a sentence", 4),
+    count("--source-length", "tokens in a source sentence", 24, least=2),
+    count("--new-tokens", "tokens in an output", 32, least=2),
+    count("--inter-op-threads", "TensorFlow's threads between operations", 1),
+    switch("--macaron", "also time the Macaron of this size"),
     several("--lite", KINDS, "also time ours in LiteRT with these weights", []),
     several("--ctranslate2", peers.COMPUTE_TYPES, "also time CTranslate2 in these types", []),
     rounds=7,
@@ -41,7 +41,7 @@ command = Benchmark(
 
 @command.measures("Beam search, beam {beam_size}, {new_tokens} tokens from {source_length}: {size}")
 def main(options: argparse.Namespace) -> Tables:
-    """Times all searches in each batch size."""
+    """Times all searches at each batch size."""
     peers.begin(options.threads, options.inter_op_threads)
     sizes = {"vocab_size": options.vocab_size}
     peer = peers.MarianPeer(catalog.config(f"transformer_{options.size}", **sizes))
@@ -68,7 +68,7 @@ def main(options: argparse.Namespace) -> Tables:
         shape = (batch, options.source_length)
         source = rng.integers(4, options.vocab_size, shape, dtype=np.int32)
         source[:, -1] = 3
-        # Untimed, for `generate` has to be kept from PAD and BOS.
+        # Only compared, not timed: here `generate` must also be kept from writing PAD and BOS.
         theirs = peer.generate(source, count, suppress_tokens=[0, 2], **beam)
         for name, search in searches.items():
             # The last token is EOS, but CTranslate2, which returns none, has one more before it.

@@ -1,4 +1,4 @@
-"""The encoder's shapes and the batch that every contender of `train_step` gets."""
+"""Shapes of the encoder and the batch on which `train_step` times every contender."""
 
 from dataclasses import dataclass
 
@@ -10,10 +10,12 @@ class StepSetting:
     """A BERT with D, F and H, its batch of B rows of L tokens, and how its step is run.
 
     Attributes:
-        dropout: everywhere: embeddings, attention weights, sub-layers' outputs.
-        dtype_policy: mixed_bfloat16: matrix products in it, weights and optimizer in float32.
-        jit, implementation: compiled with XLA, and of the kernels, where contenders do not say.
-        replicas: of the contender that has several.
+        dropout: rate for embeddings, attention weights and outputs of sub-layers.
+        dtype_policy: `"mixed_bfloat16"` computes matrix products in bfloat16 and keeps weights and
+            optimizer in float32.
+        jit: whether XLA compiles the step, for contenders that do not choose it themselves.
+        implementation: of the kernels, for contenders that do not choose it themselves.
+        replicas: number of devices of the contender that has several.
     """
 
     num_layers: int
@@ -32,20 +34,21 @@ class StepSetting:
 
     @property
     def masked(self) -> int:
-        """P, the positions asked for in a row: BERT's 15%."""
+        """P, the number of masked positions in a row: 15%, as in BERT."""
         return max(1, round(0.15 * self.length))
 
     @property
     def tokens(self) -> int:
-        """Of a step: B L."""
+        """Number of tokens in a step, B L."""
         return self.batch * self.length
 
     @property
     def flops(self) -> float:
-        """Of a step's matrix products, a multiply-add being two.
+        """Floating point operations of a step's matrix products; a multiply-add counts as two.
 
-        Forward, of each token and layer 2 (4 D^2 + 2 D F) in the weights and 4 L D in attention's
-        scores and sums; of each position asked for 2 (D^2 + D V). Backward twice as many.
+        The forward pass has 2 (4 D^2 + 2 D F) for each token and layer in the weights, 4 L D in
+        attention's scores and sums, and 2 (D^2 + D V) for each masked position. The backward pass
+        has twice as many.
         """
         width, wide = self.hidden_dim, self.feed_forward_dim
         layer = 8 * width**2 + 4 * width * wide + 4 * self.length * width
@@ -53,36 +56,36 @@ class StepSetting:
         return 3.0 * self.batch * (self.num_layers * self.length * layer + self.masked * head)
 
 
-# small: BERT-mini's shapes; base: two of BERT-base's layers at its greatest length; bert_base: all
-# of it, with a batch for a GPU.
+# small: BERT-mini's shapes; base: two of BERT-base's layers at its greatest length; bert_base: the
+# whole BERT-base, with a batch for a GPU.
 SETTINGS = {
     "small": StepSetting(4, 256, 1024, 4, 32, 128),
     "base": StepSetting(2, 768, 3072, 12, 4, 512),
     "bert_base": StepSetting(12, 768, 3072, 12, 32, 512, vocab_size=30_522),
 }
 
-GEMM_SIZE = 2048  # of the square matrices whose product is a library's peak
+GEMM_SIZE = 2048  # width of the square matrices whose product measures a library's peak rate
 GEMM_FLOPS = 2.0 * GEMM_SIZE**3
 
 
 def square_matrix() -> np.ndarray:
-    """A random matrix for the peak, float32."""
+    """A random float32 matrix whose product measures the peak rate."""
     return np.random.default_rng(0).normal(size=(GEMM_SIZE, GEMM_SIZE)).astype(np.float32)
 
 
-# Of every contender's AdamW. They place epsilon differently, which takes no time.
+# Settings of every contender's AdamW. Libraries place epsilon differently, which takes no time.
 ADAMW = {"learning_rate": 1e-4, "beta_1": 0.9, "beta_2": 0.98}
 ADAMW |= {"weight_decay": 0.01, "epsilon": 1e-8}
-# BERT's, of every LayerNorm, and the deviation that all matrices start with.
+# BERT's epsilon of every LayerNorm, and the deviation of all initial matrices.
 EPSILON, INITIALIZER_RANGE = 1e-12, 0.02
 
 
 def random_batch(setting: StepSetting) -> dict[str, np.ndarray]:
-    """Random tokens without padding, P of each row's asked for.
+    """Draws random tokens without padding, with P masked positions in each row.
 
     Returns:
-        int32 `token_ids (B, L)`; `masked_positions` within rows, ascending, and `masked_labels`,
-        both `(B, P)`.
+        int32 `token_ids (B, L)`; `masked_positions (B, P)`, ascending within a row; and
+        `masked_labels (B, P)`.
     """
     rng = np.random.default_rng(setting.seed)
     rows, length, count = setting.batch, setting.length, setting.masked
@@ -95,6 +98,6 @@ def random_batch(setting: StepSetting) -> dict[str, np.ndarray]:
 
 
 def flat_positions(batch: dict[str, np.ndarray]) -> np.ndarray:
-    """The masked positions in a batch laid out as `(B L,)`: int64 `(B P,)`."""
+    """The masked positions in a batch that is flattened to `(B L,)`: int64 `(B P,)`."""
     rows, length = batch["token_ids"].shape
     return (batch["masked_positions"] + length * np.arange(rows)[:, None]).reshape(-1)

@@ -1,12 +1,12 @@
-"""A table of systems and heads by forms of an export, with the difference that each form makes.
+"""Tabulates how far each form of an export differs from the network, for many systems and heads.
 
     .venv-peers/bin/python -m experiments.lab.benchmarks.exports OUT [--only classes:gmlp_tiny]
 
 Every model is tiny and has random weights. Each is exported in each form. A cell is the
-certificate's largest difference from the network in float32, in parts of the largest output, or the
-reason why there is none. The column of Hugging Face says whether the folder is written, and whether
-it needs `trust_remote_code`. `README.md` and `results.json` in OUT are written after each row; rows
-that they have already are skipped.
+certificate's largest difference from the network in float32, relative to the largest output, or the
+reason why there is none. The column of Hugging Face says whether the folder can be written, and
+whether it needs `trust_remote_code`. The command writes `README.md` and `results.json` in OUT after
+each row and skips rows that they have already.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from macaron_tf.text.wordpiece import WordPieceVocabulary
 from macaron_tf.text.words import WordVocabulary
 
 INT8 = "LiteRT int8"  # an export holds one kind of LiteRT file
-# The options of each form of an export; its name begins the `target` in a certificate.
+# Options of each form of an export. A `target` in the certificate begins with the form's name.
 FORMS: Mapping[str, Mapping[str, Any]] = {
     "SavedModel": {},
     "LiteRT fp32": {"lite": "fp32"},
@@ -63,7 +63,7 @@ def _labelled(task: Mapping[str, Any], longest: int = 128) -> dict[str, Any]:
 
 
 def systems() -> dict[str, Callable[[], Pretrained]]:
-    """The functions that make the models, by name of the row."""
+    """Functions that make the models, by the name of their row."""
     words = WordPieceVocabulary.train([*TEXTS, LINE], size=300)
     pieces = BytePairVocabulary.train([*TEXTS, LINE], 300)
 
@@ -105,7 +105,10 @@ def systems() -> dict[str, Callable[[], Pretrained]]:
 
 
 def exported(model: Pretrained, forms: Sequence[str]) -> dict[str, str]:
-    """The cells of forms, written by one export: differences, or the sentence why there is none."""
+    """Exports a model in some forms at once and returns their cells.
+
+    A cell is the difference from the network, or the sentence that says why there is none.
+    """
     given = [FORMS[form] for form in forms]
     options = {name: value for one in given for name, value in one.items()}
     options["formats"] = [name for one in given for name in one.get("formats", ())]
@@ -125,7 +128,7 @@ def exported(model: Pretrained, forms: Sequence[str]) -> dict[str, str]:
 
 
 def for_the_hub(model: Pretrained) -> str:
-    """The cell of Hugging Face's form."""
+    """The cell in the column of Hugging Face."""
     try:
         with contextlib.redirect_stderr(io.StringIO()):
             folder = hugging_face_folder(model)
@@ -135,11 +138,13 @@ def for_the_hub(model: Pretrained) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Makes the missing rows, or those of `--only`; writes the table after each."""
+    """Makes the missing rows, or those of `--only`, and writes the table after each."""
     makers = systems()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("out", type=pathlib.Path, help="folder of the table")
-    parser.add_argument("--only", nargs="+", choices=[*makers], default=[], help="names of rows")
+    parser.add_argument("out", type=pathlib.Path, help="folder for README.md and results.json")
+    parser.add_argument(
+        "--only", nargs="+", choices=[*makers], default=[], help="rows to make again"
+    )
     options = parser.parse_args(arguments)
     file = options.out / "results.json"
     rows = json.loads(file.read_text())["rows"] if file.exists() else {}
@@ -159,7 +164,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def report(record: Mapping[str, Any]) -> list[str]:
-    """The lines of README.md: the table, and the reasons below it, by number."""
+    """The lines of README.md: the table, and below it the numbered reasons."""
     reasons: list[str] = []
 
     def shown(cell: str) -> str:
@@ -172,8 +177,8 @@ def report(record: Mapping[str, Any]) -> list[str]:
     head = ("head and model", *FORMS, HUGGING_FACE)
     lines = [(name, *map(shown, cells.values())) for name, cells in record["rows"].items()]
     about = (
-        "Largest difference of an export's outputs from the network's in float32, in parts of "
-        "the largest output, on hard texts; tiny models with drawn weights."
+        "Largest difference of an export's outputs from the network's in float32, relative to "
+        "the largest output, on difficult texts; tiny models with random weights."
     )
     title = ["# Systems by forms of an export", "", f"`{record['command']}`"]
     title[-1] += f" at commit {record['commit']}. {about}"

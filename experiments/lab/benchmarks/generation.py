@@ -1,13 +1,13 @@
-"""The time of a token against those before it: language models with and without attention.
+"""Times a token against the number of tokens before it, with and without attention.
 
     python -m experiments.lab.benchmarks.generation --rounds 7 --out DIR
 
-Three models of equal width and depth and random weights write one text, greedily, by the library's
-loop: the Transformer, whose attention keeps all keys and values; SwishRNN's block, which keeps the
-same attention and has a recurrence for a feed-forward; and the recurrence alone
-(`block="swish_rnn", scheme="channels"`), whose state has one size. Windows of the text are timed,
-all in turns: each goes on from its own state, as many tokens as the others. Ratios are to the
-Transformer's first window.
+Three models of equal width and depth, with random weights, write one text by greedy decoding: the
+Transformer, whose attention keeps all keys and values; SwishRNN's block, which has the same
+attention and a recurrence in place of the feed-forward; and the recurrence alone
+(`block="swish_rnn", scheme="channels"`), whose state has a fixed size. The benchmark times windows
+of the text, all of the same number of tokens, in turns. Each window continues from its own saved
+state. Ratios are relative to the Transformer's first window.
 """
 
 import argparse
@@ -37,12 +37,12 @@ command = Benchmark(
     __doc__,
     "tokens",
     ("tensorflow", "keras"),
-    count("--ends", "tokens before the ends of windows", [64, 256, 512, 1024, 2048], nargs="+"),
-    count("--window", "tokens of a window", 64),
-    count("--batch", "texts at once", 1),
-    count("--width", "D, a multiple of 64", 256),
-    count("--layers", "of each model", 4),
-    count("--vocab-size", "V", 8_000),
+    count("--ends", "positions where windows end", [64, 256, 512, 1024, 2048], nargs="+"),
+    count("--window", "tokens in a window", 64),
+    count("--batch", "texts in a batch", 1),
+    count("--width", "hidden width D, a multiple of 64", 256),
+    count("--layers", "layers in each model", 4),
+    count("--vocab-size", "pieces in the vocabulary", 8_000),
     warm_up=1,
 )
 
@@ -78,7 +78,12 @@ def main(options: argparse.Namespace) -> Tables:
 def text_windows(
     options: argparse.Namespace, ends: list[int], spelled: dict[str, str]
 ) -> dict[int, tuple[Callable, int]]:
-    """A model's windows by their last token: a function that writes one, and its state's bytes."""
+    """Prepares a model's windows.
+
+    Returns:
+        By a window's last token: a function that writes the window, and the bytes of the state at
+        its end.
+    """
     keras.utils.set_random_seed(options.seed)
     config = EncoderConfig(
         vocab_size=options.vocab_size,

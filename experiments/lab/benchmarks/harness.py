@@ -1,7 +1,8 @@
-"""The frame of the benchmarks: options, interleaved timing of contenders, and the report.
+"""What all benchmarks share: options, interleaved timing of contenders, and the report.
 
-Machines drift: clocks, caches and neighbours change within minutes. So contenders take turns
-within every round, the first turn going round as well, and are compared round by round.
+The speed of a machine drifts: clocks, caches and other users' load change within minutes. So the
+contenders take turns within every round, each round starts with another contender, and contenders
+are compared round by round.
 """
 
 import argparse
@@ -29,19 +30,22 @@ from macaron_tf.cli.program import exit_on_user_error
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import write_aside
 
-# Settings and their rows, from `compare`; measured as they are taken.
+# Settings and their rows, from `compare`. Each is measured when the iterator reaches it.
 Tables = Iterable[tuple[str, list[dict]]]
-# Of all tables: more of results.json, a section of the report, and the figure.
+# Made from all tables: more fields of results.json, a section of the report, and the figure.
 Summary = tuple[dict, str, Figure]
 
-DROPOUT = count("--dropout", "everywhere", 0.1, least=0.0, below=1)
+DROPOUT = count("--dropout", "dropout rate everywhere in the models", 0.1, least=0.0, below=1)
 DTYPE_POLICY = argument(
-    "--dtype-policy", "of all", default="float32", choices=("float32", "mixed_bfloat16")
+    "--dtype-policy",
+    "Keras policy of all contenders",
+    default="float32",
+    choices=("float32", "mixed_bfloat16"),
 )
 
 
 def several(name: str, choices: Iterable[str], text: str, default: list[str] | None = None) -> Part:
-    """A flag that takes one of some names or more, all of them by default."""
+    """A flag that takes one or more of `choices`; all of them by default."""
     options = {"nargs": "+", "metavar": "NAME", "choices": tuple(choices)}
     default = list(choices) if default is None else default
     return argument(name, text, default=default, **options)
@@ -51,11 +55,13 @@ class Benchmark(Parser):
     """The command of a benchmark.
 
     Args:
-        name: of the module, whose docstring is `description`.
-        unit: counted by contenders, such as "tokens".
-        packages: see `machine`.
-        parts: its own options, beside those that all share.
-        rounds, warm_up, threads: defaults; threads = None: everything runs in one.
+        name: name of the module, whose docstring is `description`.
+        unit: what the contenders count, such as "tokens".
+        packages: packages whose versions the report has; see `machine`.
+        parts: options of this benchmark, besides those that all benchmarks have.
+        rounds: default number of timed rounds.
+        warm_up: default number of untimed runs before them.
+        threads: default number of threads of every contender; None: one, without a flag.
     """
 
     def __init__(
@@ -77,10 +83,10 @@ class Benchmark(Parser):
         self.set_defaults(threads=1)
         together(
             count("--rounds", "timed rounds", rounds),
-            count("--warm-up", "untimed turns before them", warm_up),
-            count("--seed", "of weights and inputs", 1, least=0),
-            *([count("--threads", "of every contender", threads)] if threads else []),
-            local_place("--out DIR", "write README.md, results.json and results.png there"),
+            count("--warm-up", "untimed runs of each contender before them", warm_up),
+            count("--seed", "seed of weights and inputs", 1, least=0),
+            *([count("--threads", "threads of every contender", threads)] if threads else []),
+            local_place("--out DIR", "folder for README.md, results.json and results.png"),
             *parts,
         )(self)
         for action in self._actions:
@@ -90,11 +96,11 @@ class Benchmark(Parser):
     def measures(
         self, title: str, summary: Callable[[Mapping[str, list[dict]]], Summary] | None = None
     ) -> Callable[[Callable[..., Tables]], Callable[..., int]]:
-        """Makes a `main` of a function from options to `Tables`, which are printed and written.
+        """Decorator: makes a `main` that prints and writes the `Tables` of a function of options.
 
         Args:
-            title: of the report, with `{option}`s.
-            summary: of all tables; without one the figure shows their rates.
+            title: title of the report, in which `{option}` stands for an option's value.
+            summary: makes the `Summary` of all tables; None: a figure of their rates.
         """
 
         def wrap(measured: Callable[[argparse.Namespace], Tables]) -> Callable[..., int]:
@@ -121,16 +127,19 @@ def interleave(
     warm_up: int,
     cpu_clock: Callable[[], float] = time.process_time,
 ) -> list[dict]:
-    """Runs every contender once a round.
+    """Runs every contender once in each round.
 
     Args:
-        contenders: do the work and return its units; others than before are a UserError.
-        warm_up: untimed runs of each before the rounds, for traces, compilations, caches.
-        cpu_clock: seconds of CPU so far; this process's, where contenders work in it.
+        contenders: functions that do the work and return the number of its units.
+        warm_up: untimed runs of each before the rounds, for tracing, compilation and caches.
+        cpu_clock: CPU seconds used so far. The default is right for work in this process.
 
     Returns:
-        A row a contender: "name", "units" of one run, and of each round "seconds" by the clock and
-        "cpu_seconds" of all threads, which load from elsewhere changes less.
+        One row for each contender: "name", "units" of one run, and for each round "seconds" by the
+        clock and "cpu_seconds" of all threads. Other load on the machine changes the latter less.
+
+    Raises:
+        UserError: a contender returns another number of units than in its warm-up.
     """
     rows = []
     for name, run in contenders.items():
@@ -159,10 +168,13 @@ def quartiles(values) -> list[float]:
 
 
 def compare(rows: list[dict], reference: str | None = None) -> list[dict]:
-    """Adds to rows of `interleave` quartiles of "rate", units a second, and of two ratios.
+    """Adds quartiles over rounds of "rate", "ratio" and "cpu_ratio" to rows of `interleave`.
 
-    Round by round, "ratio" and "cpu_ratio" are of the time for a unit, a row's own over that of the
-    `reference`, a name; the first row's by default.
+    "rate" is units per second. The ratios divide a row's time for a unit by the reference's in the
+    same round: wall-clock time in "ratio", CPU time in "cpu_ratio".
+
+    Args:
+        reference: name of the reference's row; None: the first row.
     """
     base = next(row for row in rows if reference in (None, row["name"]))
 
@@ -182,7 +194,7 @@ def compare(rows: list[dict], reference: str | None = None) -> list[dict]:
 
 
 def counted(units: int, work: Callable, *given) -> Callable[[], int]:
-    """A contender that does `work(*given)`, always of so many units."""
+    """A contender that calls `work(*given)` and returns `units`."""
 
     def run() -> int:
         work(*given)
@@ -192,18 +204,18 @@ def counted(units: int, work: Callable, *given) -> Callable[[], int]:
 
 
 def timed(contenders: Mapping[str, Callable[[], int]], options: argparse.Namespace) -> list[dict]:
-    """The rows of `compare` against the first contender, in the options' rounds."""
+    """Times contenders by `--rounds` and `--warm-up`; rows of `compare` against the first one."""
     return compare(interleave(contenders, options.rounds, options.warm_up))
 
 
 def set_threads(within: int, between: int | None = None) -> None:
-    """TensorFlow's threads within and between operations, before the first operation."""
+    """Sets TensorFlow's threads within and between operations; call it before any operation."""
     tf.config.threading.set_intra_op_parallelism_threads(within)
     tf.config.threading.set_inter_op_parallelism_threads(between or within)
 
 
 def made_up_texts(seed: int = 0) -> Iterator[str]:
-    """Endless documents of a made-up language: 10 paragraphs each of five sentences, 5 KB."""
+    """Yields documents of a made-up language without end: 10 paragraphs of five sentences, 5 KB."""
     rng = np.random.default_rng(seed)
     letters = [list("bcdfghjklmnprstvwz"), list("aeiou"), ["", "", "n", "r", "s", "t"]]
     parts = [rng.choice(part, (40_000, 4)) for part in letters]
@@ -232,7 +244,10 @@ def made_up_texts(seed: int = 0) -> Iterator[str]:
 
 
 def machine(threads: int, packages: Iterable[str]) -> dict:
-    """The facts that a figure is worth nothing without; packages that are missing are left out."""
+    """Facts about the machine that belong to every measured number, for the report.
+
+    Packages that are not installed are left out.
+    """
     versions = {"python": platform.python_version()}
     for package in packages:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -273,7 +288,7 @@ def markdown(title: str, facts: Mapping, tables: Mapping[str, list[dict]], unit:
     """The report as text: facts, then a table for each setting.
 
     Args:
-        tables: rows by setting, from `compare`; they may have "more" cells by their columns' names.
+        tables: rows from `compare` by setting; "more" of a row has further cells by column name.
     """
     text = heading(title, facts) + (
         "Medians of interleaved rounds, quartiles in brackets. A ratio is time over the "
@@ -308,7 +323,7 @@ def publish(
     unit: str,
     summary: Callable[[Mapping[str, list[dict]]], Summary] | None = None,
 ) -> None:
-    """Prints each table as it is measured, then the report; writes its files in a directory."""
+    """Prints each table when it is measured, then the report; writes both into `directory`."""
     measured = {}
     for setting, rows in tables:
         measured[setting] = rows
@@ -324,7 +339,8 @@ def publish(
     print(text)
     if directory:
         content = {"title": title, "unit": unit, "machine": facts, "settings": measured, **more}
-        save(directory, content, text + "\n![results](results.png)\n")  # whatever drawing does
+        # Saved before the figure is drawn, in case drawing fails.
+        save(directory, content, text + "\n![results](results.png)\n")
         picture = pathlib.Path(directory, "results.png")
         write_figure(figure or _plot(title, measured, unit), picture, dpi=120)
 
@@ -332,7 +348,7 @@ def publish(
 def save(
     directory: str | os.PathLike, content: Mapping, text: str, figure: Figure | None = None
 ) -> None:
-    """Writes `results.json`, `README.md` and `results.png`, each whole."""
+    """Writes `results.json`, `README.md` and `results.png`, each atomically."""
     directory = pathlib.Path(directory)
     write_json(directory / "results.json", content)
     write_aside(directory / "README.md", text.encode())

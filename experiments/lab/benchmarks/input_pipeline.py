@@ -1,17 +1,17 @@
-"""From text to masked batches on one core, against Hugging Face's tokenizer and NumPy.
+"""Times the way from text to masked batches on one core, against Hugging Face and NumPy.
 
     python -m experiments.lab.benchmarks.input_pipeline --out DIR
     python -m experiments.lab.benchmarks.input_pipeline --text 'novels/*.txt.gz' \\
         --vocabulary vocab.txt
 
-Three ways to the same rows `[CLS] ids [SEP]`, of which 15% of the tokens are asked for, 80% of
-those hidden and 10% exchanged: Hugging Face's BERT tokenizer (Rust), packed and masked with NumPy;
-ours from the same text; and ours from prepared shards, as a training reads them. The process stays
-on one core, so that tokens a second are tokens a second of a core. [CLS] and [SEP] count, padding
-does not.
+Three contenders make the same rows `[CLS] ids [SEP]` and mask them as BERT does (15% of the tokens
+are predicted; of these 80% become [MASK] and 10% a random token): Hugging Face's BERT tokenizer
+(Rust), with packing and masking in NumPy; this library from the same text; and this library from
+prepared shards, as a training reads them. The process stays on one core. Tokens per second include
+[CLS] and [SEP], but no padding.
 
-The rows are compared before anything is timed. Without --text a language is made up: words of
-syllables as frequent as Zipf's law has them, and a vocabulary trained on them.
+The rows are compared before anything is timed. Without --text the benchmark makes up a language,
+with words of syllables whose frequencies follow Zipf's law, and trains a vocabulary on it.
 """
 
 import argparse
@@ -49,12 +49,12 @@ command = Benchmark(
     __doc__,
     "tokens",
     ("tensorflow", "tensorflow-text", "tokenizers", "numpy"),
-    place("--text GLOB", "documents, a file each, plain or .gz (default: made up)"),
-    place("--vocabulary FILE", "BERT's uncased vocab.txt (default: trained)"),
-    count("--megabytes", "text to take", 4.0, least=1.0),
-    count("--lengths", "L of the rows", [128], least=8, nargs="+"),
-    count("--batch-size", "rows of a batch", 256),
-    count("--passes", "over the shards a round", 10),
+    place("--text GLOB", "files, plain or .gz, one document in each (default: made-up text)"),
+    place("--vocabulary FILE", "BERT's uncased vocab.txt (default: trained on the text)"),
+    count("--megabytes", "megabytes of text to read", 4.0, least=1.0),
+    count("--lengths", "tokens in a row; each length is timed", [128], least=8, nargs="+"),
+    count("--batch-size", "rows in a batch", 256),
+    count("--passes", "passes over the shards in each round", 10),
     rounds=7,
     warm_up=1,
     threads=None,
@@ -62,7 +62,7 @@ command = Benchmark(
 
 
 def batched(blocks: Iterable[np.ndarray], batch_size: int) -> Iterator[np.ndarray]:
-    """Rows of any blocks `(N, L)` as batches `(B, L)`; the last one may be smaller."""
+    """Yields the rows of blocks `(N, L)` as batches `(B, L)`; the last batch may be smaller."""
     rows = itertools.chain.from_iterable(blocks)
     while batch := list(itertools.islice(rows, batch_size)):
         yield np.stack(batch)
@@ -71,12 +71,13 @@ def batched(blocks: Iterable[np.ndarray], batch_size: int) -> Iterator[np.ndarra
 def mask_rows(
     token_ids: np.ndarray, vocabulary: WordPieceVocabulary, rng: np.random.Generator
 ) -> dict[str, np.ndarray]:
-    """Masks a batch with NumPy as Hugging Face's collator does: each token for itself.
+    """Masks a batch with NumPy as Hugging Face's collator does: each token independently.
 
-    One draw a token decides whether it is asked for, and hidden or exchanged; special ids stay.
+    One draw for each token decides whether it is predicted, and whether it then becomes [MASK] or
+    a random token. Special tokens stay.
 
     Returns:
-        {"token_ids": (B, L), "labels": (B, L), -100 where nothing is asked}.
+        `token_ids (B, L)`, and `labels (B, L)`, which are -100 at tokens that are not predicted.
     """
     ordinary = np.ones(vocabulary.size, bool)
     ordinary[[*vocabulary.special_ids, *range(vocabulary.pieces, vocabulary.size)]] = False
@@ -91,12 +92,12 @@ def mask_rows(
 
 @dataclasses.dataclass
 class Work:
-    """The same text for all contenders.
+    """The text that all contenders read, and their ways to make batches of it.
 
     Attributes:
-        vocabulary: cuts the documents; Hugging Face's BERT tokenizer takes its pieces.
-        folder: for the files that a contender reads.
-        tokens: of all rows, [CLS] and [SEP] included; known after `check`.
+        vocabulary: tokenizes the documents; Hugging Face's BERT tokenizer has the same pieces.
+        folder: folder for the files that a contender reads.
+        tokens: number of tokens in all rows, [CLS] and [SEP] included; set by `check`.
     """
 
     texts: Sequence[str]
@@ -117,13 +118,13 @@ class Work:
         place.mkdir()
         for number, text in enumerate(self.texts):
             (place / f"{number:07d}.txt").write_text(text, encoding="utf-8", newline="\n")
-        # One row in so many is held out of the shards: the first.
+        # Only the first row is held out of the shards.
         options = {"sequence_length": self.length, "validation_every": 1 << 30}
         config = CorpusConfig(f"text:{place}/*.txt", **options)
         self._corpus = prepare(config, self.vocabulary, self.folder / "corpus")
 
     def their_rows(self) -> Iterator[np.ndarray]:
-        """`[CLS] ids [SEP]` of each document, `(N, L)`, as one would write it around theirs."""
+        """Yields rows `[CLS] ids [SEP]` of each document, `(N, L)`, by Hugging Face's tokenizer."""
         room = self.length - 2
         for text in self.texts:
             lines = [line for line in text.split("\n") if line]
@@ -140,20 +141,20 @@ class Work:
             yield rows
 
     def their_batches(self) -> Iterator[dict[str, np.ndarray]]:
-        """Masked batches of their rows, made with NumPy."""
+        """Yields masked batches of `their_rows`, made with NumPy."""
         rng = np.random.default_rng(0)
         for rows in batched(self.their_rows(), self.batch_size):
             yield mask_rows(rows, self.vocabulary, rng)
 
     def our_rows(self) -> Iterator[np.ndarray]:
-        """The same rows, as a corpus is prepared."""
+        """Yields the same rows, made as `pretrain prepare` makes them."""
         special = (self.vocabulary.cls_id, self.vocabulary.sep_id)
         for document in tokenized_documents(self.texts, self.vocabulary, None):
             rows = pack_rows([document], self.length, cross_documents=False)
             yield Rows.of(rows, self.length, *special).token_ids
 
     def check(self) -> None:
-        """Counts the tokens of the contenders' rows; a UserError where rows differ."""
+        """Counts the tokens of the rows; raises a UserError if the contenders' rows differ."""
         theirs, ours = (np.concatenate([*rows]) for rows in (self.their_rows(), self.our_rows()))
         if not np.array_equal(theirs, ours):
             raise UserError(
@@ -169,7 +170,7 @@ class Work:
         self.tokens = int(np.count_nonzero(ours))
 
     def text_dataset(self) -> tf.data.Dataset:
-        """Our masked batches from the text."""
+        """The library's masked batches from the text."""
 
         def batches() -> Iterator[dict[str, np.ndarray]]:
             return ({"token_ids": rows} for rows in batched(self.our_rows(), self.batch_size))
@@ -178,16 +179,16 @@ class Work:
         return self.masked(tf.data.Dataset.from_generator(batches, output_signature=spec))
 
     def shard_rows(self, passes: int) -> tf.data.Dataset:
-        """Shuffled rows of the shards, without end in a training: here for some epochs."""
+        """Shuffled batches of the shards' rows, for some passes; a training reads without end."""
         steps = max(1, passes * self._corpus.rows("train") // self.batch_size)
         return self._corpus.dataset("train", self.batch_size, seed=0).take(steps)
 
     def masked(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-        """Our masked batches of rows."""
+        """Masks batches of rows as a training does."""
         return MaskedLanguageObjective().dataset(dataset, MaskingConfig(), self.vocabulary, seed=0)
 
     def contenders(self, passes: int) -> dict[str, Callable[[], int]]:
-        """Functions that make all batches, of some passes over the shards; of the text one."""
+        """Functions that make all batches: of one pass over the text, or some over the shards."""
         in_shards = sum(
             int(np.count_nonzero(batch["token_ids"]))
             for batch in self.shard_rows(passes).as_numpy_iterator()
@@ -201,7 +202,7 @@ class Work:
 
 
 def exhausted(dataset: tf.data.Dataset) -> Callable[[], int]:
-    """A function that makes all batches of a dataset and counts them, in one graph."""
+    """A function that reads a dataset to its end and counts its batches, in one graph."""
 
     @tf.function(autograph=False)
     def run():
@@ -211,7 +212,7 @@ def exhausted(dataset: tf.data.Dataset) -> Callable[[], int]:
 
 
 def open_vocabulary(path: str | None, texts: Sequence[str]) -> WordPieceVocabulary:
-    """BERT's uncased vocabulary of a file, or one trained on the first million characters."""
+    """Reads BERT's uncased vocabulary, or trains one on the first million characters of `texts`."""
     if path:
         return WordPieceVocabulary.from_file(path)
     sample = "\n".join(texts)[: 1 << 20]
@@ -219,7 +220,7 @@ def open_vocabulary(path: str | None, texts: Sequence[str]) -> WordPieceVocabula
 
 
 def read_texts(pattern: str | None, megabytes: float) -> list[str]:
-    """Documents of files, or made up, a million characters a megabyte; the last one is cut."""
+    """Reads or makes up documents with 10^6 characters per megabyte in all; cuts the last one."""
     left = round(megabytes * 1e6)
     texts = []
     for text in documents(f"text:{pattern}") if pattern else harness.made_up_texts():
@@ -231,7 +232,7 @@ def read_texts(pattern: str | None, megabytes: float) -> list[str]:
 
 
 def _stay_on_one_core() -> None:
-    """Before the libraries start their pools."""
+    """Binds the process to one core; call it before the libraries start their thread pools."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     os.environ["RAYON_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
     if not hasattr(os, "sched_setaffinity"):
@@ -242,7 +243,7 @@ def _stay_on_one_core() -> None:
 
 @command.measures("Input of masked language modeling on one core: {megabytes:g} MB of text")
 def main(options: argparse.Namespace) -> Tables:
-    """Compares the rows of each length, then times all contenders."""
+    """Checks that all contenders make the same rows of each length, then times them."""
     _stay_on_one_core()
     texts = read_texts(options.text, options.megabytes)
     vocabulary = open_vocabulary(options.vocabulary, texts)

@@ -1,9 +1,9 @@
-"""An encoder's training step in Keras: ours as a training makes it, KerasHub's, Model Garden's.
+"""Training steps of a BERT encoder in Keras: this library's, KerasHub's, Model Garden's.
 
-The peers' are written as others write them: post-norm, exact GELU, tied embeddings, the vocabulary
-product at masked positions only, AdamW, one `tf.function`, with and without XLA; bfloat16 by the
-policy `mixed_bfloat16`. There is no padding, hence no mask. They have no segments, which are 2 D
-numbers.
+Ours is the step of a training. The peers' are written as their users write them: post-norm, exact
+GELU, tied embeddings, logits only at masked positions, AdamW, one `tf.function`, with and without
+XLA; bfloat16 by the policy `mixed_bfloat16`. There is no padding, so no mask is given. The peers
+have no segment embeddings, which are 2 D numbers.
 """
 
 import types
@@ -32,7 +32,7 @@ from macaron_tf.training.config import TrainingConfig
 
 
 def bert_config(setting: StepSetting, family: str = "bert", **changes) -> EncoderConfig:
-    """One of the catalog's families of encoders in the setting's shapes."""
+    """The configuration of an encoder family of the catalog with the setting's shapes."""
     return catalog.config(
         f"{family}_base",
         num_layers=setting.num_layers,
@@ -47,10 +47,10 @@ def bert_config(setting: StepSetting, family: str = "bert", **changes) -> Encode
 
 
 def block_configs(setting: StepSetting) -> dict[str, EncoderConfig]:
-    """The blocks that `train_step` compares, by the papers' names.
+    """The configurations of the blocks that `train_step` compares, by the papers' names.
 
-    F is rounded down to a multiple of 96: two thirds of it are then a multiple of 64, and all have
-    as many matrix parameters.
+    F is rounded down to a multiple of 96. Two thirds of it are then a multiple of 64, so that all
+    blocks have the same number of matrix parameters.
     """
     width = max(96, setting.feed_forward_dim // 96 * 96)
     blocks = {
@@ -75,12 +75,13 @@ def training_step(
     implementation: str = "auto",
     network: PretrainingEncoder | None = None,
 ) -> Contender:
-    """AdamW updates of a `FitModel`, on JAX a `JaxModel`, on the setting's batch over and over.
+    """AdamW updates of a `FitModel`, or on JAX a `JaxModel`, always on the setting's batch.
 
     Args:
-        jit, strategy, implementation: of TensorFlow: compiled by XLA; whose devices share the
-            batch, by default one; of the kernels.
-        network: of that config, with weights of its own; otherwise one is made.
+        jit: whether XLA compiles TensorFlow's step.
+        strategy: TensorFlow strategy whose devices share the batch; None: one device.
+        implementation: of the kernels in TensorFlow.
+        network: network built from `config`; None: a new one.
     """
     keras.utils.set_random_seed(setting.seed)
     policy = setting.dtype_policy
@@ -131,14 +132,14 @@ def on_jax() -> bool:
 
 
 def contenders(**options) -> dict[str, Contender]:
-    """Our BERT's, of a `StepSetting(**options)`."""
+    """Training steps of this library's BERT, for a `StepSetting(**options)`."""
     setting = StepSetting(**options)
     names = {"ours, JAX": False} if on_jax() else {"ours": False, "ours, XLA": True}
     return {name: training_step(setting, bert_config(setting), jit) for name, jit in names.items()}
 
 
 def block_contenders(**options) -> dict[str, Contender]:
-    """All blocks', and the first one's without any native operation."""
+    """Training steps of all blocks, and of the first block without native operations."""
     setting = StepSetting(**options)
     found = {
         name: training_step(setting, config, setting.jit, implementation=setting.implementation)
@@ -153,7 +154,7 @@ def block_contenders(**options) -> dict[str, Contender]:
 
 
 def replica_contenders(**options) -> dict[str, Contender]:
-    """The same step on one device and on several."""
+    """The same training step on one device and on several."""
     setting = StepSetting(**options)
     name, config = next(iter(block_configs(setting).items()))
     strategies = {
@@ -167,7 +168,10 @@ def replica_contenders(**options) -> dict[str, Contender]:
 
 
 def peer_step(setting: StepSetting, model, optimizer, jit: bool) -> Contender:
-    """AdamW steps of a Keras 3 or tf_keras model: token ids, positions -> logits `(B, P, V)`."""
+    """AdamW steps of a Keras 3 or tf_keras model.
+
+    The model maps `[token ids (B, L), positions (B, P)]` to logits `(B, P, V)`.
+    """
     batch = {name: tf.constant(array) for name, array in random_batch(setting).items()}
     weights = model.trainable_variables
     # Keras 3 keeps TensorFlow's variables in its own.
@@ -193,7 +197,7 @@ def peer_step(setting: StepSetting, model, optimizer, jit: bool) -> Contender:
 
 
 def gemm_contenders(**options) -> dict[str, Contender]:
-    """TensorFlow's product of two large matrices, of a `StepSetting(**options)`'s type."""
+    """TensorFlow's product of two large matrices, in the type of a `StepSetting(**options)`."""
     dtype = keras.DTypePolicy(options["dtype_policy"]).compute_dtype
     matrix = tf.constant(square_matrix(), dtype)
     product = tf.function(lambda x: tf.matmul(x, x)[0, 0])
@@ -265,12 +269,12 @@ def model_garden_model(setting: StepSetting):
 
 
 def keras_hub_contenders(**options) -> dict[str, Contender]:
-    """KerasHub's, of a `StepSetting(**options)`."""
+    """KerasHub's training steps, for a `StepSetting(**options)`."""
     return peer_contenders(StepSetting(**options), "KerasHub", keras, keras_hub_model)
 
 
 def model_garden_contenders(**options) -> dict[str, Contender]:
-    """Model Garden's, of a `StepSetting(**options)`."""
+    """Model Garden's training steps, for a `StepSetting(**options)`."""
     import tf_keras
 
     return peer_contenders(StepSetting(**options), "Model Garden", tf_keras, model_garden_model)
@@ -279,7 +283,13 @@ def model_garden_contenders(**options) -> dict[str, Contender]:
 def peer_contenders(
     setting: StepSetting, name: str, keras: types.ModuleType, make: Callable
 ) -> dict[str, Contender]:
-    """A library's steps without and with XLA, in the Keras that its layers are made for."""
+    """A library's training steps without and with XLA.
+
+    Args:
+        name: name of the library.
+        keras: the Keras that the library's layers are made for, Keras 3 or tf_keras.
+        make: makes the model of a setting.
+    """
     keras.utils.set_random_seed(setting.seed)
     keras.mixed_precision.set_global_policy(setting.dtype_policy)
 

@@ -1,12 +1,13 @@
-"""All pairs of N sentences: a BERT that reads both of a pair, against vectors and their cosines.
+"""Scores all pairs of N sentences: a BERT that reads both sentences, against vectors and cosines.
 
     python -m experiments.lab.benchmarks.pairs --out DIR
 
 Reimers and Gurevych 2019 give 65 hours and 5 seconds for the 49,995,000 pairs of 10,000 sentences.
-Here an encoder makes a vector of each of the N sentences and finds the nearest other one by the
-cosine, as `embed search` does. In turn with it a classifier of the same shape scores some of the
-pairs, each in one row. Weights are random, which costs the same time. Texts are tokenized before
-the clock starts. Ratios are of the times for a pair: that of the classifier grows as N.
+Here an encoder makes a vector of each of the N sentences and finds the nearest other sentence by
+the cosine, as `embed search` does. In turns with it, a classifier of the same shape scores some of
+the pairs, each in one row. Weights are random, which takes the same time as trained ones. Texts are
+tokenized before the clock starts. Ratios compare the time for one pair; the classifier's grows in
+proportion to N.
 """
 
 import argparse
@@ -31,8 +32,8 @@ from macaron_tf.tasks.sets import SetOutputs
 from macaron_tf.tasks.vectors import Vectors
 from macaron_tf.text.wordpiece import WordPieceVocabulary
 
-LONGEST, MAX_LENGTH = 20, 128  # words of a sentence, ids of a row
-BATCH, SHAPES = 128, 16  # rows of a batch of pairs; lengths, as many as `Vectors` has
+LONGEST, MAX_LENGTH = 20, 128  # the most words of a sentence; the most ids of a row
+BATCH, SHAPES = 128, 16  # rows in a batch of pairs; number of padded lengths, as in `Vectors`
 QUERIES = 1_000  # sentences compared with all N at once
 
 command = Benchmark(
@@ -40,8 +41,13 @@ command = Benchmark(
     __doc__,
     "pairs",
     ("tensorflow", "keras"),
-    argument("--size", "of both", default="mini", choices=("tiny", "mini", "base", "large")),
-    count("--sentences", "N", 10_000, least=2),
+    argument(
+        "--size",
+        "size of both models",
+        default="mini",
+        choices=("tiny", "mini", "base", "large"),
+    ),
+    count("--sentences", "number N of sentences", 10_000, least=2),
     count("--scored", "pairs that the classifier reads in a turn", 2_000),
     rounds=3,
     warm_up=1,

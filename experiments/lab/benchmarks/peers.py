@@ -19,16 +19,16 @@ from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.special_ids import BOS, EOS, PAD, UNK
 from macaron_tf.text.byte_pairs import byte_alphabet
 
-# Of CTranslate2's weights.
+# Types of CTranslate2's weights.
 COMPUTE_TYPES = ("float32", "int8")
-# Deviations of a `MarianPeer`'s matrices and embeddings.
+# Standard deviations of a `MarianPeer`'s matrices and embeddings.
 MATRICES, EMBEDDINGS = 0.03, 0.2
 
 
 def begin(threads: int, inter_op_threads: int | None = None) -> None:
-    """Sets the threads of PyTorch and TensorFlow; a UserError where a peer is missing."""
+    """Sets the threads of PyTorch and TensorFlow; raises a UserError if a peer is missing."""
     os.environ["OMP_NUM_THREADS"] = str(threads)
-    # No reaching out for files: the models are made here.
+    # The models are made here, so nothing needs to be downloaded.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     try:
         import torch
@@ -43,7 +43,7 @@ def begin(threads: int, inter_op_threads: int | None = None) -> None:
 
 
 def exact_search(new_tokens: int, beam_size: int = BeamSearchConfig.beam_size) -> BeamSearchConfig:
-    """Beam search for outputs of exactly so many tokens."""
+    """Beam search for outputs of exactly `new_tokens` tokens."""
     return BeamSearchConfig(
         beam_size=beam_size,
         length_penalty=0.0,
@@ -55,7 +55,7 @@ def exact_search(new_tokens: int, beam_size: int = BeamSearchConfig.beam_size) -
 
 
 class HuggingFacePeer:
-    """One of transformers' classes, of random weights."""
+    """A model of transformers with random weights."""
 
     def __init__(self, kind: type, seed: int = 0, **settings: Any):
         import torch
@@ -65,7 +65,10 @@ class HuggingFacePeer:
         self.model = kind(kind.config_class(**settings)).eval()
 
     def generate(self, rows: np.ndarray, count: int, **options: Any) -> np.ndarray:
-        """Exactly `count` tokens of an output, or behind a prompt: `(B, P) -> (B, count)`."""
+        """Generates exactly `count` tokens, of an output or after a prompt.
+
+        `(B, P) -> (B, count)`.
+        """
         ids = self._torch.from_numpy(rows.astype(np.int64))
         with self._torch.inference_mode():
             found = self.model.generate(
@@ -80,12 +83,12 @@ class HuggingFacePeer:
 
 
 class MarianPeer(HuggingFacePeer):
-    """A MarianMTModel; `config`'s block and norm are Marian's own, a post-norm Transformer.
+    """A MarianMTModel with the sizes of `config`, which must be a post-norm Transformer's.
 
-    The weights of a network as it is drawn repeat one token. Here outputs vary, so that equal ones
-    mean something: embeddings are wide beside the matrices, so that a token decides the next one
-    more than its position does; and the decoder's last norm has random signs, so that the tied
-    output matrix does not favour the token that was read.
+    A network with the usual random weights repeats one token. Here the outputs vary, so that equal
+    outputs of two programs mean something. Embeddings are large compared with the matrices, so that
+    the next token depends more on the last token than on its position. The decoder's last norm has
+    random signs, so that the tied output matrix does not favour the token that was read.
     """
 
     def __init__(self, config: EncoderDecoderConfig):
@@ -115,13 +118,13 @@ class MarianPeer(HuggingFacePeer):
             signs.copy_(self._torch.randn_like(signs).sign())
 
     def ours(self) -> EncoderDecoder:
-        """Our encoder-decoder with the same weights."""
+        """This library's encoder-decoder with the same weights."""
         state = {name: value.numpy() for name, value in self.model.state_dict().items()}
         return import_encoder_decoder(state, self.model.config.to_dict()).network
 
 
 def in_ctranslate2(runner: type, spec: Any, threads: int, compute_type: str) -> Any:
-    """A model in CTranslate2's class `runner`, by the converter's specification of it."""
+    """Loads a model into CTranslate2's class `runner`, from its converter's specification."""
     spec.validate()
     with tempfile.TemporaryDirectory() as directory:
         spec.save(directory)
@@ -129,12 +132,12 @@ def in_ctranslate2(runner: type, spec: Any, threads: int, compute_type: str) -> 
 
 
 def _words(rows: np.ndarray) -> list[list[str]]:
-    """CTranslate2 takes pieces, here the ids' digits."""
+    """The pieces that CTranslate2 takes in place of ids: here, the ids' digits."""
     return [[str(i) for i in row] for row in rows]
 
 
 class CTranslate2Peer:
-    """The same model in CTranslate2."""
+    """A `MarianPeer`'s model in CTranslate2."""
 
     def __init__(self, peer: MarianPeer, threads: int, compute_type: str = "float32"):
         from ctranslate2 import Translator
@@ -154,7 +157,7 @@ class CTranslate2Peer:
         self._translator = in_ctranslate2(Translator, spec, threads, compute_type)
 
     def generate(self, source: np.ndarray, count: int, beam_size: int) -> np.ndarray:
-        """The best outputs, without their EOS: `(B, S) -> (B, count)`."""
+        """Returns the best outputs, without their EOS: `(B, S) -> (B, count)`."""
         found = self._translator.translate_batch(
             _words(source),
             beam_size=beam_size,
@@ -166,7 +169,7 @@ class CTranslate2Peer:
 
 
 class GPT2Peer(HuggingFacePeer):
-    """A GPT2LMHeadModel; the last id is the end of a text."""
+    """A GPT2LMHeadModel whose last id is the end of a text."""
 
     def __init__(self, config: EncoderConfig):
         import transformers
@@ -184,10 +187,10 @@ class GPT2Peer(HuggingFacePeer):
         )
 
     def ours(self, directory: pathlib.Path) -> Pretrained:
-        """Our language model with the same weights, read from files that are written here.
+        """This library's language model with the same weights, read from files in `directory`.
 
-        Beside those of `save_pretrained` these are a vocabulary of as many pieces: bytes, pairs of
-        bytes and the end of a text.
+        The files are those of `save_pretrained`, and a vocabulary of as many pieces as the model
+        has: bytes, pairs of bytes and the end of a text.
         """
         self.model.save_pretrained(directory)
         letters = sorted(byte_alphabet())
@@ -202,7 +205,7 @@ class GPT2Peer(HuggingFacePeer):
 
 
 class CTranslate2GPT2:
-    """The same GPT-2 in CTranslate2."""
+    """A `GPT2Peer`'s model in CTranslate2."""
 
     def __init__(self, peer: GPT2Peer, threads: int, compute_type: str = "float32"):
         from ctranslate2 import Generator
@@ -215,7 +218,7 @@ class CTranslate2GPT2:
         self._generator = in_ctranslate2(Generator, spec, threads, compute_type)
 
     def generate(self, rows: np.ndarray, count: int) -> np.ndarray:
-        """Exactly `count` tokens behind each prompt, greedily: `(B, P) -> (B, count)`."""
+        """Generates exactly `count` tokens after each prompt, greedily: `(B, P) -> (B, count)`."""
         found = self._generator.generate_batch(
             _words(rows), min_length=count, max_length=count, include_prompt_in_result=False
         )

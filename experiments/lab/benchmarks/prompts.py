@@ -1,11 +1,11 @@
-"""Going on from long prompts against Hugging Face `generate`: the same GPT-2, greedily.
+"""Continues long prompts with the same GPT-2, greedily, against Hugging Face `generate`.
 
     make bench
     python -m experiments.lab.benchmarks.prompts --size base --rounds 5 --out DIR
 
-Every text goes on for the same number of tokens. Ours reads a prompt at once, as theirs do; a
-prompt that is read token by token, one step each, is timed beside it. With XLA, the prompt is read
-by the graph and the new tokens' loop is compiled.
+Every text is continued by the same number of tokens. This library reads a prompt in one pass
+(prefill), as the others do; reading it token by token is timed too. With XLA, the graph reads the
+prompt, and only the loop over new tokens is compiled.
 """
 
 import argparse
@@ -34,12 +34,12 @@ command = Benchmark(
     __doc__,
     "new tokens",
     ("tensorflow", "keras", "torch", "transformers", "ctranslate2", "numpy"),
-    argument("--size", "of the model", default="mini", choices=("tiny", "mini", "base", "medium")),
-    # More than 32 are continued in several batches.
-    count("--batch-sizes", "prompts at once", [1, 8], below=33, nargs="+"),
-    count("--prompt-tokens", "tokens of a prompt, the first one included", 256),
-    count("--new-tokens", "tokens behind it", 32),
-    count("--inter-op-threads", "of TensorFlow", 1),
+    argument("--size", "size of GPT-2", default="mini", choices=("tiny", "mini", "base", "medium")),
+    # `TextGenerator` splits more than 32 prompts into several batches.
+    count("--batch-sizes", "prompts in a batch; each size is timed", [1, 8], below=33, nargs="+"),
+    count("--prompt-tokens", "tokens of a prompt, [CLS] included", 256),
+    count("--new-tokens", "tokens to write after each prompt", 32),
+    count("--inter-op-threads", "TensorFlow's threads between operations", 1),
     several("--lite", KINDS, "also time ours in LiteRT with these weights", []),
     several("--ctranslate2", peers.COMPUTE_TYPES, "also time CTranslate2 in these types", []),
     warm_up=1,
@@ -48,7 +48,7 @@ command = Benchmark(
 
 @command.measures("{new_tokens} tokens behind prompts of {prompt_tokens}: GPT-2 {size}")
 def main(options: argparse.Namespace) -> Tables:
-    """Times all generators in each batch size."""
+    """Times all generators at each batch size."""
     config = catalog.config(f"gpt2_{options.size}")
     longest = options.prompt_tokens + options.new_tokens
     if longest > config.max_length:
@@ -66,7 +66,7 @@ def main(options: argparse.Namespace) -> Tables:
         can_prefill=False,
     )
     greedy = GenerationConfig(temperature=0.0, max_tokens=count, min_tokens=count)
-    ids = read.ids  # (V,), theirs of each of ours
+    ids = read.ids  # (V,): Hugging Face's id for each of ours
     others = {
         f"CTranslate2, {kind}": peers.CTranslate2GPT2(peer, options.threads, kind)
         for kind in options.ctranslate2
@@ -92,7 +92,7 @@ def main(options: argparse.Namespace) -> Tables:
         works["ours, XLA"] = compiled(generators["ours"], rows, greedy)
         expected = works["Hugging Face generate"]()
         for name, work in works.items():
-            # Fewer than all are equal where two tokens are almost equally likely.
+            # Some tokens may differ where two of them are almost equally likely.
             found = ids[work()] if name in generators or name == "ours, XLA" else work()
             equal = (found == expected).mean()
             print(f"batch {batch}: {name}: {equal:.0%} of the tokens are theirs", flush=True)

@@ -1,9 +1,9 @@
-"""The time of SwishRNN's recurrence and gate, forward and backward, by each implementation.
+"""Times SwishRNN's recurrence and gate, forward and backward, in each implementation.
 
     python -m experiments.lab.benchmarks.recurrence --out DIR
 
-Ratios are to `tf.scan` differentiated by TensorFlow, the reference. The implementations' results
-are compared first: a fast wrong one is refused.
+Ratios are relative to the reference, `tf.scan` differentiated by TensorFlow. The results are
+compared first: an implementation whose result is wrong is not timed.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.kernels import native, swish_gate
 
 REFERENCE = "scan"
-# Of each contender: the implementation, and whether XLA compiles it.
+# For each contender: the implementation, and whether XLA compiles it.
 CONTENDERS = {
     REFERENCE: ("scan", False),
     "scan, XLA": ("scan", True),
@@ -34,7 +34,7 @@ CONTENDERS = {
     "xla": ("xla", True),
     "native": ("native", False),
 }
-# The paper's widths in small: (rows, positions, inner width).
+# Shapes of small and base models: (rows, positions, inner width).
 SETTINGS = {"small": (32, 128, 344), "base": (4, 512, 2048)}
 
 command = Benchmark(
@@ -43,15 +43,15 @@ command = Benchmark(
     "positions",
     ("tensorflow", "keras"),
     several("--settings", SETTINGS, "small: 32 x 128, width 344; base: 4 x 512, width 2048"),
-    count("--step-size", "k", 1),
-    argument("--gate", "gelu, gelu_tanh or sigmoid", default="gelu"),
-    argument("--dtype", "or bfloat16", default="float32"),
+    count("--step-size", "step size k of the recurrence", 1),
+    argument("--gate", "activation of the gate: gelu, gelu_tanh or sigmoid", default="gelu"),
+    argument("--dtype", "float32 or bfloat16", default="float32"),
     rounds=9,
 )
 
 
 def contender(implementation: str, jit: bool, arrays: list, step_size: int, gate: str) -> Callable:
-    """A function that computes outputs and gradients of `arrays`."""
+    """A function that computes the outputs for `arrays` and their gradients."""
 
     @tf.function(jit_compile=jit, autograph=False)
     def run(*tensors):
@@ -96,7 +96,7 @@ def main(options: argparse.Namespace) -> Tables:
             if name != "native" or native.available()
         }
         _check_agreement(runs, options.dtype)
-        # The work is done when its result is there.
+        # `numpy()` waits until the work is done.
         turns = {
             name: counted(rows * length, lambda run=run: run()[0].numpy())
             for name, run in runs.items()

@@ -1,4 +1,4 @@
-"""The cost of a training step against L, B, D and layers: time, memory, and their exponents.
+"""Measures time and memory of a training step against L, B, D and layers, with exponents.
 
     python -m experiments.lab.benchmarks.scaling                                # short: a minute
     python -m experiments.lab.benchmarks.scaling --lengths 64 128 256 512 1024 2048 --batch 4 \\
@@ -6,16 +6,17 @@
     python -m experiments.lab.benchmarks.scaling --axes L --lengths 128 512 1024 2048 4096 \\
         --tokens 4096 --width 256 --mixers transformer macaron swish_rnn gmlp --rounds 5 --out DIR
 
-One size varies while the others stay; every point is forward and backward through a stack of
-layers on whole rows, with dropout, without embeddings, head and optimizer. `--mixers` names them:
-blocks of the library, schemes of operators such as 'tokens, channels', BERT-rab's and SwishRNN's
-blocks with T5's bias as in the paper's comparison, or attention and the recurrence alone (a
-sub-layer with its LayerNorm and dropout): both blocks hold attention, and only the last two
-separate its cost from the recurrence's. All take turns within a round. With `transformer` among
-them a table has each block's time and memory over its, at each length, and the block's quality in
-the committed studies (`STUDIES`). A law cost = a size^p is
-fitted to the medians by least squares of logarithms: over all sizes, where what does not grow
-bends it, and over the upper half.
+One size varies while the others stay. A step is forward and backward through a stack of layers on
+rows without padding, with dropout, without embeddings, head and optimizer. `--mixers` names the
+layers: blocks of the library; schemes of operators such as 'tokens, channels'; the blocks of
+BERT-rab and SwishRNN with T5's bias, as in the paper's comparison; or attention and the recurrence
+alone (a sub-layer with its LayerNorm and dropout). Both blocks contain attention, so only the last
+two separate its cost from the recurrence's. All take turns within a round.
+
+If `transformer` is among the mixers, a table has the time and memory of each block relative to it
+at each length, and the block's quality in the committed studies (`STUDIES`). A law cost = a size^p
+is fitted to the medians by least squares of logarithms: over all sizes, where fixed costs bend it,
+and over the upper half.
 """
 
 import argparse
@@ -50,7 +51,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.stack import Stack
 
-# Whole blocks, with T5's bias as in the paper's comparison, then their mixers alone.
+# Whole blocks with T5's bias, as in the paper's comparison, and then their mixers alone.
 BERT_RAB, SWISH_RNN = "BERT-rab", "SwishRNN"
 ATTENTION, RECURRENCE = "attention alone", "recurrence alone"
 MIXERS = (BERT_RAB, SWISH_RNN, ATTENTION, RECURRENCE)
@@ -61,9 +62,9 @@ _SPELLED = {
     RECURRENCE: {"block": "swish_rnn", "scheme": "channels"},
 }
 HEAD_DIM = 64
-TURN_TOKENS = 2048  # short steps are repeated, or the clock and the call would be measured
+TURN_TOKENS = 2048  # short steps are repeated, so that the clock and the call do not count
 COSTS = {"milliseconds": "time, ms", "mebibytes": "peak memory, MiB"}
-# Of each axis its field of a point, and the option and default of its values.
+# For each axis: its field of a `Point`, and the option of its values with their default.
 AXES = {
     "L": ("length", "lengths", [64, 128, 256, 512, 1024]),
     "B": ("batch", "batches", [1, 2, 4, 8]),
@@ -71,8 +72,9 @@ AXES = {
     "layers": ("layers", "depths", [1, 2, 4]),
 }
 
-# Blocks' quality in committed studies, by the column's name: the file under experiments/results,
-# what its rows must have, the metric, and a row's key of its block, with the blocks' other names.
+# Studies with the quality of blocks, by the name of a column: the file under experiments/results,
+# fields that its rows must have, the metric, and the field that names the block, with other names
+# of the blocks there.
 RESULTS = pathlib.Path(__file__).parents[2] / "results"
 _SYSTEMS = {"transformer": "BERT", "gmlp": "gMLP", "amlp": "aMLP"}
 _RECIPES = {
@@ -95,17 +97,17 @@ command = Benchmark(
     __doc__,
     "tokens",
     ("tensorflow", "keras"),
-    harness.several("--axes", AXES, "what varies"),
-    argument("--mixers", "see above", default=MIXERS, nargs="+", metavar="NAME"),
+    harness.several("--axes", AXES, "sizes that vary, one after another"),
+    argument("--mixers", "layers: see above", default=MIXERS, nargs="+", metavar="NAME"),
     *(
-        count(f"--{flag}", f"values of {axis} where it varies", values, nargs="+")
+        count(f"--{flag}", f"values of {axis} when it varies", values, nargs="+")
         for axis, (_, flag, values) in AXES.items()
     ),
-    count("--length", "L elsewhere", 128),
-    count("--batch", "B elsewhere", 2),
-    count("--width", f"D elsewhere; a multiple of {HEAD_DIM}", 128),
-    count("--layers", "layers elsewhere", 2),
-    count("--tokens N", "where L varies, B = N / L instead of --batch"),
+    count("--length", "row length L when another size varies", 128),
+    count("--batch", "rows B in a batch when another size varies", 2),
+    count("--width", f"width D when another size varies; a multiple of {HEAD_DIM}", 128),
+    count("--layers", "number of layers when another size varies", 2),
+    count("--tokens N", "tokens in a batch when L varies: B = N / L instead of --batch"),
     harness.DTYPE_POLICY,
     harness.DROPOUT,
     switch("--jit", "compile the step with XLA"),
@@ -117,7 +119,7 @@ command = Benchmark(
 
 @dataclass(frozen=True)
 class Point:
-    """A step: L, B, D and depth; the others are options of the command."""
+    """Sizes and options of a step that is measured."""
 
     length: int
     batch: int
@@ -130,15 +132,16 @@ class Point:
 
     @property
     def tokens(self) -> int:
-        """Of one step, B L."""
+        """Number of tokens in a step, B L."""
         return self.batch * self.length
 
 
 def make_stack(mixer: str, point: Point) -> Stack:
-    """The layers of a mixer, built: `(B, L, D) -> (B, L, D)`.
+    """Builds the layers of a mixer: `(B, L, D) -> (B, L, D)`.
 
-    The feed-forward has 3 D inner units and the recurrence 2 D: equal parameters. gMLP, which has
-    no projections for attention, has 6 D, the paper's; it and aMLP have L^2 weights more.
+    The feed-forward has 3 D inner units and the recurrence 2 D, so that parameters are equal. gMLP
+    has no projections for attention and, as in its paper, 6 D inner units. gMLP and aMLP have L^2
+    further weights.
     """
     keras.utils.set_random_seed(point.seed)
     spelled = {"scheme": mixer} if "," in mixer else _SPELLED.get(mixer, {"block": mixer})
@@ -160,9 +163,9 @@ def make_stack(mixer: str, point: Point) -> Stack:
 
 
 def make_step(mixer: str, point: Point) -> Callable[[], tuple]:
-    """A function that goes forward and backward through the layers, whole rows, no padding.
+    """A function that runs the layers forward and backward on rows without padding.
 
-    It returns the output's mean and the gradients of the input and the weights.
+    It returns the mean of the output, and the gradients of the input and the weights.
     """
     stack = make_stack(mixer, point)
     rng = np.random.default_rng(point.seed)
@@ -177,7 +180,7 @@ def make_step(mixer: str, point: Point) -> Callable[[], tuple]:
             tape.watch(x)
             y = stack(x, training=True)
         gradients = tape.gradient(y, [x, *weights], output_gradients=output_gradient)
-        # Returned, so that none is left out of the graph.
+        # The gradients are returned so that TensorFlow does not prune them from the graph.
         return tf.reduce_mean(tf.cast(y, tf.float32)), gradients
 
     def run() -> tuple:
@@ -190,7 +193,9 @@ def make_step(mixer: str, point: Point) -> Callable[[], tuple]:
 def peaks(works: Sequence[tuple[Point, str]], threads: int) -> Iterator[int]:
     """The peak bytes of each mixer's step at a point, measured in a child process."""
     if not os.access(CLEAR, os.W_OK):
-        raise UserError(f"memory is measured by {CLEAR}, not to be had here: give --no-memory.")
+        raise UserError(
+            f"memory is measured by {CLEAR}, which is not writable here: give --no-memory."
+        )
     given = {"works": [(mixer, dataclasses.asdict(point)) for point, mixer in works]}
     environment = {**thread_variables(threads), **GIVE_BACK_MEMORY}
     work = works[0]
@@ -206,7 +211,7 @@ def peaks(works: Sequence[tuple[Point, str]], threads: int) -> Iterator[int]:
 
 
 def peak_contenders(works: Sequence[tuple[str, Mapping]]) -> dict[str, Contender]:
-    """In the child: of each mixer and point one whose figure is the peak of a step."""
+    """Contenders of the child process, one for each mixer and point, that return a step's peak."""
 
     def peak(mixer: str, point: Mapping, steps: int) -> float:
         step = make_step(mixer, Point(**point))
@@ -218,11 +223,11 @@ def peak_contenders(works: Sequence[tuple[str, Mapping]]) -> dict[str, Contender
 
 
 def power_law(sizes: Sequence[float], costs: Sequence[float]) -> dict[str, float | None]:
-    """The law `cost = factor * size ** exponent`, a straight line between logarithms.
+    """Fits the law `cost = factor * size ** exponent`, a straight line between logarithms.
 
     Returns:
-        "exponent", "factor", how many "sizes" there were, and "r_squared": the share of the
-        logarithms' variance that the law explains; None of two points, which any law explains.
+        "exponent", "factor", the number of "sizes", and "r_squared": the share of the logarithms'
+        variance that the law explains; None for two points, which every line fits.
     """
     fit = stats.linregress(np.log(sizes), np.log(costs))
     law = {"exponent": float(fit.slope), "factor": float(np.exp(fit.intercept))}
@@ -235,16 +240,16 @@ def _shown(law: Mapping) -> str:
 
 
 def power_laws(sizes: Sequence[float], costs: Sequence[float]) -> dict[str, dict]:
-    """The law of all points, and that of the upper half (two or more), which bends less."""
+    """Fits all points, and the upper half of them (two or more), where the line bends less."""
     first = min(len(sizes) // 2, len(sizes) - 2)
     upper = power_law(sizes[first:], costs[first:])
     return {"all": power_law(sizes, costs), "upper half": upper}
 
 
 def summary(tables: Mapping[str, list[dict]]) -> harness.Summary:
-    """The exponents of each axis's rows: by axis, mixer, cost, and "all" or "upper half".
+    """Summarizes all tables: exponents by axis, mixer, cost, and "all" or "upper half".
 
-    The figure has time and memory against each axis, log-log, and the upper half's exponents.
+    The figure shows time and memory against each axis, log-log, with the upper half's exponents.
     """
     drawing = Figure(figsize=(10, 3.6 * len(tables)), layout="constrained")
     grid = drawing.subplots(len(tables), len(COSTS), squeeze=False)
@@ -294,7 +299,10 @@ def summary(tables: Mapping[str, list[dict]]) -> harness.Summary:
 
 
 def beside_transformer(tables: Mapping[str, list[dict]]) -> list[dict[str, str]]:
-    """A line a block and length: time and memory over the Transformer's, size, quality."""
+    """One line for each block and length.
+
+    A line has time and memory relative to the Transformer's, the number of parameters, and quality.
+    """
     rows = [row for rows in tables.values() for row in rows if row["axis"] == "L"]
     base = {row["at"]: row for row in rows if row["mixer"] == "transformer"}
     lines = []
@@ -309,7 +317,7 @@ def beside_transformer(tables: Mapping[str, list[dict]]) -> list[dict[str, str]]
 
 
 def qualities(block: str) -> dict[str, str]:
-    """Of each of `STUDIES` that has the block: mean and deviation over seeds."""
+    """Mean and deviation over seeds of a block's quality, in each of `STUDIES` that has it."""
     found = {}
     for name, (file, having, metric, key, names) in STUDIES.items():
         wanted = {**having, key: names.get(block, block)}
@@ -321,11 +329,15 @@ def qualities(block: str) -> dict[str, str]:
 
 
 def axis_points(options: argparse.Namespace) -> dict[str, list[Point]]:
-    """The points of each axis that is asked for, rising; a UserError where options disagree."""
+    """The points of each axis in `--axes`, in rising order.
+
+    Raises:
+        UserError: options contradict each other.
+    """
     given = vars(options)
     for value in (*options.widths, options.width):
         if value % HEAD_DIM:
-            raise UserError(f"a width of {value} is no multiple of {HEAD_DIM}, the heads' own.")
+            raise UserError(f"a width of {value} is no multiple of {HEAD_DIM}, the heads' width.")
     if options.tokens is not None and options.tokens < max(options.lengths):
         raise UserError(f"--tokens {options.tokens}: give at least the longest of --lengths.")
     fixed = Point(**{field.name: given[field.name] for field in dataclasses.fields(Point)})
@@ -333,7 +345,7 @@ def axis_points(options: argparse.Namespace) -> dict[str, list[Point]]:
     for axis, (field, flag, _) in AXES.items():
         values = sorted(set(given[flag]))
         if len(values) < 2:
-            raise UserError(f"--{flag}: give two or more different ones, for an exponent.")
+            raise UserError(f"--{flag}: give two or more different values to fit an exponent.")
         if axis in options.axes:
             points[axis] = [dataclasses.replace(fixed, **{field: value}) for value in values]
     for i, point in enumerate(points.get("L", []) if options.tokens else []):
@@ -342,10 +354,11 @@ def axis_points(options: argparse.Namespace) -> dict[str, list[Point]]:
 
 
 def measured(options: argparse.Namespace, axis: str, points: Sequence[Point]) -> list[dict]:
-    """The rows of `timed` at all points of an axis.
+    """Measures all points of an axis.
 
-    A row also has its "axis" and "mixer", its size "at", "milliseconds" of a step, quartiles,
-    "parameters", and "mebibytes", 0 where they are not measured.
+    Returns:
+        Rows of `timed` that also have the "axis", the "mixer", the size "at" which it was measured,
+        quartiles of "milliseconds" of a step, "parameters", and "mebibytes" (0: not measured).
     """
 
     def repeat(step: Callable, steps: int) -> None:
@@ -383,7 +396,7 @@ def main(options: argparse.Namespace) -> harness.Tables:
     """Measures the points of each axis."""
     points = axis_points(options)
     harness.set_threads(options.threads)
-    # Every point is a function of its own, traced once; TensorFlow would warn of so many.
+    # Every point has its own function, traced once. TensorFlow would warn of too many functions.
     tf.get_logger().setLevel("ERROR")
     about = f"{options.dtype_policy}, dropout {options.dropout}{', XLA' * options.jit}"
     for axis, of_axis in points.items():

@@ -1,4 +1,4 @@
-"""The speed of an exported model, text in and answers out, beside Hugging Face's.
+"""Times an exported model from texts to answers, against Hugging Face's.
 
     python -m experiments.lab.benchmarks.serving                       # short: a minute
     python -m experiments.lab.benchmarks.serving --size base --bfloat16 --translator small --out DIR
@@ -6,21 +6,22 @@
     .venv-engines/bin/python -m experiments.lab.benchmarks.serving --servers served/sst2 \\
         --tokenizer hf/sst2/tokenizer.json --batch-sizes 1 --clients 8 --out DIR
 
-One BERT classifier of random weights, equal in all hands, is given lines of varied length:
-Hugging Face's with its fast tokenizer in PyTorch (SDPA, inference mode), the same model in ONNX
-Runtime and in OpenVINO behind the same tokenizer, our SavedModel loaded by TensorFlow alone, our
-Keras model in memory, and `predict` with LiteRT for small requests. Answers are compared before
+All contenders are the same BERT classifier with the same random weights, and get lines of varied
+length: Hugging Face's with its fast tokenizer in PyTorch (SDPA, inference mode), the same model in
+ONNX Runtime and in OpenVINO behind the same tokenizer, our SavedModel loaded by TensorFlow alone,
+our Keras model in memory, and `predict` with LiteRT for small requests. Answers are compared before
 they are timed.
-TensorFlow Serving's container needs Docker's engine and is not part of this: the signature that its
-server calls is timed, in this process, also by several clients at once; its network and its
-batching come on top. A translator's SavedModel is timed beside its own graph in memory, also with
-requests of one line compiled by XLA (`--compile`).
 
-`--run` times none of these but a run of `experiments.finetune`, exported in float32 and in
-bfloat16, and in LiteRT, and adds the accuracy of each on the run's validation split. `--servers`
-times a folder of exported versions in two servers as they start, `export.serve` and NVIDIA Triton
-(`make engines`), asked by one client and by --clients of them, in JSON over HTTP. With --tokenizer,
-of `export.hugging_face`, the export's ONNX file (`--onnx`) is served by Triton as well.
+TensorFlow Serving's container needs Docker and is not part of this benchmark. The signature that
+its server calls is timed in this process, with one and with several clients; its network and its
+batching would add time. A translator's SavedModel is compared with its own graph in memory, also
+for requests of one line compiled by XLA (`--compile`).
+
+`--run` times only a run of `experiments.finetune`, exported in float32, in bfloat16 and in LiteRT,
+and adds the accuracy of each on the run's validation split. `--servers` times only a folder of
+exported versions, in two servers with their default settings: `export.serve` and NVIDIA Triton
+(`make engines`). One client and then `--clients` clients ask in JSON over HTTP. With `--tokenizer`,
+a file of `export.hugging_face`, Triton also serves the export's ONNX file (`--onnx`).
 """
 
 import argparse
@@ -69,10 +70,10 @@ from macaron_tf.text.wordpiece import WordPieceVocabulary
 
 REFERENCE, SAVED_MODEL, IN_MEMORY = "Hugging Face", "SavedModel", "graph in memory"
 LITE, LITE_INT8 = "LiteRT", "LiteRT, int8"
-LONGEST, MAX_LENGTH = 60, 128  # words of a line, ids of a row
+LONGEST, MAX_LENGTH = 60, 128  # the most words of a line; the most ids of a row
 LABELS = ("negative", "positive")
 ONNX_INPUTS = ("input_ids", "attention_mask", "token_type_ids")  # in the order of the model's call
-# Lines of text to their answers, an array's rows.
+# A function from lines of text to their answers, the rows of an array.
 Answer = Callable[[Sequence[str]], np.ndarray]
 
 command = Benchmark(
@@ -84,14 +85,17 @@ command = Benchmark(
         *("onnxruntime", "openvino", "ai-edge-litert"),
     ),
     argument(
-        "--size", "of the classifier", default="mini", choices=("tiny", "mini", "base", "large")
+        "--size",
+        "size of the classifier",
+        default="mini",
+        choices=("tiny", "mini", "base", "large"),
     ),
-    count("--layers", "of the classifier, instead of its size's"),
-    count("--batch-sizes", "lines of a request", [1, 32], nargs="+"),
-    count("--rows", "lines of a turn, or more", 32),
-    count("--clients", "threads that ask a line each; 0 leaves it out", 4, least=0),
+    count("--layers", "layers of the classifier (default: those of its size)"),
+    count("--batch-sizes", "lines in a request; each size is timed", [1, 32], nargs="+"),
+    count("--rows", "least number of lines in a turn", 32),
+    count("--clients", "threads that each send requests of one line; 0: none", 4, least=0),
     switch(
-        "--bfloat16", "also both classifiers in bfloat16, and the engines' and LiteRT's in int8"
+        "--bfloat16", "also time both classifiers in bfloat16, and the engines and LiteRT in int8"
     ),
     argument(
         "--translator",
@@ -99,15 +103,15 @@ command = Benchmark(
         default="tiny",
         choices=("none", "tiny", "small", "base", "big"),
     ),
-    count("--new-tokens", "of a translation", 24, least=2),
-    place("--run", "of finetune on one text's class: time it, with accuracy, and nothing else"),
-    place("--servers OUT", "an exported model's folder: time it in two servers, nothing else"),
-    place("--tokenizer FILE", "tokenizer.json of --servers: time its ONNX file in Triton, too"),
+    count("--new-tokens", "tokens in a translation", 24, least=2),
+    place("--run", "time only this run of `finetune` on classes of single texts, with accuracy"),
+    place("--servers OUT", "time only this folder of an exported model, in two servers"),
+    place("--tokenizer FILE", "tokenizer.json of --servers: also time its ONNX file in Triton"),
 )
 
 
 def made_up_lines(count: int, longest: int, seed: int) -> list[str]:
-    """Lines of 2 to `longest` made-up words, their logarithm uniform."""
+    """Makes up lines of 2 to `longest` words; the logarithm of the number is uniform."""
     rng = np.random.default_rng(seed)
     lengths = np.exp(rng.uniform(np.log(2), np.log(longest + 1), count)).astype(int)
     words = itertools.chain.from_iterable(text.split() for text in made_up_texts(seed))
@@ -115,12 +119,12 @@ def made_up_lines(count: int, longest: int, seed: int) -> list[str]:
 
 
 class HuggingFaceClassifier(peers.HuggingFacePeer):
-    """A `BertForSequenceClassification` of random weights with its fast tokenizer.
+    """A `BertForSequenceClassification` with random weights and its fast tokenizer.
 
     Args:
-        config: the shape; its vocabulary is the given one's.
-        seed: of the weights. They are drawn five times as wide as BERT's: answers then differ
-            from text to text, so that agreement means something.
+        config: gives the shapes, except for the size of the vocabulary.
+        seed: seed of the weights. Their standard deviation is five times BERT's, so that answers
+            differ from text to text and agreement means something.
     """
 
     def __init__(
@@ -154,12 +158,12 @@ class HuggingFaceClassifier(peers.HuggingFacePeer):
             self.model.bfloat16()
 
     def __call__(self, lines: Sequence[str]) -> np.ndarray:
-        """Lines `(B,)` to probabilities `(B, C)`."""
+        """Maps lines `(B,)` to probabilities `(B, C)`."""
         with self._torch.inference_mode():
             return self.model(**self.inputs(lines, "pt")).logits.float().softmax(-1).numpy()
 
     def inputs(self, lines: Sequence[str], kind: str) -> Mapping:
-        """The rows of lines `(B,)`, as PyTorch's tensors (`"pt"`) or NumPy's (`"np"`)."""
+        """Tokenizes lines `(B,)` to PyTorch's tensors (`"pt"`) or NumPy's arrays (`"np"`)."""
         cut = {"padding": True, "truncation": True, "max_length": MAX_LENGTH}
         return self._tokenizer(list(lines), return_tensors=kind, **cut)
 
@@ -177,7 +181,7 @@ class HuggingFaceClassifier(peers.HuggingFacePeer):
             input_names=[*ONNX_INPUTS],
             output_names=["logits"],
             dynamic_axes={name: {0: "rows", 1: "length"} for name in ONNX_INPUTS},
-            dynamo=False,  # the other exporter fixes the mask of its example
+            dynamo=False,  # the newer exporter makes the example's mask a constant
         )
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
@@ -215,10 +219,10 @@ class HuggingFaceClassifier(peers.HuggingFacePeer):
         return answers
 
     def ours(self, directory: pathlib.Path, dtype: str = "float32") -> EncoderClassifier:
-        """Our classifier with the same weights, read from `save_pretrained`'s files."""
+        """This library's classifier with the same weights, read from files of `save_pretrained`."""
         self.model.save_pretrained(directory)
         self._vocabulary.save(directory)
-        # Hugging Face's name of the same lines.
+        # Hugging Face's name for the file of the vocabulary.
         (directory / "vocab.txt").write_bytes(self._vocabulary.contents())
         read = read_encoder(directory, lower_case=self._vocabulary.lower_case)
         copied = read.classifier(len(LABELS))
@@ -232,7 +236,7 @@ class HuggingFaceClassifier(peers.HuggingFacePeer):
 
 
 def _exported(command: str, place: str, folder: pathlib.Path, output: str, *words: str) -> Answer:
-    """Runs a command of export in a process of its own: experiments do not import export."""
+    """Runs a command of `export` in its own process, because experiments do not import `export`."""
     given = [sys.executable, "-m", f"export.{command}", place, *words]
     done = subprocess.run(given, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
@@ -240,14 +244,14 @@ def _exported(command: str, place: str, folder: pathlib.Path, output: str, *word
     model = tf.saved_model.load(str(folder / "1"))
 
     def answer(lines: Sequence[str]) -> np.ndarray:
-        # The signature is looked up anew, for it does not keep the model alive.
+        # Looked up on every call: a signature alone does not keep its model alive.
         return model.signatures["serving_default"](text=tf.constant(lines))[output].numpy()
 
     return answer
 
 
 def _saved(network, vocabulary, folder: pathlib.Path, output: str, *words: str) -> Answer:
-    """The network, saved by Keras, through `export.keras_model`."""
+    """Saves the network by Keras and exports that file by `export.keras_model`."""
     folder.mkdir(parents=True, exist_ok=True)
     network.save(folder / "model.keras")
     vocabulary.save(folder)
@@ -260,7 +264,7 @@ def _saved(network, vocabulary, folder: pathlib.Path, output: str, *words: str) 
 def our_answers(
     network: EncoderClassifier, vocabulary: WordPieceVocabulary, folder: pathlib.Path
 ) -> dict[str, Answer]:
-    """Our classifier's: its SavedModel loaded by TensorFlow alone; in memory a graph; op by op."""
+    """Our classifier in three forms: a SavedModel, a graph in memory, and eager operations."""
 
     def answer(call: Callable, lines: Sequence[str]) -> np.ndarray:
         logits = call(encode_pairs(vocabulary, tf.constant(lines), None, MAX_LENGTH))
@@ -278,13 +282,13 @@ def our_answers(
 
 
 def in_lite(model: Pretrained, kind: str) -> Answer:
-    """A classifier's `predict`, with LiteRT for small requests."""
+    """The `predict` of a classifier that uses LiteRT for small requests."""
     fast = model.with_lite(kind)
     return lambda lines: np.array([answer["probabilities"] for answer in fast.predict(lines)])
 
 
 def classifiers(options: argparse.Namespace, folder: pathlib.Path) -> dict[str, Answer]:
-    """The classifier in all hands, by name, the reference first; exported into `folder`."""
+    """All forms of the classifier by name, the reference first; exports go into `folder`."""
     vocabulary = WordPieceVocabulary.train(made_up_lines(2000, LONGEST, options.seed), 4000)
     changes = {"num_layers": options.layers} if options.layers else {}
     config = catalog.config(f"bert_{options.size}", vocab_size=vocabulary.size, **changes)
@@ -308,9 +312,9 @@ def classifiers(options: argparse.Namespace, folder: pathlib.Path) -> dict[str, 
 def translators(
     size: str, lines: Sequence[str], new_tokens: int, folder: pathlib.Path
 ) -> dict[str, Answer]:
-    """A random translator with beam search, text to text: its graph in memory, its SavedModels.
+    """A random translator with beam search, from text to text: as a graph and as SavedModels.
 
-    All translations, strings `(B, 1)`, have `new_tokens`, so that all take as many steps.
+    All translations, strings `(B, 1)`, have `new_tokens` tokens, so that all take equal steps.
     """
     vocabulary = SentencePieceVocabulary.train(
         lines, 1000, masks=False, languages=("en", "de"), character_coverage=1.0
@@ -336,7 +340,10 @@ def translators(
 
 
 def check_agreement(answers: Mapping[str, Answer], requests: Sequence[Sequence[str]]) -> None:
-    """Refuses answers unlike the first contender's: by 1e-4 (5e-2 in bfloat16), text at all."""
+    """Raises a UserError if answers differ from the first contender's.
+
+    Numbers may differ by 1e-4, or 5e-2 in bfloat16; texts must be equal.
+    """
     reference = next(iter(answers))
     for lines in requests:
         expected = answers[reference](lines)
@@ -344,7 +351,7 @@ def check_agreement(answers: Mapping[str, Answer], requests: Sequence[Sequence[s
             found = answer(lines)
             if found.dtype == object:
                 if not np.array_equal(found, expected):
-                    raise UserError(f"{name} says other things than {reference}: not timed.")
+                    raise UserError(f"{name}: answers differ from {reference}'s: not timed.")
                 continue
             error = np.abs(found - expected).max()
             if not error < (5e-2 if name.endswith(("bfloat16", "int8")) else 1e-4):
@@ -354,7 +361,10 @@ def check_agreement(answers: Mapping[str, Answer], requests: Sequence[Sequence[s
 def turn(
     answer: Answer, requests: Sequence[Sequence[str]], clients: int, latencies: list[float]
 ) -> int:
-    """Threads take the next request once they have an answer, and time it; returns the rows."""
+    """Sends all requests from some threads and appends the latency of each; returns the rows.
+
+    Each thread takes the next request when it has its answer.
+    """
 
     def one(lines: Sequence[str]) -> float:
         start = time.perf_counter()
@@ -375,7 +385,7 @@ def with_latencies(
     options: argparse.Namespace,
     clients: int = 1,
 ) -> list[dict]:
-    """The rows of `timed`, with "latency_ms": percentiles of the timed rounds' requests."""
+    """Times the contenders; adds percentiles of the requests' latencies, "latency_ms", to rows."""
     seconds = {name: [] for name in answers}
     turns = {
         name: functools.partial(turn, answer, requests, clients, seconds[name])
@@ -391,14 +401,14 @@ def with_latencies(
 
 
 def requests_of(batch: int, options: argparse.Namespace) -> list[list[str]]:
-    """At least `--rows` lines in requests of `batch`."""
+    """At least `--rows` lines, in requests of `batch` lines."""
     count = -(-options.rows // batch)
     lines = made_up_lines(count * batch, LONGEST, options.seed + 1)
     return [lines[i * batch : (i + 1) * batch] for i in range(count)]
 
 
-# Of each server: the words that start it, a request's path, lines (B,) to its body, and the arrays
-# of an answer by name.
+# For each server: the arguments that start it, the path of a request, a function from lines (B,) to
+# the request's body, and a function from an answer to its arrays by name.
 _TRITON = (
     "/v2/models/model/infer",
     lambda lines: {
@@ -430,10 +440,11 @@ _ANSWERS = ("probabilities", "translations", "vector")  # of an export, that are
 
 @contextlib.contextmanager
 def served(name: str, places: Mapping[str, str]) -> Iterator[Answer]:
-    """The answers of a server, which is started and, at the end, stopped.
+    """Starts a server, gives a function that asks it, and stops the server at the end.
 
     Args:
-        places: `folder` of the versions, their newest `onnx` file, its `tokenizer`.
+        name: key of `_SERVERS`.
+        places: paths by name: `folder` of the versions, the newest `onnx` file, its `tokenizer`.
     """
     words, path, body, arrays = _SERVERS[name]
     given = ["-m", *(word.format(**places) for word in words)]
@@ -461,7 +472,7 @@ def served(name: str, places: Mapping[str, str]) -> Iterator[Answer]:
             raise UserError(f"{name} did not start: run python {' '.join(given)} to see why")
         own = Own()
         yield answer
-        own.connection.close()  # Triton would wait for it; other threads' ended with them
+        own.connection.close()  # or Triton waits for it; other threads closed theirs
     finally:
         process.terminate()
         process.wait()
@@ -488,8 +499,8 @@ def of_servers(options: argparse.Namespace) -> Tables:
 @command.measures("Serving: text to answers")
 def main(options: argparse.Namespace) -> Tables:
     """Times the classifiers in each batch size and with several clients, then the translator."""
-    # PyTorch's waiting threads spin by default, for which any other load on the machine punishes it
-    # (ten times its time, seen); OMP_WAIT_POLICY=active in the environment has them spin.
+    # By default PyTorch's waiting threads spin, which under other load took ten times as long.
+    # OMP_WAIT_POLICY=active in the environment makes them spin.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if options.servers:
         yield from of_servers(options)
@@ -505,7 +516,9 @@ def of_run(options: argparse.Namespace, folder: pathlib.Path) -> Tables:
     run = FinetuningRun.open(options.run)
     task, recipe = run.task, run.recipe
     if task.kind != "classification" or task.second or task.regression:
-        raise UserError(f"--run {options.run} is of {task.name}: give one on one text's class")
+        raise UserError(
+            f"--run {options.run} is of the task {task.name}: give a run on classes of single texts"
+        )
     split, tfds = task.validation_splits[0], Tfds(kept_data_dir(options.run))
     read = labelled(task).read_splits([split], tfds, recipe.source, recipe.table)[split]
     answers = {}
@@ -516,7 +529,7 @@ def of_run(options: argparse.Namespace, folder: pathlib.Path) -> Tables:
         )
     model = macaron_tf.load(options.run)
     answers |= {LITE: in_lite(model, "fp32"), LITE_INT8: in_lite(model, "int8")}
-    # Of few lines, which LiteRT takes.
+    # In parts of at most 4 lines, as LiteRT takes them.
     parts = [read.first[part] for part in in_parts(len(read), 4)]
     found = {
         name: np.concatenate([*map(answer, parts)]).argmax(axis=1)
@@ -533,7 +546,7 @@ def of_run(options: argparse.Namespace, folder: pathlib.Path) -> Tables:
 
 
 def of_models(options: argparse.Namespace, folder: pathlib.Path) -> Tables:
-    """Times models of random weights: classifiers, and translators where wanted."""
+    """Times models with random weights: classifiers, and with `--translator` translators."""
     answers = classifiers(options, folder)
     what = f"classifier {options.size}" + (f", {options.layers} layers" * bool(options.layers))
     for batch in options.batch_sizes:

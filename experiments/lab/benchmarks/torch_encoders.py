@@ -1,8 +1,8 @@
 """BERT's training step in PyTorch: written by hand around SDPA, and Hugging Face's.
 
-Post-norm, exact GELU, tied embeddings, the vocabulary product at masked positions only, fused
-AdamW; in bfloat16, autocast over float32 weights. There is no padding, hence no mask. A GPU that
-PyTorch sees is used.
+Both have post-norm, exact GELU, tied embeddings, logits only at masked positions, and fused AdamW;
+in bfloat16, autocast over float32 weights. There is no padding, so no mask is given. PyTorch uses a
+GPU if it finds one.
 """
 
 from collections.abc import Callable
@@ -54,7 +54,7 @@ class SdpaLayer(nn.Module):
 
 
 class SdpaEncoder(nn.Module):
-    """BERT with the head over masked tokens, by hand."""
+    """BERT with the head over masked tokens, written by hand."""
 
     def __init__(self, setting: StepSetting):
         super().__init__()
@@ -105,7 +105,7 @@ def hugging_face(setting: StepSetting) -> nn.Module:
 def hugging_face_logits(
     model: nn.Module, ids: torch.Tensor, positions: torch.Tensor
 ) -> torch.Tensor:
-    """As `SdpaEncoder.forward`; its own `forward` would score all B L positions."""
+    """Logits as in `SdpaEncoder.forward`; the model's own would be of all B L positions."""
     hidden = model.bert(ids).last_hidden_state  # (B, L, D)
     return model.cls(hidden.flatten(0, 1)[positions])  # (N, D) -> (N, V)
 
@@ -113,7 +113,11 @@ def hugging_face_logits(
 def training_step(
     setting: StepSetting, model: nn.Module, logits: Callable[..., torch.Tensor]
 ) -> Contender:
-    """AdamW steps of a model; `logits` are `(N, V)` of `ids (B, L)` and positions `(N,)`."""
+    """AdamW steps of a model.
+
+    Args:
+        logits: maps `ids (B, L)` and positions `(N,)` to logits `(N, V)`.
+    """
     batch, bfloat16 = random_batch(setting), setting.dtype_policy == "mixed_bfloat16"
     ids = torch.from_numpy(batch["token_ids"]).long().to(DEVICE)
     positions = torch.from_numpy(flat_positions(batch)).to(DEVICE)
@@ -142,7 +146,7 @@ def training_step(
 
 
 def gemm_contenders(**options) -> dict[str, Contender]:
-    """PyTorch's product of two large matrices, of a `StepSetting(**options)`'s type."""
+    """PyTorch's product of two large matrices, in the type of a `StepSetting(**options)`."""
     bfloat16 = options["dtype_policy"] == "mixed_bfloat16"
     dtype = torch.bfloat16 if bfloat16 else torch.float32
     matrix = torch.from_numpy(square_matrix()).to(DEVICE, dtype)
@@ -154,7 +158,7 @@ def gemm_contenders(**options) -> dict[str, Contender]:
 
 
 def contenders(**options) -> dict[str, Contender]:
-    """All of PyTorch's, of a `StepSetting(**options)`."""
+    """All training steps in PyTorch, for a `StepSetting(**options)`."""
     setting = StepSetting(**options)
     torch.manual_seed(setting.seed)
     eager, compiled, theirs = SdpaEncoder(setting), SdpaEncoder(setting), hugging_face(setting)

@@ -1,22 +1,22 @@
-"""The time of an encoder's training step: forward, backward and AdamW on random tokens.
+"""Times an encoder's training step: forward, backward and AdamW on random tokens.
 
     python -m experiments.lab.benchmarks.train_step --out DIR
     python -m experiments.lab.benchmarks.train_step --against peers --dtype-policy mixed_bfloat16
     python -m experiments.lab.benchmarks.train_step --engine jax --against peers --peers torch \
         --settings bert_base --dtype-policy mixed_bfloat16
 
-`--against blocks` compares this library's blocks with BERT that has T5's bias, all of as many
-matrix parameters, as the last column of the SwishRNN paper's table 2 does; `peers` our plain BERT
-with others' (PyTorch by hand and Hugging Face's, KerasHub's, Model Garden's), each framework in a
-process of its own; `replicas` one device with mirrored ones that share its batch and threads.
-With `--engine jax` our steps are those of `pretrain train --engine jax`; JAX and PyTorch take a GPU
-where there is one.
-15% of the positions are masked, and only those are scored. Nothing is clipped.
+`--against blocks` compares this library's blocks with BERT-rab (BERT with T5's bias), all with the
+same number of matrix parameters, as in the last column of the SwishRNN paper's table 2.
+`--against peers` compares our plain BERT with PyTorch's (by hand, and Hugging Face's), KerasHub's
+and Model Garden's, each framework in its own process. `--against replicas` compares one device with
+mirrored devices that share its batch and threads. With `--engine jax` our steps are those of
+`pretrain train --engine jax`; JAX and PyTorch use a GPU if there is one.
+15% of the positions are masked, and only these are predicted. Gradients are not clipped.
 
-Of peers, `--peaks` adds columns. "share of gemm": the rate of a step's matrix products,
-`StepSetting.flops` over its whole time, beside that of the same library's product of two matrices
-of 2,048 x 2,048 in the same round. "peak MiB": what a step's peak adds to weights and optimizer,
-in processes that keep no freed memory; and its ratio to PyTorch's.
+With peers, `--peaks` adds columns. "share of gemm" divides the rate of a step's matrix products
+(`StepSetting.flops` over its whole time) by the rate of the same library's product of two matrices
+of 2,048 x 2,048 in the same round. "peak MiB" is what a step's peak adds to the memory of weights
+and optimizer, in processes that keep no freed memory; a further column has its ratio to PyTorch's.
 """
 
 import argparse
@@ -47,14 +47,14 @@ PEERS = {
     "keras_hub": f"{KERAS}:keras_hub_contenders",
     "model_garden": f"{KERAS}:model_garden_contenders",
 }
-# glibc gives large blocks back to the system, and the next step takes them anew: 60,000 page faults
-# in each of PyTorch's small ones, and next to none in TensorFlow's.
+# Without these variables glibc returns large blocks to the system, and the next step requests them
+# again: 60,000 page faults in each of PyTorch's small steps, and almost none in TensorFlow's.
 KEEP_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": str(4 << 30),
     "MALLOC_TRIM_THRESHOLD_": str(8 << 30),
     "MALLOC_TOP_PAD_": str(64 << 20),
 }
-# Of JAX's child: it must not take the whole GPU, which another framework's shares.
+# For the child with JAX: it must not reserve the whole GPU, which other children use too.
 JAX_VARIABLES = {"KERAS_BACKEND": "jax", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
 command = Benchmark(
@@ -62,8 +62,8 @@ command = Benchmark(
     __doc__,
     "tokens",
     ("tensorflow", "keras", "jax", "torch", "transformers", "keras-hub", "tf-models-official"),
-    argument("--against", "see above", default="blocks", choices=AGAINST),
-    argument("--engine", "of our steps", default="tensorflow", choices=ENGINES),
+    argument("--against", "what is compared: see above", default="blocks", choices=AGAINST),
+    argument("--engine", "engine of our steps", default="tensorflow", choices=ENGINES),
     harness.several(
         "--settings",
         SETTINGS,
@@ -73,33 +73,37 @@ command = Benchmark(
     ),
     harness.DTYPE_POLICY,
     harness.DROPOUT,
-    switch("--jit", "blocks and replicas: compile the step with XLA"),
+    switch("--jit", "with blocks and replicas: compile the step with XLA"),
     argument(
         "--implementation",
-        "blocks: of the kernels; loop is what runs without a C++ compiler",
+        "with blocks: implementation of the kernels; loop is the one without a C++ compiler",
         default="auto",
         choices=("auto", *NAMES),
     ),
-    harness.several("--peers", PEERS, "the others"),
-    switch("--peaks", "peers: a step's share of the peak of matrix products, and peak memory"),
-    count("--replicas", "of --against replicas", 2),
-    count("--steps", "updates a turn", 3),
+    harness.several("--peers", PEERS, "with peers: the libraries to compare with"),
+    switch("--peaks", "with peers: a step's share of the peak rate of products, and peak memory"),
+    count("--replicas", "with replicas: number of devices", 2),
+    count("--steps", "updates in each turn", 3),
     rounds=7,
 )
 
 
 def measured(setting: StepSetting, options: argparse.Namespace) -> list[dict]:
-    """The rows of all contenders; ratios are to the fastest peer, or else the first contender."""
+    """Times all contenders in a setting.
+
+    Returns:
+        Rows of `compare`; the reference is the fastest peer, or without peers the first contender.
+    """
     on_jax, against_peers = options.engine == "jax", options.against == "peers"
     factories = [AGAINST[options.against]]
     if against_peers:
         factories += [PEERS[name] for name in options.peers]
-    # Each framework's product of matrices, where it is asked for.
+    # Modules of the frameworks whose product of two matrices is timed too, with --peaks.
     gemms = {factory.split(":")[0] for factory in factories if options.peaks and against_peers}
     places = [*factories, *(f"{module}:gemm_contenders" for module in sorted(gemms))]
     environment = {**thread_variables(options.threads), **KEEP_MEMORY}
     with contextlib.ExitStack() as stack:
-        # They start one after the other: what is compiled then is compiled with all cores.
+        # Workers start one after the other, so that each compiles with all cores.
         workers = [
             stack.enter_context(
                 Worker(
@@ -147,11 +151,12 @@ def add_peaks(
     owners: Mapping[str, str],
     gemm_seconds: Mapping[str, np.ndarray],
 ) -> None:
-    """Adds to rows "gemm_share", quartiles, and "peak_bytes", and their columns.
+    """Adds "gemm_share" (quartiles) and "peak_bytes" to rows, and their columns.
 
     Args:
-        owners: the factory of each contender.
-        gemm_seconds: by factory's module, of each round: as many products as steps.
+        owners: factory of each contender, by the contender's name.
+        gemm_seconds: by the module of a factory, the seconds of as many matrix products as a turn
+            has steps, in each round.
     """
     environment = {**thread_variables(options.threads), **GIVE_BACK_MEMORY}
     peaks = {}
@@ -174,7 +179,7 @@ def add_peaks(
 
 
 def check_sizes(parameters: Mapping[str, int]) -> None:
-    """Raises a UserError unless all have as many parameters as the first, to 1%."""
+    """Raises a UserError if a number of parameters differs from the first one by more than 1%."""
     (first, expected), *others = parameters.items()
     for name, found in others:
         if abs(found - expected) > 0.01 * expected:
@@ -195,8 +200,8 @@ def main(options: argparse.Namespace) -> Tables:
     """Times the contenders of each setting."""
     if options.engine == "jax" and (options.against == "replicas" or options.peaks or options.jit):
         raise UserError(
-            "--engine jax: --against replicas, --peaks and --jit are of --engine tensorflow; leave "
-            "them out"
+            "--engine jax: --against replicas, --peaks and --jit work only with --engine "
+            "tensorflow; leave them out"
         )
     chosen = ("dropout", "dtype_policy", "jit", "implementation", "replicas", "seed")
     for name in options.settings:

@@ -1,19 +1,19 @@
-"""Translation training from end to end, against Joey NMT's equal PyTorch model.
+"""Times whole translation trainings, against Joey NMT's equal PyTorch model.
 
     python -m experiments.lab.benchmarks.translation_training --data-dir DIR --out OUT
     python -m experiments.lab.benchmarks.translation_training --data-dir DIR --out OUT \\
         --bleu-minutes 45
 
 Both systems run as their users run them, `experiments.translate train` and `joeynmt train`, on the
-same pieces of Multi30k: 4 + 4 layers, D 128, one dropout everywhere, Adam, label smoothing. They
-take turns of a few updates, the others halted meanwhile; what is counted is target tokens that
-the loss counts, not padding. Joey NMT does not sort sentences by length, so that half of its batch
-of 4,096 tokens is padding; ours get a smaller one with as many real target tokens, unless
-`--our-tokens` says otherwise. It computes in float32 on a CPU, whatever it is asked for.
+same pieces of Multi30k: 4 + 4 layers, D 128, one dropout rate everywhere, Adam, label smoothing.
+They take turns of a few updates; all others are halted meanwhile. The unit is target tokens without
+padding. Joey NMT does not sort sentences by length, so half of its batch of 4,096 tokens is
+padding. Our batches are smaller, with as many real target tokens, unless `--our-tokens` is given.
+Joey NMT always computes in float32 on a CPU.
 
-With `--bleu-minutes` each trains alone for that long, start-up and validations included, and the
-tokenized BLEU of its greedy translations is reported against minutes; contenders whose curves are
-in OUT already are not run again.
+With `--bleu-minutes` each trains alone for that many minutes, start-up and validations included.
+The report has the tokenized BLEU of its greedy translations against minutes. Contenders whose
+curves are already in OUT are not run again.
 
 `make .venv-joeynmt/installed` installs Joey NMT.
 """
@@ -42,24 +42,27 @@ command = Benchmark(
     __doc__,
     "target tokens",
     ("tensorflow", "keras"),
-    place("--data-dir DIR", "TensorFlow Datasets' folder", required=True),
+    place("--data-dir DIR", "folder of TensorFlow Datasets", required=True),
     argument(
         "--joey PYTHON",
-        "the interpreter of Joey NMT's environment",
+        "Python interpreter of Joey NMT's environment",
         default=".venv-joeynmt/bin/python",
     ),
-    count("--tokens", "padded, of Joey NMT's batches", 4096),
-    count("--our-tokens", "padded, of ours (as many real ones as Joey NMT's)"),
-    count("--dropout", "everywhere", 0.3, least=0.0, below=1),
-    count("--updates", "of a turn", 5),
-    count("--bleu-minutes N", "train each for N minutes instead", least=0.01),
-    count("--validate-every", "updates, for BLEU", 500),
+    count("--tokens", "tokens in Joey NMT's batches, padding included", 4096),
+    count(
+        "--our-tokens",
+        "tokens in our batches, padding included (default: as many real ones as Joey NMT's)",
+    ),
+    count("--dropout", "dropout rate everywhere in the models", 0.3, least=0.0, below=1),
+    count("--updates", "updates in each turn", 5),
+    count("--bleu-minutes N", "instead, train each for N minutes and report BLEU", least=0.01),
+    count("--validate-every", "updates between validations for BLEU", 500),
     settings("training.learning_rate=3e-3"),
 )
 
 
 def rates(trainers: Mapping[str, Trainer], options: argparse.Namespace) -> list[dict]:
-    """The rows of `compare`: target tokens a second, in turns."""
+    """Times the trainers in turns; rows of `compare` in target tokens."""
     turns = {
         name: harness.counted(
             round(options.updates * trainer.target_tokens), trainer.turn, options.updates
@@ -75,11 +78,11 @@ def rates(trainers: Mapping[str, Trainer], options: argparse.Namespace) -> list[
 
 
 def bleu_curve(trainer: Trainer, minutes: float) -> list[dict]:
-    """One contender trains alone for so many minutes.
+    """Lets one contender train alone for `minutes`.
 
     Returns:
-        For each validation "updates", "target_tokens" (of the mean update times updates),
-        "minutes" since the command was given, and "bleu".
+        For each validation "updates", "target_tokens" (those of a mean update, times updates),
+        "minutes" since the start of the command, and "bleu".
     """
     began, seen = time.monotonic(), {}
     while time.monotonic() - began < 60 * minutes:
@@ -103,7 +106,7 @@ def bleu_curve(trainer: Trainer, minutes: float) -> list[dict]:
 def bleu_curves(
     trainers: Mapping[str, Trainer], options: argparse.Namespace, facts: Mapping
 ) -> str:
-    """The report of all curves, written after each; those that `--out` holds already are kept."""
+    """Makes the curves that `--out` lacks, writes the report after each, and returns it."""
     padded = {name: trainer.padded_tokens for name, trainer in trainers.items()}
     what = {"minutes": options.bleu_minutes, "padded_tokens": padded}
     path, curves = pathlib.Path(options.out or "", "results.json"), {}
@@ -132,7 +135,7 @@ def bleu_curves(
 
 
 def bleu_table(curves: Mapping[str, list[dict]]) -> str:
-    """All points in Markdown."""
+    """A Markdown table of all points of the curves."""
     cells = "{updates:,} {target_tokens:,.0f} {minutes:.1f} {bleu:.1f}"
     rows = [
         [name, *cells.format(**point).split()]
@@ -144,7 +147,7 @@ def bleu_table(curves: Mapping[str, list[dict]]) -> str:
 
 
 def peer_versions(python: str) -> dict[str, str]:
-    """The versions of Joey NMT and its PyTorch; a UserError where an interpreter lacks them."""
+    """The versions of Joey NMT and its PyTorch; raises a UserError if they are not installed."""
     code = (
         "import importlib.metadata as m, joeynmt.training\n"
         "print(m.version('joeynmt'), m.version('torch'))"
@@ -176,7 +179,7 @@ def main(arguments: list[str] | None = None) -> None:
     facts = harness.machine(options.threads, command.packages)
     facts["versions"] |= versions
     os.sched_setaffinity(0, cpus[: options.threads])  # the children's too
-    # Or a halted child would outlive this process.
+    # Without this handler a halted child would outlive this process.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with tempfile.TemporaryDirectory(prefix="translation_training-") as folder:
         say("preparing text and vocabulary")

@@ -1,7 +1,7 @@
-"""Contenders in child processes that sleep on a pipe between their turns.
+"""Runs contenders in child processes that sleep on a pipe between their turns.
 
-Two frameworks in one process share what each wants for itself: their thread pools, the allocator,
-process-wide settings. A child has one framework, and while it waits for its turn it takes no CPU.
+Two frameworks in one process disturb each other: they share CPU threads, the allocator and
+process-wide settings. So each child has one framework. While it waits for its turn it uses no CPU.
 """
 
 import contextlib
@@ -21,23 +21,23 @@ from macaron_tf.errors import UserError
 
 
 def thread_variables(threads: int) -> dict[str, str]:
-    """Environment variables by which TensorFlow, PyTorch and its compiled kernels count threads."""
+    """Environment variables that set the threads of TensorFlow, PyTorch and compiled kernels."""
     names = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
     return dict.fromkeys(names, str(threads))
 
 
-# With these a child's resident set, on Linux, counts only living tensors: it is without oneDNN's
-# pool, and malloc maps every tensor of 16 KiB or more by itself and unmaps it when it dies. A peak
-# is then right to a quarter of a MiB or so. TensorFlow's own statistics of oneDNN's pool leave out
-# tensors below 256 KiB: at L = 64 all there are.
+# With these variables the resident set of a child, on Linux, has only living tensors: oneDNN pools
+# nothing, and malloc maps every tensor of 16 KiB or more separately and unmaps it when it is freed.
+# A peak is then right to about a quarter of a MiB. TensorFlow's own statistics of oneDNN's pool
+# leave out tensors below 256 KiB, which at L = 64 are all tensors.
 GIVE_BACK_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 14), "TF_ONEDNN_USE_SYSTEM_ALLOCATOR": "1"}
 CLEAR = pathlib.Path("/proc/self/clear_refs")
 
 
 def peak_of(run: Callable[[], object]) -> int:
-    """Bytes by which a call, not the first, raises the resident set at most."""
+    """The most bytes by which a call raises the resident set. Call `run` once or more before."""
     gc.collect()
-    # proc(5), of clear_refs: 5 sets the peak, which importing may have made, to the present size.
+    # Writing 5 resets the peak, which imports may have raised, to the present size: see proc(5).
     CLEAR.write_text("5")
     before = memory_of("VmRSS")
     run()
@@ -45,7 +45,7 @@ def peak_of(run: Callable[[], object]) -> int:
 
 
 def memory_of(field: str, pid: int | str = "self") -> int:
-    """Bytes that Linux notes of a process: its resident set VmRSS, or the set's peak VmHWM."""
+    """Bytes of a process by Linux: its resident set `VmRSS`, or that set's peak `VmHWM`."""
     lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
     sizes = dict(line.split(":", 1) for line in lines)
     return int(sizes[field].split()[0]) * 1024
@@ -53,25 +53,27 @@ def memory_of(field: str, pid: int | str = "self") -> int:
 
 @dataclass(frozen=True)
 class Contender:
-    """Work of a child: does steps and returns a figure, such as a loss."""
+    """Work of a child process; `run` makes some steps and returns a number such as a loss."""
 
     run: Callable[[int], float]
     parameters: int = 0
 
 
 class Worker(contextlib.AbstractContextManager):
-    """A child process with some contenders, those of one framework; ended with the context.
-
-    A UserError says where the child ended before its time.
+    """A child process with the contenders of one framework; leaving the context ends it.
 
     Args:
-        factory: `"package.module:function"`; called in the child with `arguments`, which JSON can
-            hold, it returns a dict of `Contender`s.
+        factory: `"package.module:function"`, a function that the child calls with `arguments` and
+            that returns a dict of `Contender`s.
+        arguments: keyword arguments of `factory`, as JSON can hold them.
         environment: variables that the child has besides this process's.
 
     Attributes:
-        parameters: of each contender, by name.
-        cpu_seconds: of the child, all threads, when its latest turn ended.
+        parameters: number of parameters of each contender, by name.
+        cpu_seconds: CPU time of all threads of the child at the end of its latest turn.
+
+    Raises:
+        UserError: the child ended too early.
     """
 
     def __init__(self, factory: str, arguments: Mapping, environment: Mapping[str, str]):
@@ -87,17 +89,17 @@ class Worker(contextlib.AbstractContextManager):
         self.parameters: dict[str, int] = self._reply()
 
     def run(self, name: str, steps: int) -> float:
-        """Has a contender do so many steps; returns its figure. -1: one step's `peak_of`."""
-        with contextlib.suppress(BrokenPipeError):  # then it has ended, and the reply tells
+        """Has a contender do `steps` steps and returns its number; -1: `peak_of` one step."""
+        with contextlib.suppress(BrokenPipeError):  # the child has ended: `_reply` reports it
             self._process.stdin.write(json.dumps([name, steps]) + "\n")
             self._process.stdin.flush()
         figure, self.cpu_seconds = self._reply()
         return figure
 
     def peak(self, name: str) -> int:
-        """Bytes that a contender's step, not its first two, adds at most: see `peak_of`.
+        """The most bytes that a contender's step adds, after two other steps: see `peak_of`.
 
-        The child needs `GIVE_BACK_MEMORY`.
+        The child's environment must have `GIVE_BACK_MEMORY`.
         """
         self.run(name, 2)
         return int(self.run(name, -1))
@@ -120,8 +122,8 @@ class Worker(contextlib.AbstractContextManager):
 
 
 def main() -> None:
-    """The child: a line in, a line out, until the parent closes the pipe."""
-    # Libraries print: that belongs on stderr, not among the replies.
+    """The child process: answers each line with a line, until the parent closes the pipe."""
+    # What libraries print goes to stderr, so that it is not taken for replies.
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     contenders = pkgutil.resolve_name(sys.argv[1])(**json.loads(sys.argv[2]))
