@@ -1,10 +1,10 @@
-"""The papers' runs in chip-hours, from the results of `tpu_check`.
+"""Estimates the chip-hours of the papers' trainings from the results of `tpu_check`.
 
     python -m experiments.lab.chip_hours experiments/results/tpu_check.json
     python -m experiments.lab.chip_hours experiments/results/tpu_check.json \\
         --readme experiments/cloud/README.md
 
-prints the table, or writes it between the guide's marks.
+prints the table, or writes it into the guide, between two marks.
 """
 
 import argparse
@@ -23,7 +23,7 @@ MARKS = ("<!-- written by experiments.lab.chip_hours -->", "<!-- end of chip-hou
 
 
 def tokens_of_update(recipe: Recipe) -> int:
-    """Tokens of all micro-batches of an update; of translation, on one side."""
+    """Tokens in all micro-batches of an update; for translation, those of one side."""
     if isinstance(recipe, PretrainingRecipe):
         tokens = recipe.batch_size * recipe.corpus.sequence_length
     else:
@@ -32,7 +32,7 @@ def tokens_of_update(recipe: Recipe) -> int:
 
 
 def table(rows: list[dict]) -> str:
-    """Chip-hours in Markdown, a line for each of `tpu_check`'s rows that passes."""
+    """A Markdown table of chip-hours, with a line for each row of `tpu_check` that passes."""
     lines = [_cells(row) for row in rows if row["ok"]]
     names = ["recipe", "updates", "tokens an update", "tokens a core and step", "ms a step"]
     names += ["slice", "chips", "steps an update", "hours", "chip-hours"]
@@ -55,7 +55,7 @@ def _cells(row: dict) -> list[str]:
 
 
 def with_table(guide: str, rows: str, where: str) -> str:
-    """The guide with the table between its marks; a UserError where it has none."""
+    """The guide with the table between its marks; raises a UserError if it has no marks."""
     first, last = MARKS
     before, begun, rest = guide.partition(first)
     _, ended, after = rest.partition(last)
@@ -80,8 +80,8 @@ main = single_program(
     "experiments.lab.chip_hours",
     __doc__,
     "experiments.lab.chip_hours:run",
-    place("results", "what `tpu_check --json` wrote"),
-    place("--readme FILE", "the guide to write into"),
+    place("results", "file of `tpu_check --json`"),
+    place("--readme FILE", "guide into which the table is written"),
 )
 
 if __name__ == "__main__":

@@ -1,13 +1,14 @@
-"""Local errors of splitting schemes on the operators of a layer: theorem 1 of the Macaron paper.
+"""Measures local errors of splitting schemes on a layer's operators (Macaron paper, theorem 1).
 
     python -m experiments.lab.ode
     python -m experiments.lab.ode --runs runs/transformer runs/macaron --name ode_trained
 
-takes attention and feed-forward of one layer as the two operators of x' = F(x) + G(x), random ones
-of several seeds, or those of every layer of encoders and language models that were trained (with
-norms before the sub-layers), makes a layer of each scheme and step size from them, and compares it
-with the exact solution, in float64. Writes experiments/results/NAME.md, .json and .png: the local
-error by step size and its order, with exact sub-flows and with the sub-steps that a network takes.
+The attention and the feed-forward of a layer are the two operators of x' = F(x) + G(x). They are
+random, with several seeds, or those of every layer of trained encoders and language models (with
+norms before the sub-layers). From them the command makes a layer of each scheme and step size, and
+compares its output with the exact solution, in float64. It writes experiments/results/NAME.md,
+.json and .png: the local error by step size and its order, with exact sub-flows and with the
+sub-steps of a network.
 """
 
 import argparse
@@ -31,7 +32,7 @@ from macaron_tf.models.encoder import Encoder
 
 _JUMP = 1 / (2 - 2 ** (1 / 3))  # Yoshida 1990: three steps of an even method, the middle one back
 _STRANG = (Mix("channels", 0.5), Mix("tokens"), Mix("channels", 0.5))
-# Operators and their shares of the step.
+# Splitting schemes: operators and their shares of the step.
 SPLITTINGS = {
     "Lie-Trotter": (Mix("tokens"), Mix("channels")),
     "Strang-Marchuk, channels outside": _STRANG,
@@ -43,11 +44,11 @@ SPLITTINGS = {
     ),
     "additive, parallel branches": (Mix("tokens"), Mix("channels", beside=True)),
 }
-_NONE = 1e-30  # a step that leaves x as it is
+_NONE = 1e-30  # a step size that does not change x
 EXACT = "exact"
 SUB_STEPS = (EXACT, *SOLVERS)
-STEPS = (1.0, 0.2, 0.1, 0.05, 0.025)  # the first one is a network's
-_FINE = 0.0125  # greatest step of the solution that counts as exact
+STEPS = (1.0, 0.2, 0.1, 0.05, 0.025)  # the first one is the step of a network
+_FINE = 0.0125  # greatest step of the numerical solution that is taken as exact
 Flow = Callable[[np.ndarray], np.ndarray]
 
 
@@ -81,9 +82,9 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _operators(options: argparse.Namespace) -> Iterator[tuple[str, str, Block, np.ndarray]]:
-    """A block's origin, its number, itself and states that it is given, `(B, L, D)`."""
+    """Yields a block's origin, its number, the block, and states as its input `(B, L, D)`."""
     if options.runs and options.seeds:
-        raise UserError("--seeds draw random operators: leave them out beside --runs")
+        raise UserError("--seeds is for random operators: leave it out with --runs")
     if not options.runs:
         for seed in options.seeds or (1, 2, 3):
             keras.utils.set_random_seed(seed)
@@ -99,7 +100,7 @@ def _operators(options: argparse.Namespace) -> Iterator[tuple[str, str, Block, n
             raise UserError(f"{place} has no blocks of tokens and channels to split: give another")
         if encoder.config.norm != "pre":
             raise UserError(
-                f"{place}: its norms follow the sub-layers, which is no solver's step: give a run "
+                f"{place} has norms after the sub-layers, which is no step of a solver: give a run "
                 "with model.norm=pre"
             )
         rng = np.random.default_rng(0)
@@ -111,10 +112,10 @@ def _operators(options: argparse.Namespace) -> Iterator[tuple[str, str, Block, n
 
 
 def stepped(block: Block, x: np.ndarray, scheme: tuple[Mix, ...], solver: str) -> Block:
-    """A block in float64 of the first token and channel mixers of another one, by a new scheme."""
+    """A block in float64 with a new scheme and the first token and channel mixers of `block`."""
     first = {operator: residual for operator, residual in reversed(block.sublayers)}
     width = next(mix.width for mix in block.scheme if mix.operator == "channels")
-    if any(mix.beside for mix in scheme):  # their norms stay apart: those of weights used again
+    if any(mix.beside for mix in scheme):  # weights used again keep their own norms in branches
         scheme = (*(Mix(operator, _NONE) for operator in first), *scheme)
     seen, mixes = set(), []
     for mix in scheme:
@@ -135,7 +136,7 @@ def _operator(residual: Residual) -> Flow:
 
 
 def flow(operator: Flow, x: np.ndarray, time: float) -> np.ndarray:
-    """x' = operator(x), solved for a time by at least 8 Runge-Kutta steps."""
+    """Solves x' = operator(x) over `time` by at least 8 Runge-Kutta steps."""
     count = max(8, round(abs(time) / _FINE))
     h = time / count
     for _ in range(count):
@@ -161,7 +162,7 @@ def solutions(block: Block, x: np.ndarray) -> list[np.ndarray]:
 def local_errors(
     block: Block, x: np.ndarray, splitting: str, sub_step: str, exact: list[np.ndarray]
 ) -> list[float]:
-    """The distance from the exact solution after one step of each size, in the norm of all x."""
+    """The distance from the exact solution after one step of each size, a norm over all of x."""
     operators = _operators_of(block, x)
     errors = []
     for step, solution in zip(STEPS, exact, strict=True):
@@ -181,12 +182,12 @@ def local_errors(
 
 
 def order(errors: list[float]) -> float:
-    """p of an error that falls as step^p, by the two smallest steps."""
+    """The exponent p of an error that falls as step^p, from the two smallest steps."""
     return float(np.log2(errors[-2] / errors[-1]))
 
 
 def _report(rows: list[dict]) -> list[str]:
-    """The orders, and the errors relative to a Transformer layer's, by operators."""
+    """Tables of the orders, and of the errors relative to a Transformer layer's, by operators."""
     lines = [
         f"Order of the local error, by steps {STEPS[-2]} and {STEPS[-1]}; in parentheses the "
         f"errors at steps {STEPS[-2]} and {STEPS[0]:g} over a Transformer layer's, Lie-Trotter "
@@ -213,7 +214,7 @@ def _report(rows: list[dict]) -> list[str]:
 
 
 def _panels(rows: list[dict]) -> dict:
-    """A panel for operators and sub-steps, a line for each splitting."""
+    """Panels of the figure, one for each origin and sub-step, with a line for each splitting."""
     shown = [row for row in rows if row["sub_step"] in (EXACT, "euler", "heun")]
     panels = {}
     for name, mine in studies.grouped(shown, "operators").items():
@@ -230,9 +231,11 @@ main = cli.single_program(
     __doc__,
     "experiments.lab.ode:run",
     cli.place("--runs PLACE", "trained models, as `load` takes them", nargs="+", default=[]),
-    cli.count("--seeds N", "of random operators (default 1 2 3)", least=0, nargs="+"),
-    cli.place("--results DIR", "of the table (%(default)s)", default="experiments/results"),
-    cli.argument("--name", "the table's file name (%(default)s)", default="ode"),
+    cli.count("--seeds N", "seeds of random operators (default 1 2 3)", least=0, nargs="+"),
+    cli.place(
+        "--results DIR", "folder for the table (default %(default)s)", default="experiments/results"
+    ),
+    cli.argument("--name", "file name of the table (default %(default)s)", default="ode"),
 )
 
 if __name__ == "__main__":

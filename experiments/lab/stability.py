@@ -1,4 +1,4 @@
-"""Figure 3 of the SwishRNN paper (Lei et al. 2022): the fine-tuned score by the learning rate.
+"""Scores fine-tuning by learning rate: figure 3 of the SwishRNN paper (Lei et al. 2022).
 
     python -m experiments.lab.stability study/stability --data-dir DIR \\
         --init study/curves/bert_rab_tiny-1 study/curves/swish_rnn_tiny-1
@@ -14,8 +14,8 @@ Figure 4 and table 2 are comparisons:
         'k2=swish_rnn_tiny:model.rnn_step_sizes=(2,)' \\
         'k1-2-4=swish_rnn_tiny:model.rnn_step_sizes=(1, 2, 4)'
 
-Writes OUT/stability.md, .json and .png, means over seeds with their deviation. An interrupted
-command goes on when it is given again.
+The command writes means over seeds with their deviation into OUT/stability.md, .json and .png. Run
+an interrupted command again to continue it.
 """
 
 import argparse
@@ -68,7 +68,7 @@ main = cli.single_program(
     cli.place("--init [NAME=]FROM", "models, as for finetune", nargs="+", required=True),
     cli.count(
         "--learning-rates R",
-        "default: 1e-5 to 1e-3",
+        "learning rates to fine-tune at (default 1e-5 to 1e-3)",
         [1e-5, 3e-5, 1e-4, 3e-4, 1e-3],
         least=0.0,
         nargs="+",

@@ -1,15 +1,17 @@
-"""A server under load while its versions come, go and break: no answer may be lost or wrong.
+"""Tests a server under load while versions appear, vanish and break: no answer lost or wrong.
 
     python -m experiments.lab.benchmarks.soak --minutes 2                # short
     python -m experiments.lab.benchmarks.soak --minutes 60 --clients 64 --malformed 100000 --out DIR
 
-`python -m export.serve` runs as a process of its own on 127.0.0.1, with a model that says which
-version it is, upper-cases texts and is served in two versions by label. Clients ask it over REST
-and gRPC, each answer is compared with the only right one, and malformed requests are mixed in.
-Meanwhile new versions appear, half-copied and damaged ones among them, and old ones are deleted.
-The process's resident memory is read every second from Linux's /proc. The report (`results.json`,
-`README.md`) counts lost and wrong answers; either ends the command with status 1, as do an INTERNAL
-answer to a malformed request and a traceback in the server's log.
+`python -m export.serve` runs in its own process on 127.0.0.1. Its model names its version and
+upper-cases texts; two versions are served by label. Clients ask it over REST and gRPC, and each
+answer is compared with the only right one. Malformed requests are mixed in. Meanwhile new versions
+appear, some of them half-copied or damaged, and old ones are deleted. The resident memory of the
+process is read every second from Linux's /proc.
+
+The report (`results.json`, `README.md`) counts lost and wrong answers. The command ends with status
+1 if there is any, if a malformed request gets an INTERNAL answer, or if the server's log has a
+traceback.
 """
 
 import argparse
@@ -39,12 +41,12 @@ from macaron_tf.errors import UserError
 
 NAME, HOST = "toy", "127.0.0.1"
 _PATH = f"/v1/models/{NAME}"
-_SECONDS = 60.0  # a client waits so long for an answer before it counts as lost
+_SECONDS = 60.0  # an answer that takes longer counts as lost
 _WORDS = ["a", "dog", "größe", "ride", "\u03b1\u03b2", "x" * 300, ""]
 
 
 def _write_model(folder: pathlib.Path, tag: str) -> None:
-    """A SavedModel that says TAG:TEXT in capitals for each text."""
+    """Writes a SavedModel that answers each text with TAG:TEXT, the text in capitals."""
     import tensorflow as tf
 
     class Model(tf.Module):
@@ -60,7 +62,9 @@ class Soak:
     """The clients, the versions and the counts of one run.
 
     Args:
-        folder: the served model's; its versions are copies of `templates`, even and odd numbers.
+        folder: folder of the served model.
+        templates: two models. Versions with even numbers are copies of the first, the others of the
+            second.
     """
 
     def __init__(self, folder: pathlib.Path, templates: list[pathlib.Path], seed: int):
@@ -76,7 +80,7 @@ class Soak:
         self._left = 0
 
     def count(self, what: str, example: object = None) -> None:
-        """Counts an outcome; some examples of a bad one are kept."""
+        """Counts an outcome and keeps some examples of bad ones."""
         with self._lock:
             self.counts[what] += 1
             if example is not None and len(self.examples) < 20:
@@ -96,7 +100,7 @@ class Soak:
     # Correct requests.
 
     def ask_rest(self, rng: random.Random) -> None:
-        """Requests over kept-alive connections until the end."""
+        """Sends requests over kept-alive REST connections until the end."""
         connection = http.client.HTTPConnection(HOST, self.rest_port, timeout=_SECONDS)
         while not self.stop.is_set():
             texts = rng.choices(_WORDS, k=rng.randint(1, 4))
@@ -115,12 +119,12 @@ class Soak:
         connection.close()
 
     def ask_grpc(self, rng: random.Random) -> None:
-        """Requests over one channel until the end."""
+        """Sends requests over one gRPC channel until the end."""
         import grpc
         import tensorflow as tf
         from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
-        # A channel of its own: gRPC joins equal ones.
+        # Each client needs a separate channel, but gRPC shares equal ones by default.
         options = [("grpc.use_local_subchannel_pool", 1)]
         with grpc.insecure_channel(f"{HOST}:{self.grpc_port}", options) as channel:
             predict = prediction_service_pb2_grpc.PredictionServiceStub(channel).Predict
@@ -147,7 +151,7 @@ class Soak:
             return self._left >= 0
 
     def harass(self, rng: random.Random, pause: float) -> None:
-        """Malformed requests, half over either protocol, until all are sent."""
+        """Sends malformed requests, half over REST and half over gRPC, until all are sent."""
         import grpc
 
         with grpc.insecure_channel(f"{HOST}:{self.grpc_port}") as channel:
@@ -201,7 +205,7 @@ class Soak:
     # The versions.
 
     def swap(self, rng: random.Random) -> None:
-        """Publishes versions, whole, damaged and half-copied, and deletes old ones."""
+        """Publishes whole, damaged and half-copied versions, and deletes old ones."""
         number = 2
         while not self.stop.wait(rng.uniform(0.3, 1.5)):
             number += 1
@@ -235,14 +239,18 @@ class Soak:
     # The run.
 
     def watch(self, pid: int, started: float) -> None:
-        """Reads the process's memory every second."""
+        """Records the memory of the server's process every second."""
         while not self.stop.wait(1.0):
             with contextlib.suppress(OSError, KeyError):  # it has ended
                 held = round(memory_of("VmRSS", pid) / 2**20, 1)
                 self.memory.append((round(time.monotonic() - started, 1), held))
 
     def run(self, pid: int, minutes: float, clients: int, malformed: int) -> float:
-        """Everything at once until time is up and malformed requests are sent; returns seconds."""
+        """Runs everything until the time is up and all malformed requests are sent.
+
+        Returns:
+            The seconds that this took.
+        """
         started, self._left = time.monotonic(), malformed
         streams = (random.Random(f"{self.seed} {number}") for number in range(10**6))
         askers = [(self.ask_rest, self.ask_grpc)[n % 2] for n in range(clients)]
@@ -278,7 +286,7 @@ class Soak:
 
 
 def _malformed_request(rng: random.Random) -> bytes:
-    """The bytes of an HTTP request that no server may answer with 200."""
+    """Makes the bytes of an HTTP request that no server may answer with 200."""
     right = b'{"instances": ["a"]}'
     body = rng.choice(
         [
@@ -314,7 +322,7 @@ def _malformed_request(rng: random.Random) -> bytes:
 
 
 def _malformed_message(rng: random.Random) -> bytes:
-    """The bytes of a gRPC message that no server may answer with OK."""
+    """Makes the bytes of a gRPC message that no server may answer with OK."""
     import tensorflow as tf
     from tensorflow.core.framework import tensor_pb2
     from tensorflow_serving.apis import predict_pb2
@@ -395,10 +403,10 @@ the last, {summary["MiB, greatest"]:.0f} MiB at most.
 
 
 def run(options: argparse.Namespace) -> int:
-    """The run; its exit status."""
+    """Runs the test and returns its exit status."""
     command = " ".join(["python -m experiments.lab.benchmarks.soak", *options.arguments])
     if not os.path.exists("/proc/self/status"):
-        raise UserError("a server's memory is read from /proc, which is Linux's")
+        raise UserError("a server's memory is read from /proc: run this on Linux")
     with tempfile.TemporaryDirectory(prefix="soak-") as scratch:
         root = pathlib.Path(scratch)
         templates = [root / tag for tag in ("even", "odd")]
@@ -450,11 +458,17 @@ main = single_program(
     "experiments.lab.benchmarks.soak",
     __doc__,
     "experiments.lab.benchmarks.soak:run",
-    count("--minutes M", "how long (%(default)s)", 2.0, 0.01, 1500.0),
-    count("--clients N", "half ask over REST, half over gRPC (%(default)s)", 64, 2, 513),
-    count("--malformed N", "malformed requests (%(default)s)", 1000, 0, 10**7),
-    count("--seed N", "of texts, malformed requests and versions (%(default)s)", 1, 0),
-    local_place("--out DIR", "folder of the report; none: it is printed only"),
+    count("--minutes M", "duration in minutes (default %(default)s)", 2.0, 0.01, 1500.0),
+    count(
+        "--clients N",
+        "clients: half ask over REST, half over gRPC (default %(default)s)",
+        64,
+        2,
+        513,
+    ),
+    count("--malformed N", "number of malformed requests (default %(default)s)", 1000, 0, 10**7),
+    count("--seed N", "seed of texts, malformed requests and versions (default %(default)s)", 1, 0),
+    local_place("--out DIR", "folder for the report (default: only print it)"),
 )
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The translation training benchmark's race: one model, one text, two systems' commands."""
+"""Trainings of one model on one text by two systems' commands, for `translation_training`."""
 
 import argparse
 import dataclasses
@@ -39,21 +39,24 @@ OURS = {"ours, float32": "float32", "ours, mixed_bfloat16": "mixed_bfloat16"}
 def write_pieces(
     path: pathlib.Path, rows: Iterable[Sequence[int]], vocabulary: SentencePieceVocabulary
 ) -> None:
-    """Writes rows of ids as pieces between blanks, Joey NMT's level "word", without EOS."""
+    """Writes rows of ids as pieces separated by blanks, without EOS: Joey NMT's level "word"."""
     names = [vocabulary.processor.id_to_piece(i) for i in range(vocabulary.pieces)]
     lines = (" ".join(names[i] for i in row if i != EOS) for row in rows)
     write_aside(path, "".join(line + "\n" for line in lines).encode())
 
 
 def write_vocabulary(path: pathlib.Path, vocabulary: SentencePieceVocabulary) -> None:
-    """Writes as many rows as our embedding has, without the special four, which Joey NMT adds."""
+    """Writes a vocabulary as large as our embedding, but for the four special pieces.
+
+    Joey NMT adds those itself.
+    """
     names = [vocabulary.processor.id_to_piece(i) for i in range(EOS + 1, vocabulary.pieces)]
     names += [f"<padding{i}>" for i in range(vocabulary.pieces, vocabulary.size)]
     write_aside(path, "".join(name + "\n" for name in names).encode())
 
 
 def read_pieces(path: pathlib.Path, vocabulary: SentencePieceVocabulary) -> list[str]:
-    """The lines of text that a file of pieces says."""
+    """Reads a file of pieces as lines of text."""
     lines = path.read_text(encoding="utf-8").split("\n")[:-1]
     return [vocabulary.processor.decode_pieces(line.split(" ")) for line in lines]
 
@@ -65,13 +68,17 @@ def joey_config(
     log_every: int,
     validate_every: int,
 ) -> str:
-    """A recipe's model and optimizer as a configuration; a UserError where Joey NMT has no such.
+    """A recipe's model and optimizer as a configuration of Joey NMT.
 
     Args:
-        folder: with `train.LANGUAGE`, `validation.LANGUAGE` and `vocabulary.txt`; Joey NMT makes
-            its `run` there.
+        folder: folder with `train.LANGUAGE`, `validation.LANGUAGE` and `vocabulary.txt`, in which
+            Joey NMT makes the folder `run`.
         tokens: rows times padded length of a batch, on the longer side.
-        log_every, validate_every: in updates, the latter a multiple of the former.
+        log_every: updates between two logs.
+        validate_every: updates between two validations, a multiple of `log_every`.
+
+    Raises:
+        UserError: Joey NMT has no such model or optimizer.
     """
     model, training = recipe.model_config(), recipe.training
     dropouts = {model.dropout, model.attention_dropout, model.activation_dropout}
@@ -96,13 +103,14 @@ def joey_config(
 
 
 def updates_per_epoch(lengths: np.ndarray, tokens: int, seed: int) -> float:
-    """The number of batches that Joey NMT's sampler makes of an epoch, the mean of five.
+    """The number of batches in an epoch by Joey NMT's sampler, the mean of five epochs.
 
-    It takes rows in random order, whatever their lengths, until rows times the longest of them
-    reach `tokens`: so a batch of 4,096 tokens of short sentences is half padding.
+    The sampler takes rows in random order, whatever their lengths, until the number of rows times
+    the longest length reaches `tokens`. So a batch of 4,096 tokens of short sentences is half
+    padding.
 
     Args:
-        lengths: (rows,) the longer side of each pair, EOS included.
+        lengths: `(rows,)`, the length of the longer side of each pair, EOS included.
     """
     rng = np.random.default_rng(seed)
     batches, epochs = 0, 5  # epochs differ by a percent
@@ -118,13 +126,14 @@ def updates_per_epoch(lengths: np.ndarray, tokens: int, seed: int) -> float:
 
 @dataclasses.dataclass(kw_only=True)
 class Trainer:
-    """`python -m experiments.translate train`, which logs after every so many updates.
+    """A process of `python -m experiments.translate train` that can be halted and continued.
 
     Attributes:
-        command: runs when it is first needed.
-        target_tokens: of an update, the mean over an epoch.
-        padded_tokens: the size of its batches, padding included.
-        updates: as logged so far.
+        command: command line, started when it is first needed.
+        run: folder of the run.
+        target_tokens: target tokens in an update, the mean over an epoch.
+        padded_tokens: size of its batches in tokens, padding included.
+        updates: number of updates logged so far.
     """
 
     command: Sequence[str]
@@ -139,7 +148,7 @@ class Trainer:
     log, logged = "metrics.jsonl", rf'"step": (\d+), "kind": "{TRAIN}"'
 
     def turn(self, updates: int) -> None:
-        """Lets the command run until it has logged so many more updates, then halts it."""
+        """Lets the command run until it has logged `updates` more updates, then halts it."""
         self.go()
         wanted = self.updates + updates
         while self.updates < wanted:
@@ -148,7 +157,7 @@ class Trainer:
         self._process.send_signal(signal.SIGSTOP)
 
     def go(self) -> None:
-        """Starts the command, or lets it go on."""
+        """Starts the command, or continues it."""
         if self._process is None:
             with self._output.open("wb") as output:
                 self._process = subprocess.Popen(
@@ -157,7 +166,7 @@ class Trainer:
         self._process.send_signal(signal.SIGCONT)
 
     def look(self) -> None:
-        """Reads the log; a UserError where the command has ended."""
+        """Reads the number of updates from the log; raises a UserError if the command has ended."""
         if (self.run / self.log).exists():
             text = (self.run / self.log).read_text(encoding="utf-8", errors="replace")
             self.updates = max(map(int, re.findall(self.logged, text)), default=0)
@@ -175,19 +184,19 @@ class Trainer:
             self._process.wait()
 
     def cpu_seconds(self) -> float:
-        """Of all threads so far, from proc(5): utime and stime are fields 14 and 15."""
+        """CPU seconds of all threads so far, by fields 14 and 15 (utime, stime) of proc(5)."""
         if self._process is None:
             return 0.0
         stat = pathlib.Path(f"/proc/{self._process.pid}/stat").read_text(encoding="utf-8")
-        fields = stat.rpartition(")")[2].split()  # the name before may hold blanks
+        fields = stat.rpartition(")")[2].split()  # the name before may contain blanks
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def validated(self) -> list[int]:
-        """The updates after which a greedy translation of the validation text is at hand."""
+        """The updates after which there is a greedy translation of the validation text."""
         return [line["step"] for line in validations(self.run)]
 
     def bleu(self, step: int) -> float:
-        """The tokenized BLEU of that translation."""
+        """The tokenized BLEU of the translation after update `step`."""
         return next(line["bleu"] for line in validations(self.run) if line["step"] == step)
 
     @property
@@ -197,7 +206,7 @@ class Trainer:
 
 @dataclasses.dataclass(kw_only=True)
 class JoeyTrainer(Trainer):
-    """`python -m joeynmt train`; its translations are pieces of `vocabulary`."""
+    """A process of `python -m joeynmt train`, whose translations are pieces of `vocabulary`."""
 
     vocabulary: SentencePieceVocabulary
     references: Sequence[str]
@@ -215,21 +224,21 @@ class JoeyTrainer(Trainer):
 
 
 def equal_recipe(settings: list[str], dropout: float) -> TranslationRecipe:
-    """The benchmark's recipe, changed where Joey NMT has no choice.
+    """The benchmark's recipe, with settings changed to the only values that Joey NMT has.
 
     Args:
-        settings: `PATH=VALUE`, to replace more.
-        dropout: of embeddings, sub-layers, attention weights and inner activations.
+        settings: further settings to replace, `PATH=VALUE`.
+        dropout: rate for embeddings, sub-layers, attention weights and inner activations.
     """
     places = ("dropout", "attention_dropout", "activation_dropout")
     equal = [f"model.{place}={dropout}" for place in places]
-    # Neither ends before it is told to.
+    # Both train until the benchmark ends them.
     equal += ["model.epsilon=1e-6", "training.max_steps=1_000_000"]
     return override(registry.load(RECIPE, TranslationRecipe), [*equal, *settings])
 
 
 def equal_budget(data: TranslationData, target_tokens: float) -> int:
-    """The padded tokens of a batch whose updates hold so many real target tokens on average."""
+    """Batch size in padded tokens with `target_tokens` real target tokens in a mean update."""
     longest = data.lengths[-1]
     return min(
         range(longest, max(longest, round(4 * target_tokens)) + 1, 8),
@@ -238,13 +247,13 @@ def equal_budget(data: TranslationData, target_tokens: float) -> int:
 
 
 def mean_target_tokens(data: TranslationData, budget: int) -> float:
-    """Real target tokens of our updates, the mean over an epoch."""
+    """Real target tokens in an update of ours, the mean over an epoch."""
     buckets = Buckets(data.lengths, budget, data.batching.row_multiple)
     return data.target_tokens / buckets.totals(data.row_lengths)[0]
 
 
 def prepare(options: argparse.Namespace, work: pathlib.Path) -> dict[str, Trainer]:
-    """Writes both systems' input into a folder; returns their trainers by name."""
+    """Writes the input of both systems into a folder and returns their trainers by name."""
     recipe = equal_recipe(options.set, options.dropout)
     languages, tfds = recipe.data.languages, Tfds(options.data_dir)
     vocabulary = TranslationStart().vocabulary(recipe, tfds=tfds)
@@ -317,7 +326,7 @@ def prepare(options: argparse.Namespace, work: pathlib.Path) -> dict[str, Traine
 
 
 def equality(trainers: Mapping[str, Trainer]) -> str:
-    """A sentence: the target tokens in an update of each."""
+    """A sentence about the target tokens in an update of each trainer."""
     held = "; ".join(
         f"{name}: {one.target_tokens:,.0f} real target tokens of {one.padded_tokens:,}"
         for name, one in trainers.items()

@@ -1,9 +1,9 @@
-"""ONNX Runtime in NVIDIA Triton, as a contender of the benchmark of servers.
+"""Serves an ONNX file by ONNX Runtime in NVIDIA Triton, a contender of `serving --servers`.
 
     .venv-engines/bin/python -m experiments.lab.benchmarks.triton_onnx MODEL.onnx TOKENIZER.json
 
-The package nvidia-pytriton has no backend but Triton's Python backend, so it runs ONNX Runtime, and
-tokenizes with the package tokenizers. Triton joins the requests that come while one is answered.
+The package nvidia-pytriton has only Triton's Python backend. So this backend runs ONNX Runtime, and
+tokenizes with the package tokenizers. Triton batches the requests that arrive while one is answered.
 """
 
 import argparse
@@ -23,7 +23,7 @@ output {{ name: "probabilities" data_type: TYPE_FP32 dims: [-1] }}
 
 
 def write(repository: pathlib.Path, options: argparse.Namespace) -> list[str]:
-    """Fills Triton's repository; returns the names of its models."""
+    """Writes Triton's model repository and returns the names of its models."""
     place = repository / "model"
     (place / "1").mkdir(parents=True)
     module = "experiments.lab.benchmarks.triton_onnx_model"
@@ -42,7 +42,7 @@ def write(repository: pathlib.Path, options: argparse.Namespace) -> list[str]:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serves until a signal; Triton's exit status."""
+    """Serves until a signal and returns Triton's exit status."""
     return serve(lambda repository: write(repository, options), options)
 
 
@@ -52,13 +52,15 @@ main = single_program(
     "experiments.lab.benchmarks.triton_onnx:run",
     local_place("onnx FILE", "VERSION/onnx/model.onnx of `export.saved_model --onnx`"),
     local_place("tokenizer FILE", "tokenizer.json of `export.hugging_face`"),
-    argument("--host ADDRESS", "address to listen on (%(default)s)", default="127.0.0.1"),
-    count("--http-port N", "port of HTTP (%(default)s)", 8000, 1, 65536),
-    count("--grpc-port N", "port of gRPC (%(default)s)", 8001, 1, 65536),
-    count("--max-batch-size N", "rows that requests are joined to (%(default)s)", 32),
-    count("--batch-delay-us N", "microseconds a request waits for others (%(default)s)", 0, 0),
-    count("--max-length N", "tokens to which a text is cut (%(default)s)", 128),
-    count("--threads N", "of ONNX Runtime (%(default)s)", 2),
+    argument("--host ADDRESS", "address to listen on (default %(default)s)", default="127.0.0.1"),
+    count("--http-port N", "port for HTTP (default %(default)s)", 8000, 1, 65536),
+    count("--grpc-port N", "port for gRPC (default %(default)s)", 8001, 1, 65536),
+    count("--max-batch-size N", "most rows of joined requests (default %(default)s)", 32),
+    count(
+        "--batch-delay-us N", "microseconds a request waits for others (default %(default)s)", 0, 0
+    ),
+    count("--max-length N", "tokens to which a text is truncated (default %(default)s)", 128),
+    count("--threads N", "threads of ONNX Runtime (default %(default)s)", 2),
 )
 
 if __name__ == "__main__":

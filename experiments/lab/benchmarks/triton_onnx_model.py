@@ -5,7 +5,7 @@ import json
 import numpy as np
 import onnxruntime
 import tokenizers
-import triton_python_backend_utils as triton  # Triton's own, in its processes alone
+import triton_python_backend_utils as triton  # only in Triton's processes
 
 
 class TritonPythonModel:
@@ -19,7 +19,7 @@ class TritonPythonModel:
         self._tokenizer.enable_truncation(int(values["max_length"]))
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = int(values["threads"])
-        # Clients and Triton share the cores: threads that wait must not spin.
+        # Clients and Triton share the cores, so waiting threads must not spin.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self._session = onnxruntime.InferenceSession(
             values["onnx"], options, providers=["CPUExecutionProvider"]
