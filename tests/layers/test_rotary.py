@@ -104,10 +104,12 @@ def test_an_attention_of_one_s_own_is_right_in_a_cache_that_is_only_read():
 
 def test_a_block_with_another_attention_refuses_rotary_positions():
     options = {"num_heads": 2, "feed_forward_dim": 8, "positions": "rotary"}
-    rejects("Fading is no RotaryAttention: set positions='none'", FadingBlock, **options)
+    rejects(
+        "needs attention of class RotaryAttention: make Fading a subclass", FadingBlock, **options
+    )
 
 
 def test_a_growing_window_asks_for_positions():
     attention = randomized(Fading(2, causal=True, window=3), (1, 4, 6))
     cache = attention.init_cache(1, 1, None)
-    rejects("needs context.positions", attention.mix, normal(1, 6), Context(), cache)
+    rejects("context.positions is None", attention.mix, normal(1, 6), Context(), cache)

@@ -299,9 +299,9 @@ BERT, GPT, T5 = (catalog.config(name) for name in ("bert_tiny", "gpt2_tiny", "t5
         (T5, {"positions": "rotary"}, "positions='rotary' and relative_bias exclude each other"),
         (ELMO, {"max_characters": 2}, "max_characters"),
         (TCN, {"widths": ()}, "widths"),
-        (TCN, {"input_dim": 0}, "one of the two"),
-        (TCN, {"vocab_size": 9}, "one of the two"),
-        (TCN, {"tied": True}, "tied needs"),
+        (TCN, {"input_dim": 0}, "but not both"),
+        (TCN, {"vocab_size": 9}, "but not both"),
+        (TCN, {"tied": True}, "tied=True needs"),
     ],
 )
 def test_a_bad_field_is_named(config, changes, words):
