@@ -196,7 +196,7 @@ def test_a_strangers_block_goes_from_pre_training_to_an_export(outside, toy, ran
         ("stranger.none:MacaronBlock", "stranger.none: there is no module 'stranger.none'"),
         (
             "stranger.parts:Nothing",
-            "stranger.parts has Closed, Empty, MacaronBlock, Plain, Raises and no 'Noth",
+            "stranger.parts has Closed, Empty, MacaronBlock, Plain, Raises, but no 'Noth",
         ),
         ("stranger.parts:Other", "stranger.parts:Other is no Block: name a subclass of macaron_tf"),
         ("stranger.parts:documents", "is no Block"),

@@ -3,7 +3,8 @@
     .venv-engines/bin/python -m experiments.lab.benchmarks.triton_onnx MODEL.onnx TOKENIZER.json
 
 The package nvidia-pytriton has only Triton's Python backend. So this backend runs ONNX Runtime, and
-tokenizes with the package tokenizers. Triton batches the requests that arrive while one is answered.
+tokenizes with the package tokenizers. Triton batches the requests that arrive while one is
+answered.
 """
 
 import argparse
