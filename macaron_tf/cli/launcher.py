@@ -1,9 +1,9 @@
 """Launches all commands: `python -m macaron_tf COMMAND`, or in short `macaron COMMAND`.
 
 The commands are in the packages `experiments` and `export`. A checkout has these beside
-`macaron_tf`, an installed wheel in `macaron_tf/commands`, so that it has one top-level package. The
-launcher adds their folder to the path. Their modules thus have the same names in both, which runs
-record and child processes import.
+`macaron_tf`. An installed wheel has them in `macaron_tf/commands`, because a wheel should have one
+top-level package. The launcher adds their folder to the path, so that their modules have the same
+names in both: runs record these names, and child processes import them.
 """
 
 import argparse

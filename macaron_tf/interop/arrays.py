@@ -510,7 +510,7 @@ class TaskHead:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Family:
-    """How to convert the models of one `model_type` of Hugging Face, or of another library.
+    """Describes how to convert one kind of models: a `model_type` of Hugging Face, or another's.
 
     Attributes:
         name: name of such models in error messages.

@@ -93,7 +93,7 @@ def t5_table(gated: bool) -> Table:
 
 
 def _equal_sizes(config: EncoderDecoderConfig) -> dict[str, Any]:
-    """Makes the decoder's fields, whose equality with the encoder's `_check_equal_sizes` checks."""
+    """Makes the fields of the vocabulary's and the decoder's sizes; see `_check_equal_sizes`."""
     return {
         "vocab_size": config.vocab_size,
         "decoder_attention_heads": config.num_heads,
@@ -149,7 +149,10 @@ def _marian_settings(config: ForeignConfig) -> dict[str, Any]:
 
 
 def _bart_table() -> Table:
-    """The table of BART; MarianMT uses it without tables of positions and norms of embeddings."""
+    """Makes BART's table of names.
+
+    MarianMT uses it too, although it has no position embeddings and no norms of embeddings.
+    """
     table, parts = {}, ("q_proj", "k_proj", "v_proj", "out_proj")
     for stack, embeddings in _STACKS.items():
         positions = f"model.{stack}.embed_positions.weight"

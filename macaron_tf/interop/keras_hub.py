@@ -134,9 +134,9 @@ class EncoderBackbone(_Backbone):
 
 @_registered
 class LanguageModelBackbone(_Backbone):
-    """A causal language model of any block, without its output layer.
+    """A causal language model of any block; it is used like KerasHub's `GPT2Backbone`.
 
-    It is used like KerasHub's `GPT2Backbone`.
+    It returns hidden states; `LanguageModelCausalLM` applies the output layer.
 
     Args:
         config: configuration of the model, with `causal=True`.
@@ -368,7 +368,7 @@ class LanguageModelCausalLM(keras_hub.models.CausalLM):
     Generation caches the state of each block: keys and values, or the state of a recurrence.
 
     Args:
-        backbone: a `LanguageModelBackbone`, which includes the output layer.
+        backbone: a `LanguageModelBackbone`, whose weights include the output layer's.
         preprocessor: a `LanguageModelCausalLMPreprocessor`; None: inputs are ids.
     """
 

@@ -302,7 +302,7 @@ def _swapped(vectors: np.ndarray) -> np.ndarray:
 
 
 def xlnet_attention(heads: int) -> Table:
-    """Makes the table of XLNet's attention; `heads` is needed only to write arrays."""
+    """Makes the table of names of XLNet's attention; `heads` matters only for writing arrays."""
     return {
         "attention/query/kernel": _flat("q", heads=heads),
         "attention/key_value/kernel": _flat("k", "v", heads=heads),

@@ -241,9 +241,7 @@ def _record(model: Pretrained) -> dict[str, Any]:
 
 
 def head_state(model: Pretrained, table: Table) -> dict[str, np.ndarray]:
-    """Collects the weights of a task's head, and of its pooler if the table has one, by PyTorch
-    names.
-    """
+    """Collects the weights of a task's head, with its pooler if it has one, by PyTorch names."""
     network = model.network
     reader = network.classifier if isinstance(network, EncoderChooser) else network
     state = layer_state(reader.pooler, table) if "pooler/dense" in table else {}

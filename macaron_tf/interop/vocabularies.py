@@ -153,9 +153,9 @@ class _Tokenizer:
         return [step["type"] for step in steps if "type" in step]
 
     def separators(self, usual: int) -> int:
-        """Returns the number of [SEP] between two texts, from the template in `tokenizer.json`.
+        """Returns the number of [SEP] between two texts in the template of `tokenizer.json`.
 
-        Without a template it is `usual`.
+        If there is no template, it returns `usual`.
         """
         template = (self.whole.get("post_processor") or {}).get("pair")
         if not template:

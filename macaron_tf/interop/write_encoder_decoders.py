@@ -202,9 +202,9 @@ def _state(model: Pretrained, family: Family, ids: np.ndarray) -> dict[str, np.n
 
 
 def _barred(model: Pretrained, ids: np.ndarray) -> list[int]:
-    """Returns the foreign ids that are never generated: PAD and BOS, and those of special pieces.
+    """Returns the foreign ids that generation excludes: PAD, BOS and other special pieces.
 
-    For a translator only PAD and BOS are barred.
+    For a translator they are only PAD and BOS.
     """
     special = {PAD, BOS}
     if model.vocabulary and (model.objective or model.answers):

@@ -141,7 +141,7 @@ class _Encoder:
 
     @property
     def alone(self) -> bool:
-        """Whether the folder has the body without a head."""
+        """Whether the folder has only the encoder, without a head."""
         return self.head.ending == "Model"
 
     def folder(self) -> HuggingFaceFolder:

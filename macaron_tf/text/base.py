@@ -494,7 +494,7 @@ class TextStream:
 
 
 class PairVocabulary(PieceVocabulary):
-    """The source's and the target's vocabularies of a translation; it decodes the target's ids.
+    """A pair of vocabularies for translation: the source's, and the target's, which decodes ids.
 
     Args:
         source, target: vocabulary of each side; twice the same one if it was learnt jointly.

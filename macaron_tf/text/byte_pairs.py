@@ -157,7 +157,7 @@ class MergedPieceVocabulary(PieceVocabulary):
         return [self.ranks]
 
     def _merged(self, ids: tf.Tensor, lengths: tf.Tensor) -> tf.RaggedTensor:
-        """Applies the merges within words, those that were learnt first before others.
+        """Applies the merges within words, in the order in which they were learnt.
 
         Each round makes the best merge of every word at once; English takes about ten rounds.
 
@@ -330,7 +330,7 @@ class BytePairVocabulary(MergedPieceVocabulary):
         return tf.strings.lower(lines, encoding="utf-8") if self.lower_case else lines
 
     def spaced(self, lines: tf.Tensor) -> tf.Tensor:
-        """Adds the first space to normalized lines, if `add_prefix_space`."""
+        """Adds a space before normalized lines, if `add_prefix_space` asks for one."""
         if not self.add_prefix_space:
             return lines
         return tf.strings.regex_replace(lines, r"^([^ ])", r" \1")
@@ -457,8 +457,8 @@ class CharacterPairVocabulary(MergedPieceVocabulary):
 class MosesPairVocabulary(CharacterPairVocabulary):
     """XLM's BPE of characters, after words are split by Moses' rules for each language.
 
-    Words are split in Python, by `moses_words`, so that a SavedModel cannot contain this vocabulary
-    and takes ids instead of text.
+    `moses_words` splits words in Python. A SavedModel therefore cannot contain this vocabulary, and
+    has to take ids instead of text.
 
     Args:
         units, merges: see `CharacterPairVocabulary`.

@@ -61,7 +61,7 @@ _ROMANIAN = str.maketrans("ŞşȘșŢţȚțĂăÂâÎî", "SsSsTtTtAaAaIi")
 
 
 def moses_words(line: str, language: str, lower_case: bool = False) -> list[str]:
-    """Splits a line into words by Moses' rules for its language, as XLM's texts were; in Python.
+    """Splits a line into words by Moses' rules for its language, as in the training of XLM.
 
     It normalizes punctuation, removes characters of Unicode category C, and separates punctuation
     from words. Chinese needs the package jieba, Thai pythainlp; neither comes with this library.

@@ -144,7 +144,7 @@ class WordVocabulary(Vocabulary):
 
     @property
     def size(self) -> int:
-        """V, without padding rows, because the words are an output layer's only."""
+        """V, the number of words; an output layer, which alone uses them, needs no padding rows."""
         return len(self.words)
 
     def contents(self) -> bytes:
