@@ -51,11 +51,11 @@ def test_what_cannot_be_read_or_written_is_said_before_minutes_are_spent(
     cases = [(tmp_path / "nothing", "is no run"), (mixed, "has no blocks of tokens and channels")]
     for place, words in cases:
         refused(ode.main, ["--runs", good, place, "--results", tmp_path / "out"], words, tmp_path)
-    words = "--seeds draw random operators: leave them out beside --runs"
+    words = "--seeds is for random operators: leave it out with --runs"
     refused(ode.main, ["--runs", good, "--seeds", "1"], words, tmp_path)
 
 
 def test_norms_behind_the_sub_layers_are_no_step(tmp_path, refused):
     place = network(tmp_path / "run", "post")
-    words = f"{place}: its norms follow the sub-layers"
+    words = f"{place} has norms after the sub-layers"
     refused(ode.main, ["--runs", place, "--results", tmp_path / "out"], words, tmp_path)

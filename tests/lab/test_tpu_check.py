@@ -201,7 +201,7 @@ def test_cycles_become_time_and_tokens():
     ("change", "said"),
     [
         ({"dynamic": ["Where"]}, "a shape depends on values: Where\n    model.py:1 in call: Where"),
-        (memory(17 * 2**30), "17.00 GiB needed, 15.25 GiB there are"),
+        (memory(17 * 2**30), "17.00 GiB needed, 15.25 GiB available"),
         ({"cores_a_chip": 1}, "libtpu sees 1 cores a chip, not 2"),
         (
             {"cycles": {**GOOD["cycles"], "loops": [{"name": "w", "trips": None, "cycles": 1}]}},
@@ -223,7 +223,7 @@ def test_the_compilers_refusal_is_said_with_its_op():
     )
     refusal = compiler._refusal(said)
     assert refusal["memory_needed"] == int(17.5 * 2**30)
-    assert refusal["error"] == "out of memory: 17.50G needed, 15.25G there are"
+    assert refusal["error"] == "out of memory: 17.50G needed, 15.25G available"
 
 
 def test_what_the_bridge_cannot_take_is_read_from_its_message():

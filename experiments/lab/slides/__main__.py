@@ -1,21 +1,22 @@
-"""The systems of the slides beside each other, at one small size and as many tokens.
+"""Compares the systems of the slides, all at one small size and with equally many tokens.
 
     python -m experiments.lab.slides encoders study --data-dir DIR
     python -m experiments.lab.slides decoders study --data-dir DIR
     python -m experiments.lab.slides sentences study --init runs/bert --data-dir DIR
 
-encoders: BERT, RoBERTa, ALBERT, SpanBERT, XLM, ELECTRA, gMLP and aMLP: what each learns, and how it
-does when it is fine-tuned; three seeds where the slides compare two ways: the order of sentences
-or next sentences or neither, static or dynamic masks, replaced or masked tokens. Sentence-BERT is
-BERT's, trained on STS-B, beside the mean pooling of each encoder as it is.
-decoders: GPT, GPT-2, Transformer-XL, XLNet, T5 and BART with Transformer's, Macaron's and
-SwishRNN's blocks of as many weights; GPT and T5 with three seeds. Transformer-XL also with shorter
-and longer memories, GPT-2 asked tasks without training, ELMo and a tagger with and without it.
-sentences: Sentence-BERT's poolings and concatenations, trained on entailment or on STS-B.
+encoders: pre-trains and fine-tunes BERT, RoBERTa, ALBERT, SpanBERT, XLM, ELECTRA, gMLP and aMLP.
+What the slides compare has three seeds: the order of sentences, next sentences or neither; static
+or dynamic masks; replaced or masked tokens. Sentence-BERT, which is BERT trained on STS-B, stands
+beside the mean pooling of each untuned encoder.
+decoders: trains GPT, GPT-2, Transformer-XL, XLNet, T5 and BART with Transformer, Macaron and
+SwishRNN blocks of equally many weights; GPT and T5 with three seeds. It also scores Transformer-XL
+with shorter and longer memories, prompts GPT-2 with tasks, and trains ELMo and taggers with and
+without it.
+sentences: trains Sentence-BERT's poolings and concatenations, on entailment or on STS-B.
 
-Each comparison is a command `compare` in OUT; what follows is done by the commands that a person
-would type. Writes OUT/NAME.md and .json, tables OUT/sentences.md and .json. Complete runs are not
-trained again: an interrupted command goes on when it is given again.
+Each comparison is a command `compare` in OUT, followed by the usual commands for its runs. The
+results are OUT/NAME.md and .json; those of `sentences` are OUT/sentences.md and .json. Complete
+runs are not trained again, so an interrupted command can be run again to continue.
 """
 
 import argparse
@@ -41,14 +42,14 @@ main = cli.program(
         cli.finetuning("sst2", "stsb", "conll2003"),
         cli.argument(
             "--sentences",
-            "also score sentences' vectors on STS-B, as they are and, of BERT, trained",
+            "also score sentence vectors on STS-B: of all encoders, and of BERT trained on STS-B",
             action=argparse.BooleanOptionalAction,
             default=True,
         ),
     ),
     cli.command(
         "decoders",
-        "the others: about three hours on two cores",
+        "language models and encoder-decoders: about three hours on two cores",
         "experiments.lab.slides.systems:decoders",
         _PRETRAINING,
         cli.DATA_DIR,
@@ -57,11 +58,11 @@ main = cli.program(
     ),
     cli.command(
         "sentences",
-        "Sentence-BERT's poolings and concatenations: twelve short trainings a seed",
+        "Sentence-BERT's poolings and concatenations: twelve short trainings for each seed",
         "experiments.lab.slides.sentences:run",
         cli.STUDY,
-        cli.place("--init FROM", "what to start with, as for `embed train`", required=True),
-        cli.argument("--task", "classes of pairs (default %(default)s)", default="mnli"),
+        cli.place("--init FROM", "initial weights, as for `embed train`", required=True),
+        cli.argument("--task", "task with classes of pairs (default %(default)s)", default="mnli"),
         cli.DATA_DIR,
         cli.count("--jobs N", "trainings at once (default %(default)s)", 2),
         cli.settings("training.max_steps=500, of every training"),

@@ -1,4 +1,4 @@
-"""`slides sentences`: Sentence-BERT's pooling and concatenation, its table 6."""
+"""`slides sentences`: pooling and concatenation in Sentence-BERT, table 6 of its paper."""
 
 import argparse
 import functools
@@ -10,13 +10,13 @@ from macaron_tf.models.tasks import FEATURES
 POOLINGS = ("mean", "max", "cls")
 _BEST = "u,v,|u-v|"
 CONCATENATIONS = ("u,v", "|u-v|", "u*v", "|u-v|,u*v", "u,v,u*v", _BEST, "u,v,|u-v|,u*v")
-_LETTERS = dict(zip(FEATURES, "uvdp", strict=True))  # in names of folders: difference, product
+_LETTERS = dict(zip(FEATURES, "uvdp", strict=True))  # for folders' names; d: difference, p: product
 
 
 def run(options: argparse.Namespace) -> None:
     """Trains and scores missing runs by `embed`, then writes the table."""
     out, classes = pathlib.Path(options.out), options.task
-    # Of each row of the table, pooling and concatenation; they are the same run in "mean".
+    # Pooling and concatenation of each row. The row "mean" appears in both lists, as one run.
     arms = {pooling: (pooling, _BEST) for pooling in POOLINGS}
     arms |= {concatenation: ("mean", concatenation) for concatenation in CONCATENATIONS}
     wanted = [(classes, *arm) for arm in arms.values()]
@@ -56,16 +56,19 @@ def _scored(
     concatenation: str,
     seed: int,
 ) -> dict:
-    """The row of a training of `embed`, or of the encoder untrained; STS-B by the cosine.
+    """Trains by `embed`, or takes the untrained encoder, and returns a row of scores on STS-B.
 
-    Its vectors are not scaled to unit length where the classifier sees them, as in the paper.
+    As in the paper, the classifier sees vectors that are not scaled to unit length.
+
+    Args:
+        task: task to train on; "": the untrained encoder.
     """
     run, scores, log = out / "runs" / name, out / "scores" / name, out / "logs" / f"{name}.log"
     data = studies.flags("--data-dir", options.data_dir)
 
     def scored() -> dict:
         if task:
-            # STS-B is learnt by the cosine, which concatenates nothing.
+            # Training on STS-B uses the cosine, without concatenation.
             own = [f"concatenation={concatenation}"] if task == options.task else []
             settings = ("normalize=False", *own, *options.set)
             words = [task, str(run), "--init", options.init, "--pooling", pooling, *data]

@@ -1,4 +1,4 @@
-"""`slides encoders` and `decoders`: comparisons, one after another, and figures of their runs."""
+"""`slides encoders` and `slides decoders`: comparisons, and further scores of their runs."""
 
 import argparse
 import functools
@@ -12,14 +12,14 @@ from experiments.studies import flags
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import read_json
 
-# Words of `compare` by the folder of a comparison; of all settings the last one counts.
+# Arguments of `compare` by the folder of a comparison. A setting's last value counts.
 Comparisons = dict[str, tuple[str, ...]]
 
-# 5,000 updates on 2.6 million tokens, pre-norm: a post-norm model of this size may rest at guessing
-# by frequency. Without T5's bias an encoder does so too (BERT: a loss of 6.1; with both 5.4).
+# 5,000 updates on 2.6 million tokens, pre-norm: a post-norm model of this size may stay at the
+# unigram loss. So does an encoder without T5's bias (BERT: a loss of 6.1; with both 5.4).
 _ALL = flags("--set", "batch_size=8", "training.max_steps=5_000", "model.norm=pre")
 _ENCODERS = (*_ALL, "--set", "model.relative_bias=shared")
-# A 40th of the tokens that are read, so that ten masks a row are seen four times each, as in
+# A 40th of the tokens that are read, so that each of a row's ten masks is seen four times, as in
 # BERT's released data (Liu et al. 2019, section 4.1).
 _FEW = 'corpus.sources=(("tfds:wikipedia/20230601.en", "train[:3%]"),)'
 
@@ -54,34 +54,34 @@ def _blocks(recipe: str, *names: str) -> tuple[str, ...]:
 
 
 _THREE = ("transformer", "macaron", "swish_rnn")
-# Examples and a question have to fit into a row of GPT-2: 4 times as long, a quarter as many.
+# Rows of GPT-2 must hold examples and a question: they are 4 times as long, and a quarter as many.
 _LONG = flags("--set", "corpus.sequence_length=256", "model.max_length=256", "batch_size=2")
 DECODERS: Comparisons = {
     "GPT": _blocks("gpt_tiny", *_THREE),
     "GPT-2": (*_blocks("gpt2_tiny", *_THREE), *_LONG),
     "Transformer-XL": _blocks("transformer_xl_tiny", *_THREE),
-    # A recurrence would tell each token to itself.
+    # Without SwishRNN, whose recurrence would show each token to its own prediction.
     "XLNet": _blocks("xlnet_tiny", *_THREE[:2]),
     "T5": _blocks("t5_tiny", *_THREE),
     "BART": _blocks("bart_tiny", *_THREE),
 }
-# Made with every seed, for the slides make these comparisons; the others with one.
+# Comparisons with every seed, because the slides make them; the others have one seed.
 EVERY_SEED = ("tokens", "pairs", "masks", "GPT", "T5")
 ELMO = "ELMo"
 # The same number of words as the others: 2,500 updates of 32 rows of 32.
 _ELMO_SETTINGS = ("training.max_steps=2_500",)
-# Positions that a Transformer-XL looks back on; 64 in training.
+# Lengths of a Transformer-XL's memory in evaluation; 64 in training.
 MEMORIES = (1, 64, 128, 256, 512)
-# The tasks that GPT-2 is asked without training, and the numbers of examples before a question.
+# Tasks of GPT-2 by prompts, without training, and the numbers of examples in a prompt.
 FEW_SHOT = ("--task", "sst2", "rte", "--shots", "0", "1", "2", "4", "--max-examples", "400")
 # Models of this size need a higher learning rate than their papers' for fine-tuning.
 TUNING = ("max_length=64", "training.max_steps=400", "training.validate_every=200")
-# Of Sentence-BERT; the paper's 2e-5 is for encoders of 12 layers and more.
+# Learning rate of Sentence-BERT; the paper's 2e-5 is for encoders of 12 layers and more.
 _RATE = "training.learning_rate=1e-4"
 
 
 class Study:
-    """The comparisons of a command's options, made or read, and what is measured besides."""
+    """The comparisons that a command's options choose, and the report of all measurements."""
 
     def __init__(self, options: argparse.Namespace, known: Comparisons, *more: str):
         self.options, self.out = options, pathlib.Path(options.out)
@@ -95,7 +95,7 @@ class Study:
         self.lines: list[str] = []
 
     def compare(self, *words: str) -> None:
-        """Makes the comparisons, each in its folder, and adds their reports."""
+        """Makes missing comparisons, each in its folder, and adds their reports."""
         seeds = self.options.seeds
         for name, own in self.comparisons.items():
             given = [*own, *flags("--set", *self.options.set), *self.data, *words]
@@ -106,17 +106,18 @@ class Study:
             self.add(self.out / name / "compare.md")
 
     def add(self, report: pathlib.Path) -> None:
-        """Adds a report of a part, its heading one level lower."""
+        """Adds the report of a part, with its headings one level lower."""
         text = report.read_text(encoding="utf-8").rstrip()
         self.lines += ["", "#" + re.sub(r"\]\((\w+\.png)\)", rf"]({report.parent.name}/\1)", text)]
 
     def measure(
         self, title: str, rows: list[dict], figures: Callable[[dict], dict], scale: float = 100
     ) -> None:
-        """Adds a table of more figures of runs, a line an arm.
+        """Adds a table of further numbers of runs, with one line for each arm.
 
         Args:
-            figures: a row of `compare` to figures by their columns' heads, which it then has too.
+            rows: rows of `compare`; the numbers are added to them.
+            figures: maps a row to numbers by the heads of their columns.
         """
         tasks = {f"{row['run']}: scored": functools.partial(figures, row) for row in rows}
         found = studies.at_once(self.options.jobs, tasks)
@@ -139,14 +140,14 @@ class Study:
 
 
 def _written(path: pathlib.Path, script: str, *words: str) -> Any:
-    """The content of a JSON file that a `command` writes, unless the file is there."""
+    """Reads a JSON file; if it does not exist, first runs the command that writes it."""
     if not path.exists():
         studies.command(script, *words)
     return studies.read_json(path, object)
 
 
 def encoders(options: argparse.Namespace) -> None:
-    """Compares the encoders, pre-trained and fine-tuned, then their sentences' vectors."""
+    """Compares the encoders, pre-trained and fine-tuned, and then their sentence vectors."""
     options.finetune_set = [*TUNING, *options.finetune_set]
     study = Study(options, ENCODERS)
     source = [*flags("--source", options.source), *flags("--finetune-set", *options.finetune_set)]
@@ -154,7 +155,7 @@ def encoders(options: argparse.Namespace) -> None:
     study.compare(*tasks, *source)
 
     def told(row: dict) -> dict[str, float]:
-        """Pairs told right, of the corpora of both kinds."""
+        """Accuracy on pairs of segments from the corpora of both kinds (see `_PAIRS`)."""
         found = {}
         for kind, folder in _PAIRS.items():
             file = pathlib.Path(row["run"]) / f"{folder}.json"
@@ -175,9 +176,9 @@ def encoders(options: argparse.Namespace) -> None:
 
 
 def sentence_scores(data: list[str], row: dict) -> dict[str, float]:
-    """Correlations on STS-B's development set, of cosines of a run's mean pooling with the scores.
+    """Spearman correlations on STS-B's development set of the cosines of mean-pooled vectors.
 
-    BERT's also after training on STS-B.
+    BERT is scored before and after training on STS-B.
     """
     run = pathlib.Path(row["run"])
 
@@ -197,7 +198,7 @@ def sentence_scores(data: list[str], row: dict) -> dict[str, float]:
 
 
 def decoders(options: argparse.Namespace) -> None:
-    """Compares the decoders' blocks; scores memories, asks GPT-2, trains ELMo and its taggers."""
+    """Compares blocks in decoders, scores memories, prompts GPT-2, trains ELMo and taggers."""
     study = Study(options, DECODERS, ELMO)
     study.compare()
 

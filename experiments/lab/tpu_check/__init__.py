@@ -1,1 +1,1 @@
-"""Behind `tpu_check`: a recipe's train step, its TPU compilation, and what the compiler says."""
+"""The parts of `tpu_check`: a recipe's train step, its compilation for a TPU, and the findings."""

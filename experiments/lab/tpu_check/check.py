@@ -1,13 +1,16 @@
-"""The check of each recipe, from its model to rows that compare recipes, as the JSON holds them.
+"""Checks recipes and makes rows that compare them, as the JSON has them.
 
-A row has "ok", "recipe", "topology", "rows" and "length" of a core's micro-batch, "parameters", and
-"problems", each `{"what", "op", "source"}`; then, None where not known, "memory" (bytes by use),
-"memory_total" and "memory_limit" (bytes needed at once, and of a core), "largest_rows" (the most
-seen to fit), "tried" (whether each number of rows fits), "cycles" of a step, "loop_cycles" of them,
-"loops" (the outermost), "milliseconds" at the chip's clock, "tokens_a_second" of a core, and the
-first "compilation" and its "collectives" (see `compiler.compile_step`). "settings" are those of
-`--set`, "commit" is the one that was checked out, "mesh" that of `--mesh`, "compilations" that of
-`--compilations`, "versions" are the packages'.
+A row always has "ok", "recipe", "topology", "rows" and "length" of a core's micro-batch,
+"parameters", and "problems", each `{"what", "op", "source"}`. These fields are None if unknown:
+
+- "memory" (bytes by use), "memory_total" (bytes needed at once), "memory_limit" (bytes of a core);
+- "largest_rows" (the most rows seen to fit), "tried" (whether each number of rows fits);
+- "cycles" of a step, "loop_cycles" (the part of loops), "loops" (the outermost), "milliseconds" at
+  the chip's clock, "tokens_a_second" of a core;
+- "compilation" and "collectives" of the first compilation (see `compiler.compile_step`).
+
+"settings", "mesh" and "compilations" are those of the flags, "commit" is the one that was checked
+out, and "versions" are those of the packages.
 """
 
 import argparse
@@ -39,7 +42,7 @@ _COLUMNS = (
 
 
 def run(options: argparse.Namespace) -> int:
-    """Checks the recipes; the exit status."""
+    """Checks the recipes and returns the exit status."""
     if options.list:
         print(listing())
         return 0
@@ -57,11 +60,11 @@ def run(options: argparse.Namespace) -> int:
 
         options.mesh = options.mesh or "data=1"
         sizes = parse_mesh(options.mesh)
-        # The variables lie on as many parts of the CPU.
+        # JAX divides the CPU into as many devices as the mesh has.
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", math.prod(sizes.values()))
         use_mesh(sizes)
-    # Wrong settings are said before minutes are spent.
+    # Wrong settings must be reported before compilations of minutes.
     steps = {name: step_of(name, options.set) for name in options.recipe}
     for one in steps.values():
         one.recipe.model_config()
@@ -102,8 +105,8 @@ def run(options: argparse.Namespace) -> int:
         for row in _check(name, one, options, topologies) if topologies else ():
             found.append(row | same)
             write()
-        gc.collect()  # a model and its graphs hold each other, gigabytes of them
-    write()  # where every row was kept
+        gc.collect()  # a model and its graphs refer to each other and hold gigabytes
+    write()  # in case every row was kept
     print(table(found))
     print(problems(found), end="")
     return 0 if all(row["ok"] for row in found) else 1
@@ -112,7 +115,7 @@ def run(options: argparse.Namespace) -> int:
 def _check(
     name: str, step: Step, options: argparse.Namespace, topologies: Sequence[str]
 ) -> Iterator[dict]:
-    """A recipe's rows, one a topology. The steps are traced once for all of them."""
+    """Yields a recipe's rows, one for each topology. Each step is traced once for all of them."""
     _say(f"{name}: building the model")
     model = step.build()
     shape = step.shape(options.batch)
@@ -154,11 +157,12 @@ def row(
     results: dict[int, dict],
     sharing: int = 1,
 ) -> dict:
-    """A row from the rows and the length of a micro-batch, and what its compilations found.
+    """Makes a row of results; see the module.
 
     Args:
-        results: of `compiler.search`; the first one is the batch that is asked about.
-        sharing: cores that share a model and its micro-batch.
+        shape: rows and length of a micro-batch.
+        results: results of `compiler.search`; the first one is of the batch in question.
+        sharing: number of cores that share a model and its micro-batch.
     """
     chip, first = chip_of(topology), next(iter(results.values()), {})
     tried = {number: compiler.fits(result, chip.core_bytes) for number, result in results.items()}
@@ -197,7 +201,7 @@ def _problems(result: dict, cores: int, limit: int, sources: Sources) -> Iterato
             yield problem(result["error"], name, sources.of(name) if name else None)
     elif not compiler.fits(result, limit):
         yield problem(
-            f"{_gib(compiler.memory_total(result))} GiB needed, {_gib(limit)} GiB there are"
+            f"{_gib(compiler.memory_total(result))} GiB needed, {_gib(limit)} GiB available"
         )
     if result.get("cores_a_chip", cores) != cores:
         yield problem(f"libtpu sees {result['cores_a_chip']} cores a chip, not {cores}")
@@ -208,7 +212,7 @@ def _problems(result: dict, cores: int, limit: int, sources: Sources) -> Iterato
 
 
 def table(rows: Sequence[dict]) -> str:
-    """A Markdown table. The last column is relative to the topology's first recipe."""
+    """A Markdown table; "time a token" is relative to the first recipe on the same topology."""
     lines = []
     for each in rows:
         first = next((r for r in rows if r["topology"] == each["topology"] and r["ok"]), None)
@@ -247,7 +251,7 @@ def _cells(row: dict, first: dict | None) -> list[str]:
 
 
 def problems(rows: Sequence[dict]) -> str:
-    """A line for each problem, with its op, and below it the line of ours that it comes from."""
+    """One line for each problem, with its op, and below it the line of code that it comes from."""
     lines = []
     for each in rows:
         for one in each["problems"]:
@@ -258,7 +262,11 @@ def problems(rows: Sequence[dict]) -> str:
 
 
 def merged(rows: Sequence[dict], text: str, where: str) -> list[dict]:
-    """The rows of the JSON in the file `where`, with these in place of those about the same."""
+    """Merges new rows into those of the JSON text; a new row replaces one about the same check.
+
+    Args:
+        where: name of the file, for error messages.
+    """
     try:
         both = [*parse_json(text, rows=list)["rows"], *rows]
         names = ("recipe", "topology", "rows", "mesh")
@@ -268,10 +276,10 @@ def merged(rows: Sequence[dict], text: str, where: str) -> list[dict]:
 
 
 def as_json(rows: Sequence[dict], facts: dict) -> str:
-    """The rows, the command that finds them, and the versions that they depend on.
+    """JSON of the rows, the command that makes them, and the versions that they depend on.
 
     Args:
-        facts: `options` of the command beside recipes and topologies; `versions` by package.
+        facts: "options" of the command besides recipes and topologies; "versions" by package.
     """
     record = {"command": _command(rows, facts), "versions": facts["versions"], "rows": list(rows)}
     return json.dumps(record, indent=1) + "\n"
@@ -298,7 +306,7 @@ beside other work, its CPU minutes, GiB of its process, the commit.
 
 
 def _command(rows: Sequence[dict], facts: dict) -> str:
-    """The command that finds all of these rows."""
+    """The command that makes all of these rows."""
     recipes, topologies = (
         list(dict.fromkeys(row[name] for row in rows)) for name in ("recipe", "topology")
     )

@@ -1,4 +1,4 @@
-"""The TPUs that a step is compiled for, by the names that libtpu's topologies have."""
+"""The TPUs that a step can be compiled for, by their names in libtpu's topologies."""
 
 import dataclasses
 import re
@@ -8,18 +8,18 @@ from macaron_tf.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """A generation of TPUs, as Google's documentation of each and libtpu describe it.
+    """A generation of TPUs, as described by libtpu and by Google's documentation.
 
     Attributes:
-        cores: devices of a chip, each a replica of its own: v4's two TensorCores; v5p's two are
-            one device.
+        cores: devices of a chip, each of which is a replica. The two TensorCores of a v4 are two
+            devices; those of a v5p are one.
         core_gib: HBM in GiB that libtpu 0.0.51 gives a program on one core.
-        peak_tflops: of a chip, in bfloat16.
+        peak_tflops: peak rate of a chip in bfloat16, in TFLOP/s.
         mxus: matrix units of a core, each of 128 x 128 cells.
-        accelerator: name of a Cloud TPU of 4 chips, which libtpu asks for.
+        accelerator: name of a Cloud TPU of 4 chips, which libtpu requires.
         example: a topology of 4 chips.
-        slices: chips of the slices that Google rents, of powers of two; more chips than the last
-            are several slices, which nothing here trains on.
+        slices: numbers of chips, powers of two, of the slices that Google rents. More chips than
+            the last are several slices (Multislice), which is not supported here.
     """
 
     cores: int
@@ -37,12 +37,12 @@ class Chip:
 
     @property
     def core_bytes(self) -> int:
-        """The memory of a core."""
+        """The memory of a core in bytes."""
         return int(self.core_gib * 2**30)
 
     @property
     def clock_ghz(self) -> float:
-        """The clock at which a multiplication and an addition a cell and cycle make the peak.
+        """The clock at which one multiply-add per cell and cycle gives the peak rate.
 
         v4: 275e12 / (2 cores x 4 units x 128 x 128 cells x 2) = 1.05e9; v5e: 1.50e9.
         """
@@ -69,7 +69,7 @@ def chip_of(topology: str) -> Chip:
 
 
 def listing() -> str:
-    """A line for each chip. libtpu tells whether a topology is valid, but cannot list them."""
+    """One line for each chip. libtpu can check a topology, but not list the valid ones."""
     return "\n".join(
         f"{chip.example:10} {chip.cores} core{'s' if chip.cores > 1 else ''} a chip, "
         f"{chip.core_gib:g} GiB and {chip.clock_ghz:.2f} GHz a core"

@@ -1,8 +1,9 @@
-"""Compiles a step for a TPU, in a process of its own, on a machine without one.
+"""Compiles a step for a TPU, in a separate process, on a machine without a TPU.
 
     python -m experiments.lab.tpu_check.compiler STEP.hlo v4:2x2x1 CORES RESULT.json [TEXT.hlo]
 
-The TPU compiler ends the whole process when it fails a check of its own; and it holds gigabytes.
+The process is separate because the TPU compiler ends it when one of its internal checks fails, and
+because it keeps gigabytes of memory.
 """
 
 import importlib.util
@@ -22,12 +23,12 @@ from experiments.lab.tpu_check.cycles import collectives, estimate
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import read_json
 
-# Rows are tried in multiples of a tile of a TPU, which 8 replicas can share, too.
+# Numbers of rows are multiples of a TPU's tile; 8 replicas can share them, too.
 MULTIPLE = 8
 
 
 def memory_total(result: dict) -> int | None:
-    """Bytes that a compiled step needs at once, or that its refused compilation asked for."""
+    """Bytes that a compiled step needs at once, or that a refused compilation asked for."""
     if memory := result.get("memory"):
         kept = memory["arguments"] + memory["outputs"] - memory["aliased"]
         return kept + memory["temporaries"] + memory["code"]
@@ -35,22 +36,23 @@ def memory_total(result: dict) -> int | None:
 
 
 def fits(result: dict, limit: int) -> bool:
-    """Whether a step was compiled and needs no more than `limit` bytes, those of a core."""
+    """Whether a step was compiled and needs no more than `limit` bytes, the memory of a core."""
     return "memory" in result and memory_total(result) <= limit
 
 
 def search(
     compiled: Callable[[int], dict], rows: int, limit: int, compilations: int
 ) -> dict[int, dict]:
-    """Compiles a step at several numbers of rows, near to the most that fits.
+    """Compiles a step at several numbers of rows to find the most that fit.
 
     Args:
-        compiled: `rows -> compile_step`'s result.
-        limit: bytes of a core.
-        compilations: the most that are made, 1 or more.
+        compiled: function from a number of rows to the result of `compile_step`.
+        limit: memory of a core in bytes.
+        compilations: greatest number of compilations, 1 or more.
 
     Returns:
-        The results by rows, `rows` first. A failure for another reason than memory ends the search.
+        The results by number of rows, `rows` first. A failure for another reason than memory ends
+        the search.
     """
     results: dict[int, dict] = {}
     guess: int | None = rows
@@ -63,15 +65,20 @@ def search(
 
 
 def _next(results: dict[int, dict], limit: int) -> int | None:
-    """The rows at which the need, taken for a straight line, meets the limit; None once known."""
+    """The next number of rows to try: where memory, interpolated linearly, reaches the limit.
+
+    Returns:
+        None if the largest number is known.
+    """
     best = max((rows for rows, result in results.items() if fits(result, limit)), default=0)
     worst = min((rows for rows, result in results.items() if not fits(result, limit)), default=None)
     points = sorted((rows, memory_total(result)) for rows, result in results.items())
     if len(points) == 1:
         (rows, total), memory = points[0], results[points[0][0]].get("memory")
-        # All but the temporaries, of which gradients are few, does not grow with the batch.
+        # Only the temporaries grow with the batch (their share of gradients, which is small, not).
         points = [(0, total - memory["temporaries"] if memory else 0), (rows, total)]
-    # The two nearest to the limit: the compiler computes anew what does not fit, and bends the line
+    # The two points nearest to the limit: where memory is short the compiler recomputes values,
+    # which bends the line.
     (a, low), (b, high) = sorted(sorted(points, key=lambda p: abs(p[1] - limit))[:2])
     predicted = a + (limit - low) * (b - a) / (high - low) if high > low else 2 * b
     guess = int(predicted) // MULTIPLE * MULTIPLE
@@ -81,7 +88,7 @@ def _next(results: dict[int, dict], limit: int) -> int | None:
 
 
 def check_installed() -> None:
-    """Refuses where jax or libtpu is missing."""
+    """Raises a UserError if jax or libtpu is missing."""
     if any(importlib.util.find_spec(package) is None for package in ("jax", "libtpu")):
         raise UserError(
             "the TPU compiler is not installed here: `make tpu-check` installs it, or "
@@ -93,26 +100,27 @@ def check_installed() -> None:
 def compile_step(
     hlo: bytes, topology: str, text: pathlib.Path | None = None, cores: int | None = None
 ) -> dict:
-    """The TPU compiler's findings about a step, from a process of its own.
+    """Compiles a step by the TPU compiler in a separate process.
 
     Args:
         hlo: the step's HLO module, serialized; with `cores` StableHLO as bytecode.
-        topology: without `cores` its size changes nothing, for one core is compiled for.
+        topology: the TPU, such as `v4:2x2x1`. Without `cores` its shape changes nothing, because
+            the step is compiled for one core.
         text: file for the optimized HLO.
-        cores: those of the mesh that JAX's step is for; None = TensorFlow's, for one.
+        cores: number of cores in the mesh of a JAX step; None: a TensorFlow step, for one core.
 
     Returns:
-        `dynamic`, names of ops with shapes that are known only when run; then either `error` (and
-        `error_ops`, and `memory_needed` where that was the reason), or `memory` in bytes and
-        `cycles` (see `cycles.Estimate`) and, with `cores`, `collectives` in bytes. `compilation`
-        is what it took, where its process came to an end: `seconds`, `cpu_seconds`, `peak_bytes`.
+        "dynamic": names of ops whose shapes are known only at run time. If compilation failed:
+        "error", "error_ops", and "memory_needed" if memory was the reason. Otherwise: "memory" in
+        bytes, "cycles" (see `cycles.Estimate`) and, with `cores`, "collectives" in bytes. Unless
+        the process crashed: "compilation" with its "seconds", "cpu_seconds" and "peak_bytes".
     """
     with tempfile.TemporaryDirectory(prefix="tpu_check-") as folder:
         source, result = pathlib.Path(folder) / "step.hlo", pathlib.Path(folder) / "result.json"
         source.write_bytes(hlo)
         command = [sys.executable, "-m", "experiments.lab.tpu_check.compiler", source, topology]
         command += [cores or 0, result]
-        # libtpu looks for a TPU and for Google's network, and there is neither.
+        # Without these variables libtpu would look for a TPU and for Google's network.
         environment = {
             "JAX_PLATFORMS": "cpu",
             "TPU_SKIP_MDS_QUERY": "1",
@@ -120,7 +128,7 @@ def compile_step(
             "TPU_WORKER_HOSTNAMES": "localhost",
             "TPU_WORKER_ID": "0",
             "TPU_MIN_LOG_LEVEL": "3",
-            # Its lock file guards the device, and there is none.
+            # libtpu's lock file guards the device, and here is none.
             "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
         }
         started = time.monotonic()
@@ -141,7 +149,7 @@ def compile_step(
 
 
 def main() -> None:
-    """The process's own part."""
+    """Runs in the separate process: compiles, and writes the result as JSON."""
     source, topology, cores, result, *text = sys.argv[1:]
     found, optimized = _compiled(pathlib.Path(source).read_bytes(), topology, int(cores))
     if text and optimized:
@@ -207,7 +215,7 @@ def _compiled(hlo: bytes, topology: str, cores: int) -> tuple[dict, str | None]:
 
 
 def _ops(module, *names: str) -> list:
-    """The operations of some names, in the program's order."""
+    """The operations with one of `names`, in the program's order."""
     from jaxlib.mlir import ir
 
     found = []
@@ -225,7 +233,7 @@ def _dynamic(module) -> list[str]:
     """Names of the TensorFlow ops whose shapes depend on values."""
     names = []
     for op in _ops(module, "stablehlo.set_dimension_size"):
-        # A size that is known has a static type: top_k, for one, sets one.
+        # If the size is known, the type is static, for example after top_k.
         if "?" in str(op.results[0].type):
             name = re.search(r'"([^"]+)"', str(op.location))
             names.append(name[1] if name else op.name)
@@ -235,9 +243,10 @@ def _dynamic(module) -> list[str]:
 def _as_on_a_tpu(module) -> None:
     """Turns the program that TensorFlow writes for a CPU into the one it would write for a TPU.
 
-    `mhlo.copy` goes: it changes nothing, and libtpu does not read it. Random bits: TensorFlow lets
-    the device choose the algorithm, a CPU's is Philox with a state of a key and two counters, a
-    TPU's the chip's own with a key and one. Philox would be half of a BERT step's cycles.
+    `mhlo.copy` is removed: it changes nothing, and libtpu does not read it. For random bits
+    TensorFlow lets the device choose the algorithm. A CPU's is Philox, whose state is a key and two
+    counters; a TPU's is the chip's own, with a key and one counter. Philox would take half of the
+    cycles of a BERT step.
     """
     from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import stablehlo
@@ -258,7 +267,7 @@ def _as_on_a_tpu(module) -> None:
                 operands=[stablehlo.slice(given, [0], [2], [1])],
                 attributes={"rng_algorithm": algorithm},
             )
-            # The second counter, a carry that nobody reads, keeps the state's old shape.
+            # The second counter, a carry that nothing reads, keeps the shape of the state.
             carry = stablehlo.slice(given, [2], [3], [1])
             kept = stablehlo.concatenate([own.results[0], carry], 0)
         for old, new in zip(philox.results, (kept, own.results[1]), strict=True):
@@ -267,7 +276,7 @@ def _as_on_a_tpu(module) -> None:
 
 
 def _refusal(message: str) -> dict:
-    """The compiler's error in a line, the ops it names, and the memory where it was that."""
+    """The compiler's error in one line, the ops that it names, and the memory if it was short."""
     found = {
         "error": " ".join(message.split())[:500],
         "error_ops": list(dict.fromkeys(re.findall(r'op_name="([^"]+)"', message))),
@@ -276,7 +285,7 @@ def _refusal(message: str) -> dict:
     if sizes := re.search(r"\(([\d.]+)([KMG])\) exceeds available HBM \(([\d.]+[KMG])\)", message):
         unit = {"K": 2**10, "M": 2**20, "G": 2**30}
         found["memory_needed"] = int(float(sizes[1]) * unit[sizes[2]])
-        found["error"] = f"out of memory: {sizes[1]}{sizes[2]} needed, {sizes[3]} there are"
+        found["error"] = f"out of memory: {sizes[1]}{sizes[2]} needed, {sizes[3]} available"
     return found
 
 

@@ -1,8 +1,9 @@
-"""The TPU compiler's own estimate of its program's time, read from the optimized HLO text.
+"""Reads the TPU compiler's estimate of a program's time from the optimized HLO text.
 
-The compiler notes `estimated_cycles` at each instruction, at a fusion for all within. A loop's body
-is listed once: here it counts as often as it runs. Of a condition's branches the dearest counts:
-the optimizer's step stands in one, for an update with a NaN gradient is skipped.
+The compiler notes `estimated_cycles` at each instruction; a fusion's number includes its parts. A
+loop's body is listed once, and counts here as often as it runs. Of the branches of a condition the
+most expensive one counts. The optimizer's step is in such a branch, because updates with a NaN
+gradient are skipped.
 """
 
 import collections
@@ -26,9 +27,9 @@ class Loop(NamedTuple):
     """A while loop.
 
     Attributes:
-        name: of the TensorFlow op that it comes from.
-        trips: how often it runs; None = the text does not say, and it was counted once.
-        cycles: of one trip, loops within included.
+        name: name of the TensorFlow op that it comes from.
+        trips: number of iterations; None: the text does not say, and one was counted.
+        cycles: cycles of one iteration, inner loops included.
     """
 
     name: str
@@ -40,10 +41,10 @@ class Estimate(NamedTuple):
     """The cycles of a program.
 
     Attributes:
-        cycles: of one run, loops times their trips.
-        loop_cycles: the loops' part.
-        by_kind: cycles outside of loops by kind of instruction, dearest first.
-        loops: the outermost ones.
+        cycles: cycles of one run; a loop's cycles count once for each iteration.
+        loop_cycles: the part of `cycles` in loops.
+        by_kind: cycles outside loops by kind of instruction, most first.
+        loops: the outermost loops.
     """
 
     cycles: int
@@ -52,7 +53,7 @@ class Estimate(NamedTuple):
     loops: list[Loop]
 
     def as_dict(self) -> dict:
-        """For JSON."""
+        """The estimate as a dict for JSON."""
         return {**self._asdict(), "loops": [loop._asdict() for loop in self.loops]}
 
 
@@ -62,11 +63,10 @@ class _Instruction(NamedTuple):
     rest: str  # from the operands on
 
     def operands(self) -> list[str]:
-        """Names of the operands."""
         return re.findall(r"%([\w.\-]+)", self.rest.partition(")")[0])
 
     def called(self, *keys: str) -> list[str]:
-        """Names of the computations under keys such as `body=`."""
+        """Names of the computations that attributes such as `body=` refer to."""
         found = []
         for key in keys:
             for braced, plain in re.findall(rf"\b{key}=(?:\{{([^}}]*)\}}|%?([\w.\-]+))", self.rest):
@@ -74,13 +74,13 @@ class _Instruction(NamedTuple):
         return found
 
     def number(self) -> int | None:
-        """The value of a constant."""
+        """The value of an integer constant, else None."""
         text = self.rest.partition(")")[0]
         known = self.kind == "constant" and re.fullmatch(r"-?\d+", text)
         return int(text) if known else None
 
     def place(self) -> int | None:
-        """The place in a tuple that the instruction reads."""
+        """The index in a tuple that a `get-tuple-element` reads; None for other instructions."""
         if self.kind != "get-tuple-element":
             return None
         return int(re.search(r"\bindex=(\d+)", self.rest.partition(")")[2])[1])
@@ -90,10 +90,10 @@ _UNKNOWN = _Instruction("", "", "")
 
 
 class _Computation(dict[str, _Instruction]):
-    """Instructions by name; the last one is the root."""
+    """The instructions of a computation by name; the last one is the root."""
 
     def final(self, name: str) -> _Instruction:
-        """The instruction of that name, past copies."""
+        """The instruction called `name`, or the one that it copies."""
         instruction = self.get(name, _UNKNOWN)
         while instruction.kind in ("copy", "bitcast"):
             instruction = self.get(instruction.operands()[0], _UNKNOWN)
@@ -101,20 +101,20 @@ class _Computation(dict[str, _Instruction]):
 
 
 def collectives(text: str) -> dict[str, int]:
-    """The bytes of the arrays that the collectives of an optimized HLO module bring a core."""
+    """Bytes of the arrays that a core receives by collectives, by kind, in an optimized module."""
     found = collections.Counter()
     for shapes, kind, start in _COLLECTIVE.findall(text):
         sizes = [
             math.prod(map(int, filter(None, shape.split(",")))) * -(-int(bits or 8) // 8)
             for bits, shape in _ARRAY.findall(shapes)
         ]
-        # What starts a gathering or a permutation names its operand too, and small flags.
+        # The result of an all-gather-start or a permutation's start includes its operand and flags.
         found[kind] += max(sizes) if start and kind != "all-reduce" else sum(sizes)
     return dict(found.most_common())
 
 
 def estimate(text: str) -> Estimate:
-    """Sums the estimates of an optimized HLO module; a ValueError where there are none."""
+    """Sums the estimates of an optimized HLO module; raises a ValueError if it has none."""
     module: dict[str, _Computation] = {}
     current, entry = None, None
     for line in text.splitlines():
@@ -161,9 +161,9 @@ def _sum(module: dict[str, _Computation], name: str) -> Estimate:
 
 
 def _trips(module: dict[str, _Computation], around: _Computation, loop: _Instruction) -> int | None:
-    """The number of times a loop runs: as noted, or by its condition `counter < bound`.
+    """The number of iterations of a loop, as noted or from its condition `counter < bound`.
 
-    A condition of several such comparisons ends with the first that fails.
+    If the condition has several such comparisons, the first that fails ends the loop.
     """
     if noted := _TRIPS.search(loop.rest):
         return int(noted[1])
@@ -190,9 +190,10 @@ def _trips(module: dict[str, _Computation], around: _Computation, loop: _Instruc
 def _at_start(
     module: dict[str, _Computation], around: _Computation, loop: _Instruction, place: int | None
 ) -> int | None:
-    """A number of the state that a loop is entered with.
+    """A number in the state with which a loop starts; None if it is unknown.
 
-    A gradient's loop runs as often as the forward one counted: that one's counter at its end.
+    The loop of a gradient runs as often as the forward loop did, so its bound is the final counter
+    of that loop.
     """
     state = around.final(loop.operands()[0])
     if place is None or state.kind != "tuple":
@@ -210,7 +211,7 @@ def _at_start(
 
 
 def _step(module: dict[str, _Computation], loop: _Instruction, place: int | None) -> int | None:
-    """By how much a trip raises a number of the state; None where it does something else."""
+    """By how much an iteration raises a number of the state; None if it changes it otherwise."""
     body = module[loop.called("body")[0]]
     root = list(body.values())[-1]
     if place is None or root.kind != "tuple":

@@ -1,8 +1,9 @@
-"""The smallest slice of a TPU that trains each catalog model: bytes by shapes, without memory.
+"""Finds the smallest TPU slice that trains each catalog model, from shapes alone.
 
 The activations of a row follow Korthikanti et al. 2022, "Reducing Activation Recomputation in Large
-Transformer Models", equations 1 and 2: for a Transformer layer of F = 4 D in bfloat16 L D (34 + 5 H
-L / D) bytes, of which M cores with a part of the model each share all but 10 L D.
+Transformer Models", equations 1 and 2. A Transformer layer with F = 4 D in bfloat16 takes
+L D (34 + 5 H L / D) bytes. If M cores share the model, each holds 10 L D bytes and 1 / M of the
+others.
 """
 
 import pathlib
@@ -27,11 +28,11 @@ _COLUMNS = (
 
 
 class Activations(NamedTuple):
-    """Bytes that a row's backward pass reads, of bfloat16 products.
+    """Bytes of activations that a row's backward pass needs, with products in bfloat16.
 
     Attributes:
-        whole: on every core, however the model is divided.
-        divided: over the cores that share a layer.
+        whole: bytes that every core holds, however the model is divided.
+        divided: bytes that are divided among the cores that share a layer.
     """
 
     whole: float
@@ -42,9 +43,10 @@ class Activations(NamedTuple):
         return self.whole + self.divided
 
     def cores(self, parameters: int, memory: int, most: int) -> int | None:
-        """The least power of two of cores that hold the model's parts and a row in `memory` each.
+        """The least number of cores, a power of two, that can share the model and one row.
 
-        None = `most` are too few.
+        Returns:
+            None if even `most` cores with `memory` bytes each are too few.
         """
         cores = 1
         while (parameters * BYTES_A_WEIGHT + self.divided) / cores + self.whole > memory:
@@ -55,13 +57,13 @@ class Activations(NamedTuple):
 
 
 def parameters_of(name: str) -> int:
-    """A catalog model's number of parameters, without its weights."""
+    """A catalog model's number of parameters, counted without allocating its weights."""
     with without_values():
         return catalog.build(name).count_params()
 
 
 def lengths(config: EncoderConfig | EncoderDecoderConfig) -> tuple[int, int]:
-    """S and T of a row: of the models' pre-training, and of the translation recipes."""
+    """Source and target length S, T of a row in pre-training, or in the translation recipes."""
     if isinstance(config, EncoderConfig):
         return (config.max_length,) * 2
     if config.relative_bias == "shared":
@@ -71,7 +73,7 @@ def lengths(config: EncoderConfig | EncoderDecoderConfig) -> tuple[int, int]:
 
 
 def activations(config: EncoderConfig | EncoderDecoderConfig) -> Activations:
-    """The activations of a row by the equations; other blocks than the Transformer's likewise."""
+    """The activations of a row by the equations, applied to other blocks in the same way."""
     source, target = lengths(config)
     if isinstance(config, EncoderConfig):
         stacks = [(config.num_layers, source, False)]
@@ -90,7 +92,12 @@ def activations(config: EncoderConfig | EncoderDecoderConfig) -> Activations:
 
 
 def _layer(config, block: str, length: int, memory: int | None) -> Activations:
-    """A layer of `block`, over L positions, with attention to S more where there is a memory."""
+    """The activations of a layer.
+
+    Args:
+        length: L, the number of positions.
+        memory: S, the length of an encoder's output that the layer attends to; None: there is none.
+    """
     width = config.num_heads * (config.head_dim or config.hidden_dim // config.num_heads)
     operators = [(mix.operator, mix.width) for mix in config.splitting(block_class(block).scheme)]
     if memory is not None and "memory" not in dict(operators):
@@ -103,25 +110,26 @@ def _layer(config, block: str, length: int, memory: int | None) -> Activations:
         whole += 5 * length * config.hidden_dim
         inner = config.feed_forward_dim * share
         if operator == "channels":
-            # Before and behind the activation; twice as much where a gate is multiplied. SwishRNN
-            # keeps two inputs, the states and the output, two thirds as wide.
+            # Before and after the activation; twice as much with a gate. SwishRNN keeps two inputs,
+            # the states and the output, each two thirds as wide.
             each = 8 * 2 / 3 if block == "swish_rnn" else 8 if config.gated else 4
             divided += each * length * inner
         elif block in ("gmlp", "amlp"):
-            # Before and behind the activation; half as wide: the norm, the gate, their product.
+            # Before and after the activation; and half as wide the norm, the gate, their product.
             divided += 7 * length * inner + (5 * length**2 if block == "amlp" else 0)
         else:
-            # Queries and the result, 2 bytes each, keys and values; the weights, 2, their dropout's
-            # mask, and those that are left, 2.
+            # 2 bytes each: queries, result, keys, values. For attention weights 2 bytes, 1 for the
+            # dropout's mask, and 2 for the weights after dropout.
             keys = length if operator == "tokens" else memory
             divided += 4 * (length + keys) * width + 5 * config.num_heads * length * keys
     return Activations(whole, divided)
 
 
 def measured() -> dict[str, tuple[int, float]]:
-    """By model: the length of a row and its bytes of activations in the compiled recipes.
+    """Row length and bytes of activations of a row in the compiled recipes, by model.
 
-    The compiler's temporaries less the gradients; it computes anew what does not fit.
+    The bytes are the compiler's temporaries minus the gradients. Where memory is short, the
+    compiler recomputes activations instead of keeping them.
     """
     found = {}
     for file in ("tpu_check.json", "tpu_check_slides.json"):
@@ -143,7 +151,7 @@ def run(markdown: str | None) -> None:
 
 
 def as_markdown(names: Sequence[str]) -> str:
-    """The table of some models, and what its columns mean."""
+    """The Markdown table of `names`, and what its columns mean."""
     known = measured()
     lines = sorted((_cells(name, known.get(name)) for name in names), key=lambda each: each[0])
     table = "\n".join(studies.table(_COLUMNS, [cells for _, cells in lines]))
@@ -169,7 +177,7 @@ M; all else is data parallel. A core of v4 has {CHIPS["v4"].core_gib} GiB, of v5
 
 
 def _agreement(known: dict[str, tuple[int, float]]) -> str:
-    """The range of the equations' bytes over the compiler's, of base models and rows as long."""
+    """The range of the equations' bytes over the compiler's, for base models at equal lengths."""
     ratios = []
     for name, (length, each) in known.items():
         config = catalog.CONFIGS[name]
@@ -180,7 +188,7 @@ def _agreement(known: dict[str, tuple[int, float]]) -> str:
 
 
 def _cells(name: str, seen: tuple[int, float] | None) -> tuple[int, list[str]]:
-    """A model's number of parameters, by which lines are sorted, and its cells."""
+    """A model's number of parameters, by which lines are sorted, and the cells of its line."""
     config, parameters = catalog.CONFIGS[name], parameters_of(name)
     by_formula = isinstance(config, (EncoderConfig, EncoderDecoderConfig))
     row, length = Activations(0.0, 0.0), "-"  # neither compiled nor in the equations

@@ -1,5 +1,7 @@
-"""A recipe's train step as `fit` runs it, its HLO as TensorFlow hands it to a compiler, and the
-lines of our Python that are to blame: of a graph's ops, of exceptions, of XLA's refusals.
+"""Builds a recipe's train step as `fit` runs it, and its HLO for a compiler.
+
+If that fails, it finds the responsible line of Python: of an op in a graph, of an exception, or of
+a refusal by XLA.
 """
 
 import dataclasses
@@ -36,7 +38,7 @@ _LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib",
 
 
 class Sources:
-    """Finds a `tf.Graph`'s ops by name, with those of its loops, conditions and inner functions."""
+    """Finds source lines of a `tf.Graph`'s ops, also in loops, conditions and inner functions."""
 
     def __init__(self, graph=None):
         self._ops, found = {}, [graph] if graph else []
@@ -47,10 +49,11 @@ class Sources:
             found += [each for each in inner if each not in found]
 
     def of(self, name: str) -> str | None:
-        """`file:line in function: code` of the op with that name, or None.
+        """The line that made an op, as `file:line in function: code`; None if it is unknown.
 
         Args:
-            name: as TensorFlow and the compiler write it: outer functions may stand before it.
+            name: name of the op as TensorFlow and the compiler write it, possibly with the names of
+                outer functions before it.
         """
         parts = name.split("/")
         for first in range(len(parts)):
@@ -60,11 +63,12 @@ class Sources:
 
 
 class Traced(NamedTuple):
-    """A step's program, or the problems that stand in its way.
+    """A step's program, or the problems that prevented it.
 
     Attributes:
-        hlo: a serialized HLO module, of JAX StableHLO as bytecode; None with problems.
-        sources: finds ops of the step's graph.
+        hlo: a serialized HLO module, or for JAX StableHLO as bytecode; None if there are problems.
+        problems: see `problem`.
+        sources: finds the source lines of the step's ops.
     """
 
     hlo: bytes | None
@@ -73,18 +77,18 @@ class Traced(NamedTuple):
 
 
 def problem(what: str, op: str | None = None, source: str | None = None) -> dict:
-    """A reason that a step is not fit for a TPU: a sentence, the op to blame, and our line."""
+    """A reason why a step cannot run on a TPU: a sentence, the op, and the line of code."""
     return {"what": what, "op": op, "source": source}
 
 
 def of_exception(error: BaseException) -> str | None:
-    """The line of ours that an exception came through last."""
+    """The last line of this project's code that an exception passed through."""
     frames = traceback.extract_tb(error.__traceback__)
     return _innermost((frame.filename, frame.lineno, frame.name) for frame in frames)
 
 
 def _innermost(frames) -> str | None:
-    """The code of the last frame (file, line, function) outside of libraries and Python."""
+    """The code of the last frame (file, line, function) outside libraries and Python itself."""
     ours = [
         frame
         for frame in frames
@@ -99,7 +103,7 @@ def _innermost(frames) -> str | None:
 
 
 def refused(message: str) -> list[tuple[str, str | None]]:
-    """The refusals of TensorFlow's bridge to XLA in a message: a sentence and an op's name each."""
+    """The refusals in a message of TensorFlow's bridge to XLA: sentences with the names of ops."""
     lacking = re.findall(r"(\w+) \(No registered '\w+' OpKernel[^{]*\{\{node ([^}]+)\}\}", message)
     if lacking:
         return [(f"{kind} cannot be compiled by XLA", op) for kind, op in dict.fromkeys(lacking)]
@@ -116,13 +120,13 @@ class Shape(NamedTuple):
 
 
 class Step:
-    """The train step of a recipe; a subclass a kind of recipe.
+    """The train step of a recipe; each kind of recipe has a subclass.
 
     Attributes:
-        settings: of every such recipe on a TPU, before those that a person gives.
-        run_class: its runs build the network.
-        length: tokens L of a row.
-        vocab_size: of the network, if its inputs are ids.
+        settings: settings of every such recipe on a TPU, before those of `--set`.
+        run_class: class of the runs that build the network.
+        length: number of tokens L in a row.
+        vocab_size: size of the network's vocabulary, if its inputs are ids.
     """
 
     settings: tuple[str, ...] = ("training.dtype_policy=mixed_bfloat16",)
@@ -141,7 +145,7 @@ class Step:
         """The shape of a core's micro-batch.
 
         Args:
-            batch: rows, of translation tokens on one side; None = the recipe's own.
+            batch: number of rows, or for translation of tokens on one side; None: the recipe's.
         """
         return Shape(batch or self.recipe.batch_size, self.length)
 
@@ -155,7 +159,7 @@ class Step:
         keras.utils.set_random_seed(training.seed)
         vocabulary = self.vocab_size and types.SimpleNamespace(size=self.vocab_size)
         run = self.run_class(None, self.recipe, vocabulary)
-        network = run.make_network()  # `trace` makes the memory of a shape's rows, for one turn
+        network = run.make_network()  # without a memory, which `trace` makes for a shape's rows
         if not network.built:
             network.build()
         stage = run.first_stage(network)
@@ -170,7 +174,11 @@ class Step:
         return model
 
     def trace(self, model: TrainedModel, shape: Shape) -> Traced:
-        """A whole update from one micro-batch; `model` is of `build`."""
+        """Traces a whole update from one micro-batch.
+
+        Args:
+            model: the result of `build`.
+        """
         if keras.backend.backend() == "jax":
             return self._lower(model, shape)
         specs = self.specs(shape)
@@ -186,7 +194,7 @@ class Step:
             return _failed(error)
         sources = Sources(graph)
         try:
-            # The CPU's kernels of tf2xla: a plain TensorFlow has no TPU's, and the HLO is the same.
+            # tf2xla's CPU kernels: TensorFlow here has none for TPUs, and the HLO is the same.
             hlo = step.experimental_get_compiler_ir(*specs.values())(stage="hlo_serialized")
         except (ValueError, tf.errors.OpError) as error:
             found = refused(str(error))
@@ -196,7 +204,7 @@ class Step:
         return Traced(hlo, sources=sources)
 
     def _lower(self, model: TrainedModel, shape: Shape) -> Traced:
-        """`trace` of the JAX engine: each of the mesh's `data` parts has a micro-batch."""
+        """`trace` for the JAX engine; each part of the mesh along `data` has one micro-batch."""
         import jax
         from jax._src.interpreters import mlir
 
@@ -256,7 +264,7 @@ class Pretraining(Step):
                 batch["backward"] = starts
             return batch
 
-        # Static masks look the same, but want the rows' numbers.
+        # Static masks have the same shapes, but need the numbers of rows.
         masking = dataclasses.replace(recipe.masking, duplicates=None)
         batches = tf.data.Dataset.from_tensors(table).map(features)
         if recipe.isolate_documents:
@@ -271,7 +279,7 @@ class Pretraining(Step):
 
 
 class Translation(Step):
-    """Pairs of sentences in the longest of the shapes that batching can choose: the most memory."""
+    """Pairs of sentences in the longest shape that batching can choose, which needs most memory."""
 
     settings = (*Step.settings, "data.batching.length_multiple=8")
     run_class = TranslationRun
@@ -308,7 +316,7 @@ class Words(Step):
 
 
 class Sequences(Step):
-    """The TCN's tasks, at the length of their longest sequence."""
+    """The tasks of TCN, at the length of their longest sequence."""
 
     run_class = SequenceRun
 
@@ -337,10 +345,10 @@ _STEPS: dict[type[Recipe], type[Step]] = {
 
 
 def step_of(name: str, settings: list[str] = ()) -> Step:
-    """The step of a catalog recipe with the settings that a TPU wants, and then a person's."""
+    """The step of a catalog recipe, with the settings for a TPU and then those of `--set`."""
     recipe = registry.load(name)
     if type(recipe) not in _STEPS:
-        raise UserError(f"{name} is a recipe of kind {recipe.kind!r}: tpu_check knows none")
+        raise UserError(f"{name} is a recipe of kind {recipe.kind!r}, which tpu_check cannot check")
     kind = _STEPS[type(recipe)]
     return kind(override(recipe, [*kind.settings, *settings]))
 
