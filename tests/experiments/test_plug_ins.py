@@ -248,7 +248,7 @@ def test_parts_that_do_not_fit_are_a_sentence(change, message, outside, capsys):
         (RECIPES + "def two(): pass", "./own.py", "own.py has mine, two: write ./own.py:NAME"),
         (RECIPES + "def two(): pass", "./own.py:two", "returns a NoneType: let it return a Pre"),
         ("def f(): return {}[1]", "./own.py", "./own.py raised KeyError: 1 .*own.py, line 1"),
-        ("def f(): return 1", "own:g", "own has f and no 'g'"),
+        ("def f(): return 1", "own:g", "own has f, but no 'g'"),
         ("from experiments.recipes.translation import demo", "./own.py:demo", "kind 'translation'"),
         ("", "bert_tinny", "perhaps you meant 'bert_tiny'"),
     ],
@@ -321,7 +321,7 @@ def test_every_command_lists_its_settings(command, words, request, ran, refused)
 
 def test_settings_are_listed_with_their_meanings(ran):
     out = ran(main, "settings", "bert_tiny", "--set", "model=bert_base").out
-    assert "model.hidden_dim=768\n    a whole number of at least 1: D.\n" in out
+    assert "model.hidden_dim=768\n    a whole number of at least 1: D, the width" in out
     assert "training.max_steps=6000\n    a whole number of at least 1: updates" in out
     found = ran(main, "settings", "bert_tiny", "patience").out
     assert found.startswith("training.early_stopping_patience=None\n") and found.count("\n") == 2
