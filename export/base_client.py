@@ -1,4 +1,4 @@
-"""Base of the clients of an exported model: sends lines in batches and gives a row for each."""
+"""Base of the clients of an exported model: sends lines in batches, and returns their answers."""
 
 import abc
 import contextlib
@@ -12,17 +12,17 @@ from typing import Any
 from macaron_tf.errors import UserError, check_whole
 
 _SIGNATURE = "serving_default"
-# Columns of a line, in order. A choice has context, question, then choice1, choice2 and so on.
+# Columns of a line, in order. A model with choices has context, question, choice1, choice2, ...
 _COLUMNS = ("text", "first", "second", "question", "context")
 _CHOICE_COLUMNS = ("context", "question")
 _BITS = {"DT_INT32": 32, "DT_INT64": 64}
 _GREATEST = {"DT_FLOAT": 3.4028234e38, "DT_DOUBLE": 1.7976931348623157e308}
-# Inputs of a generator, as `experiments.generate` has them.
+# Defaults of a text generator's inputs; those of `experiments.generate`.
 _GENERATION = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": 1, "max_tokens": 128}
 
 
 class ClientError(Exception):
-    """The server refused a request or gave no answer; `status` is its HTTP status or gRPC code."""
+    """The server rejected a request or did not answer; `status` is its HTTP status or gRPC code."""
 
     def __init__(self, message: str, status: int | str | None = None):
         super().__init__(message)
@@ -31,7 +31,7 @@ class ClientError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """One translation and the model's score for it (higher is better)."""
+    """A translation and the model's score for it (higher is better)."""
 
     text: str
     score: float
@@ -39,14 +39,18 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True)
 class Signature:
-    """The inputs and outputs of a served model: TensorFlow's names of their dtypes, by name."""
+    """The inputs and outputs of a served model.
+
+    Attributes:
+        inputs, outputs: TensorFlow's name of the dtype (such as "DT_STRING"), by name.
+    """
 
     inputs: dict[str, str]
     outputs: dict[str, str]
 
     @property
     def texts(self) -> list[str]:
-        """The inputs that are text, in the order of a line's columns."""
+        """Names of the inputs that are texts, in the order of a line's columns."""
         texts = sorted(name for name, dtype in self.inputs.items() if dtype == "DT_STRING")
         choices = [name for name in texts if re.fullmatch("choice[0-9]+", name)]
         choices.sort(key=lambda name: int(name.removeprefix("choice")))
@@ -57,28 +61,35 @@ class Signature:
     def columns(
         self, lines: Sequence[str], given: Mapping[str, float], first: int
     ) -> dict[str, list]:
-        """Lines as the inputs; raises UserError where they do not fit.
+        """Converts lines to the model's inputs, by name.
 
         Args:
-            given: inputs that are numbers, the same for each line.
-            first: the number of the first line, for errors.
+            lines: the lines; texts within a line are separated by tabs.
+            given: inputs that are numbers, the same for all lines.
+            first: number of the first line, for messages.
+
+        Raises:
+            UserError: a line has another number of texts, or a number is missing, unknown or wrong.
         """
         texts = self.texts
         numbers = {name: given.get(name, _GENERATION.get(name)) for name in self.inputs}
         numbers = {name: value for name, value in numbers.items() if name not in texts}
         if missing := [name for name, value in numbers.items() if value is None]:
             raise UserError(
-                f"the model takes the number {missing[0]!r}: give --input {missing[0]}=VALUE"
+                f"the model needs the number {missing[0]!r}: give --input {missing[0]}=VALUE"
             )
         if unknown := given.keys() - numbers:
             known = ", ".join(numbers) or "none"
-            raise UserError(f"the model takes no number {min(unknown)!r}: it takes {known}")
+            raise UserError(
+                f"the model has no number {min(unknown)!r} as an input: leave it out (its numbers: "
+                f"{known})"
+            )
         numbers = {name: _number(name, value, self.inputs[name]) for name, value in numbers.items()}
         rows = [line.split("\t") if len(texts) != 1 else [line] for line in lines]
         for number, row in enumerate(rows, first):
             if len(row) != len(texts):
                 raise UserError(
-                    f"line {number}: {len(row)} texts, and the model takes {len(texts)} "
+                    f"line {number} has {len(row)} texts, and the model needs {len(texts)} "
                     f"({', '.join(texts)}): separate them by one tab each"
                 )
         columns = {name: [row[i] for row in rows] for i, name in enumerate(texts)}
@@ -86,29 +97,35 @@ class Signature:
 
 
 def _number(name: str, value: Any, dtype: str) -> Any:
-    """A value as a Python number; refuses one that its dtype cannot hold: gRPC would round it."""
+    """Converts a value to a Python number of the input's dtype.
+
+    Raises:
+        UserError: the dtype cannot represent the value; gRPC would round it.
+    """
     real = isinstance(value, Real) and not isinstance(value, bool)
     if bits := _BITS.get(dtype):
         if real and isinstance(value, Integral) and -(2 ** (bits - 1)) <= value < 2 ** (bits - 1):
             return int(value)
-        raise UserError(f"{name}={value!r}: the model wants int{bits}")
+        raise UserError(f"{name}={value!r} must be a whole number of {bits} bits")
     if most := _GREATEST.get(dtype):
         if real and abs(value) <= most:
             return float(value)
-        raise UserError(f"{name}={value!r}: the model wants a finite number")
+        raise UserError(f"{name}={value!r} must be a finite number")
     return value
 
 
 @dataclasses.dataclass(eq=False)
 class Client(abc.ABC):
-    """Base of the REST and gRPC clients: sends lines in batches; a subclass runs one request.
+    """Base of the clients, which sends lines in batches; a subclass runs single requests.
 
-    Where the server refuses, or cannot be reached, all methods raise a ClientError.
+    All methods raise a ClientError if the server rejects a request or cannot be reached.
 
     Attributes:
-        version: None = the newest.
+        address: address of the server.
+        name: name of the model.
+        version: version of the model; None: the newest.
         timeout: seconds to wait for an answer.
-        batch_size: lines sent in one request.
+        batch_size: number of lines in one request.
     """
 
     address: str
@@ -119,7 +136,7 @@ class Client(abc.ABC):
 
     @functools.cached_property
     def signature(self) -> Signature:
-        """The model's signature `serving_default`, as the server describes it."""
+        """The model's signature `serving_default`, from the server's metadata."""
         with self._as_documented():
             found = self._metadata()["signature_def"]
             if _SIGNATURE not in found:
@@ -132,25 +149,29 @@ class Client(abc.ABC):
 
     @contextlib.contextmanager
     def _as_documented(self) -> Iterator[None]:
-        """Turns a field that is missing in the answer into a ClientError."""
+        """Turns errors from missing fields in an answer into a ClientError."""
         try:
             yield
         except (KeyError, TypeError, AttributeError):
             raise ClientError(
-                f"{self.address} does not answer as TensorFlow Serving does: is it another server?"
+                f"{self.address} does not answer in TensorFlow Serving's format: check the address"
             ) from None
 
     def answers(
         self, lines: Sequence[str], first: int = 1, **numbers: float
     ) -> list[dict[str, Any]]:
-        """The outputs by name for each line, whatever the model; texts of a line at tabs.
+        """Asks for the answers of any model to lines.
 
         Args:
-            first: the number of the first line, for errors.
+            lines: the lines; texts within a line are separated by tabs.
+            first: number of the first line, for messages.
             numbers: inputs of the model that are numbers, such as `max_tokens`.
 
+        Returns:
+            The outputs by name, for each line.
+
         Raises:
-            UserError: a line does not fit the model.
+            UserError: a line or a number does not fit the model.
         """
         columns = self.signature.columns(lines, numbers, first)
         [only, *_] = self.signature.outputs
@@ -160,16 +181,16 @@ class Client(abc.ABC):
             rows = min(len(lines) - len(found), self.batch_size)
             for name, value in values.items():
                 if not isinstance(value, list) or len(value) != rows:
-                    raise ClientError(f"the model's output {name!r} has no row for each line")
+                    raise ClientError(f"the model's output {name!r} does not have a row per line")
             found += [{name: value[i] for name, value in values.items()} for i in range(rows)]
         return found
 
     def translate(self, lines: Sequence[str]) -> list[str]:
-        """The best translation of each line, in order."""
+        """Returns the best translation of each line, in order."""
         return [candidates[0].text for candidates in self.n_best(lines)]
 
     def n_best(self, lines: Sequence[str]) -> list[list[Candidate]]:
-        """All translations of each line, best first."""
+        """Returns all translations of each line that the model makes, best first."""
         found = []
         for part in self._run_in_batches(_SIGNATURE, text=lines):
             if "translations" not in part:
@@ -179,10 +200,10 @@ class Client(abc.ABC):
         return found
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
-        """Log-probabilities (natural logarithm, summed over tokens) of given translations.
+        """Returns the log-probability (natural, summed over tokens) of each target translation.
 
         Raises:
-            ValueError: unequal numbers of lines.
+            ValueError: the numbers of lines differ.
         """
         if len(sources) != len(targets):
             raise ValueError(f"{len(sources)} sources but {len(targets)} targets")
@@ -200,8 +221,8 @@ class Client(abc.ABC):
 
     @abc.abstractmethod
     def _run(self, signature: str, inputs: dict[str, list]) -> dict[str, list]:
-        """Runs one request of a signature; outputs by name, "" where one alone has none."""
+        """Runs one request. Returns outputs by name; the name of a single output may be ""."""
 
     @abc.abstractmethod
     def _metadata(self) -> dict[str, Any]:
-        """The `SignatureDefMap` of the model, as JSON has it."""
+        """Returns the model's `SignatureDefMap` in protocol buffers' JSON format."""

@@ -1,24 +1,23 @@
-"""A client of a served model, over REST (standard library only) or gRPC, or without a server.
+"""Asks a served model over REST (standard library only) or gRPC, or an exported one directly.
 
     python -m export.client --name NAME "A dog is running."
     python -m export.client --name NAME < source.txt > answers.txt
     python -m export.client --local served/NAME "A dog is running."
 
-One line in, one line out, in order, whatever the model answers; of a model that takes several texts
-(a pair; a question and its context; a context, its question and choices) tabs stand between them.
-It works with `export.serve`, with TensorFlow Serving, and with an exported model's folder, from
-which it reads what the model takes:
+Each line of input gives one answer, in order. If a model reads several texts (a pair; a question
+and its context; a context, a question and choices), separate them by tabs in the line. It works
+with `export.serve`, with TensorFlow Serving, and with the folder of an exported model. The answers:
 
     a translator     the translation
-    a classifier     the label, and CLASS=PROBABILITY of each class, tabs between
+    a classifier     the label, and CLASS=PROBABILITY of each class, separated by tabs
     a regression     the score
-    a tagger         a line a word with its tag, and an empty line
+    a tagger         a line for each word with its tag, then an empty line
     a reader         the answer, its probability, and where it begins and ends
-    a generator      the completion, its line ends as \\n; --input max_tokens=20 and others
-    sentences        the vector's numbers
+    a generator      the completion, with \\n for line ends; it reads --input max_tokens=20 and more
+    sentences        the numbers of the vector
     all others       a JSON object of the outputs
 
-In Python: `RestClient(url, name).answers(lines)`, and `translate(lines)` of a translator.
+In Python: `RestClient(url, name).answers(lines)`, or `translate(lines)` for a translator.
 """
 
 import argparse
@@ -40,19 +39,19 @@ from macaron_tf.errors import UserError, parse_json
 from macaron_tf.io.serving import MAX_VERSION, as_json
 
 _BUSY = (429, 503)
-# Statuses that may be the fault of one line.
+# Statuses of a request that may be caused by a single line.
 _LINE_REFUSED = (400, 413, "INVALID_ARGUMENT")
-_CONNECT_SECONDS = 10.0  # in which a gRPC server that starts is asked again
+_CONNECT_SECONDS = 10.0  # seconds to retry while a gRPC server starts
 
 
 @dataclasses.dataclass(eq=False)
 class RestClient(Client):
-    """Asks over REST, at an address such as http://127.0.0.1:8501.
+    """A client for REST, at an address such as http://127.0.0.1:8501.
 
-    Not thread-safe: make one per thread.
+    It is not thread-safe: make one per thread.
 
     Attributes:
-        retries: times a request is repeated when the server cannot be reached or is busy (503,
+        retries: how often to repeat a request if the server cannot be reached or is busy (503,
             429). A prediction changes nothing on the server, so repeating it is safe.
         backoff: seconds before the first repetition; doubled each time.
     """
@@ -66,21 +65,21 @@ class RestClient(Client):
         try:
             parts = urllib.parse.urlsplit(url)
             host = parts.hostname or ""
-            host.encode("idna")  # as the connection will
+            host.encode("idna")  # the connection will do the same
             if not host or parts.scheme not in kinds:
                 raise ValueError(url)
             kind = kinds[parts.scheme]
             self._connection = kind(host, parts.port or kind.default_port, timeout=self.timeout)
         except (ValueError, http.client.InvalidURL):
             raise UserError(
-                f"{self.address!r} is no server's address; write http://HOST:PORT"
+                f"{self.address!r} is no address of a server: write http://HOST:PORT"
             ) from None
         self._path = f"/v1/models/{urllib.parse.quote(self.name, safe='')}"
         if self.version is not None:
             self._path += f"/versions/{self.version}"
 
     def wait_until_ready(self, seconds: float = 60.0) -> None:
-        """Waits until the model is available; a ClientError where it is not in time."""
+        """Waits until the model is available; raises a ClientError after `seconds`."""
         deadline = time.monotonic() + seconds
         while True:
             try:
@@ -107,7 +106,7 @@ class RestClient(Client):
         found = self._request("POST", f"{self._path}:predict", body, self.retries)
         with self._as_documented():
             answer = found["outputs"]
-        # A signature with one output answers with its bare value.
+        # The answer of a signature with a single output has no name.
         return answer if isinstance(answer, dict) else {"": answer}
 
     def _request(self, method: str, path: str, body: bytes | None, retries: int) -> dict:
@@ -135,17 +134,18 @@ class RestClient(Client):
 
 @dataclasses.dataclass(eq=False)
 class GrpcClient(Client):
-    """Asks over gRPC, at an address such as 127.0.0.1:8500. Thread-safe.
+    """A client for gRPC, at an address such as 127.0.0.1:8500. Thread-safe.
 
-    It needs grpcio, TensorFlow and tensorflow-serving-api, and waits seconds for a server to start.
+    It needs grpcio, TensorFlow and tensorflow-serving-api. While a server starts, it retries for up
+    to 10 seconds.
     """
 
     def __post_init__(self):
-        # Imported late: they bring TensorFlow, which takes seconds and REST does not need.
+        # Imported here because they import TensorFlow, which takes seconds and REST does not need.
         import grpc
         from tensorflow_serving.apis import prediction_service_pb2_grpc
 
-        # -1: answers of any length; gRPC's own limit is 4 MiB.
+        # -1: no limit for answers; gRPC's default is 4 MiB.
         self._channel = grpc.insecure_channel(
             self.address, options=(("grpc.max_receive_message_length", -1),)
         )
@@ -156,7 +156,7 @@ class GrpcClient(Client):
         self._channel.close()
 
     def _ask(self, method: Callable, request):
-        """The answer of a method of the server's to a request about the model."""
+        """Calls a method of the server with a request, which is completed by the model's name."""
         import grpc
 
         request.model_spec.name = self.name
@@ -203,7 +203,7 @@ class GrpcClient(Client):
 
 
 def text_of(answer: Mapping[str, Any]) -> str:
-    """An answer of `Client.answers` as text, by the names of its outputs; see the module's."""
+    """Formats an answer of `Client.answers`, in the form that the module's docstring lists."""
     match answer:
         case {"translations": [text, *_]}:
             return text
@@ -226,11 +226,11 @@ def text_of(answer: Mapping[str, Any]) -> str:
 
 
 def _parse(raw: bytes, status: int) -> dict:
-    """The answer of status 200; others are a ClientError."""
+    """Parses an answer; raises a ClientError if its status is not 200."""
     try:
         answer = parse_json(raw)
     except ValueError:
-        said = f"the answer is no JSON object (HTTP {status}): {raw[:80]!r}"
+        said = f"the answer is not a JSON object (HTTP {status}): {raw[:80]!r}"
         raise ClientError(said, status) from None
     if status != 200:
         raise ClientError(str(answer.get("error", f"HTTP {status}")), status)
@@ -238,26 +238,27 @@ def _parse(raw: bytes, status: int) -> dict:
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
-    """The command line's settings."""
+    """Parses the command line."""
     parser = Parser(prog="python -m export.client", description=__doc__)
     add = parser.add_argument
-    add("text", nargs="*", help="lines to answer; none: standard input, a line each")
-    add("--url", default="http://127.0.0.1:8501", help="REST address (%(default)s)")
-    add("--grpc", metavar="HOST:PORT", help="use gRPC at this address instead of REST")
-    local_place("--local DIR", "answer by the model exported to DIR, without a server")(parser)
-    add("--name", default="model", help="the model's name (%(default)s, as TensorFlow Serving's)")
-    text = "the model's version (default: the newest)"
+    add("text", nargs="*", help="lines to answer (default: the lines of standard input)")
+    add("--url", default="http://127.0.0.1:8501", help="address for REST (%(default)s)")
+    add("--grpc", metavar="HOST:PORT", help="address for gRPC, which then replaces REST")
+    local_place("--local DIR", "folder of an exported model, which then replaces a server")(parser)
+    add("--name", default="model", help="name of the model (%(default)s, TensorFlow Serving's)")
+    text = "version of the model (default: the newest)"
     count("--version N", text, least=0, below=MAX_VERSION + 1)(parser)
-    add("--n-best", action="store_true", help="all translations: number ||| text ||| score")
-    text = "an input of the model that is a number, such as max_tokens=20 of a generator"
+    add("--n-best", action="store_true", help="print all translations: number ||| text ||| score")
+    text = "number that the model reads, such as a generator's max_tokens=20; can be repeated"
     argument("--input NAME=NUMBER", text, action="append", default=[])(parser)
     count("--batch-size N", "lines in one request (%(default)s)", 32)(parser)
-    count("--timeout SECONDS", "seconds to wait (%(default)s)", 60.0, 0.001, 1e6)(parser)
+    text = "seconds to wait for an answer (%(default)s)"
+    count("--timeout SECONDS", text, 60.0, 0.001, 1e6)(parser)
     parsed = parser.parse_args(arguments)
     if parsed.grpc == "":
         parser.error("--grpc is empty: write HOST:PORT")
     if parsed.grpc and parsed.local is not None:
-        parser.error("--grpc and --local: give one, a server's address or an export's folder")
+        parser.error("--grpc and --local: give one, a server's address or an exported model")
     pairs = [given.partition("=")[::2] for given in parsed.input]
     try:
         parsed.input = {name: parse_json(number, object) for name, number in pairs}
@@ -268,13 +269,13 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 
 @exit_on_user_error
 def main(arguments: list[str] | None = None) -> None:
-    """Runs the command."""
     parsed = parse_arguments(arguments)
     kind, address = (GrpcClient, parsed.grpc) if parsed.grpc else (RestClient, parsed.url)
     if parsed.local is not None:
-        # Imported late: TensorFlow takes seconds. It advises against the session of its own server.
+        # Imported here because importing TensorFlow takes seconds.
         from export.local_client import LocalClient
 
+        # TensorFlow warns about sessions, although its own server uses one.
         logging.getLogger("tensorflow").setLevel(logging.ERROR)
 
         kind, address = LocalClient, parsed.local
@@ -298,7 +299,7 @@ def main(arguments: list[str] | None = None) -> None:
                 raise
             if len(lines) == 1:
                 raise ClientError(f"line {first}: {error}", error.status) from None
-            for number, line in enumerate(lines, first):  # those before the refused are answered
+            for number, line in enumerate(lines, first):  # answer the lines before the wrong one
                 answer([line], number)
 
     lines, number = iter(parsed.text or decoded(sys.stdin.buffer)), 1
@@ -307,7 +308,7 @@ def main(arguments: list[str] | None = None) -> None:
             answer(chunk, number)
             number += len(chunk)
     except ClientError as error:
-        named = f" (the model is named by --name, now {parsed.name!r})"
+        named = f": give the model's name by --name (now {parsed.name!r})"
         absent = error.status in (404, "NOT_FOUND")
         raise UserError(f"{error}{named if absent else ''}") from None
     finally:

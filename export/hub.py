@@ -1,11 +1,12 @@
-"""A model on Hugging Face's hub, with its card.
+"""Uploads a model with its model card to Hugging Face's hub.
 
     python -m export.hub RUN OWNER/NAME [--checkpoint average] [--license apache-2.0]
     python -m export.hub RUN OWNER/NAME --format hugging-face
 
-RUN is a run or another place that `macaron_tf.load` opens. The model becomes one commit of the
-repository, which is made when absent. Log in by `hf auth login` before, or set HF_TOKEN.
-`macaron_tf.load("hub:OWNER/NAME")` opens it; of the format hugging-face, transformers does too.
+RUN is a run or another place that `macaron_tf.load` opens. The upload is one commit of the
+repository, which is created if it is missing. Log in by `hf auth login` before, or set HF_TOKEN.
+`macaron_tf.load("hub:OWNER/NAME")` opens the model; with `--format hugging-face`,
+transformers opens it too.
 """
 
 import argparse
@@ -16,11 +17,11 @@ from macaron_tf.cli.arguments import argument, checkpoint, place, single_program
 
 
 def run(options: argparse.Namespace) -> None:
-    """Pushes the model; see the module's text."""
-    # Imported late: `--help` answers without TensorFlow.
+    """Uploads the model; see the module's docstring."""
+    # Imported here so that `--help` works without TensorFlow.
     from macaron_tf.io.hub import check_login
 
-    name = check_login(options.repository)  # before the model is read
+    name = check_login(options.repository)  # before the model is read, which takes longer
     private = options.private or None
     address = loaded(options).push_to_hub(name, options.format, options.license, private)
     print(f"pushed to {address}; in Python: macaron_tf.load('hub:{name}')")
@@ -36,11 +37,11 @@ main = single_program(
     LICENSE,
     argument(
         "--format",
-        "of the files: this library's, its weights as HDF5 or safetensors, or transformers'",
+        "format of the files: this library's with weights as HDF5 or safetensors, or transformers'",
         choices=("weights.h5", "safetensors", "hugging-face"),
         default="safetensors",
     ),
-    switch("--private", "make a new repository private"),
+    switch("--private", "make the repository private if it is new"),
 )
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""A saved Keras model and its vocabulary as a SavedModel, without a run.
+"""Exports a saved Keras model and its vocabulary, without a run, as a SavedModel.
 
     python -m export.keras_model MODEL.keras VOCABULARY OUT --labels no yes --max-length 128
     python -m export.keras_model MODEL.keras VOCABULARY OUT --decoding '{"beam_size": 4}'
 
-MODEL.keras is an `EncoderClassifier`, which takes --labels, or an `EncoderDecoder` that translates.
-OUT/VERSION is written as `export.saved_model` writes it.
+MODEL.keras is an `EncoderClassifier`, whose classes --labels names, or an `EncoderDecoder` that
+translates. OUT/VERSION has the format of `export.saved_model`.
 """
 
 import argparse
@@ -15,8 +15,8 @@ from macaron_tf.errors import UserError, parse_json
 
 
 def run(options: argparse.Namespace) -> None:
-    """Writes the model; see the module's text."""
-    # Imported late: `--help` answers without TensorFlow.
+    """Writes the model; see the module's docstring."""
+    # Imported here so that `--help` works without TensorFlow.
     import dataclasses
 
     from macaron_tf.decoding import BeamSearchConfig
@@ -26,8 +26,8 @@ def run(options: argparse.Namespace) -> None:
     try:
         config = BeamSearchConfig(**parse_json(options.decoding))
     except (ValueError, TypeError) as error:
-        given = f"--decoding {options.decoding[:200]}: {error}"
-        raise UserError(f'{given}; write a JSON object such as {{"beam_size": 4}}') from error
+        given = f"--decoding {options.decoding[:200]} is not valid ({error})"
+        raise UserError(f'{given}: write a JSON object such as {{"beam_size": 4}}') from error
     found, labels = load(options.model, vocabulary=options.vocabulary), tuple(options.labels or ())
     found = dataclasses.replace(
         found,
@@ -39,8 +39,8 @@ def run(options: argparse.Namespace) -> None:
     search = search_options(options, options.model, found)
     classifies = isinstance(found.network, Classification.networks)
     if not classifies and (labels or not isinstance(found.task, Translation)):
-        asked = "a classifier, which takes --labels" if labels else "a classifier or a translator"
-        raise UserError(f"{options.model} is a {type(found.network).__name__}, not {asked}")
+        mend = "leave --labels out" if labels else "give a classifier or a translator"
+        raise UserError(f"{options.model} is a {type(found.network).__name__}: {mend}")
     print(found.export(options.out, bfloat16=options.bfloat16, **search))
 
 
@@ -48,12 +48,12 @@ main = single_program(
     "export.keras_model",
     __doc__,
     "export.keras_model:run",
-    place("model", "file that Keras saved"),
+    place("model", ".keras file of the model"),
     place("vocabulary", "folder of the vocabulary"),
     place("out", "folder of the served model; versions are subfolders"),
-    argument("--labels", "a classifier's classes", nargs="+"),
-    count("--max-length N", "a classifier's longest row (%(default)s)", 128),
-    argument("--decoding", "a translator's search settings in JSON", default="{}"),
+    argument("--labels", "names of a classifier's classes", nargs="+"),
+    count("--max-length N", "tokens of a classifier's longest row (%(default)s)", 128),
+    argument("--decoding", "search settings of a translator, as JSON (%(default)s)", default="{}"),
     COMPILE,
     BFLOAT16,
 )

@@ -1,4 +1,4 @@
-"""A client that answers by an exported model's folder, in this process."""
+"""A client that runs an exported model in this process."""
 
 import dataclasses
 import sys
@@ -16,10 +16,10 @@ from macaron_tf.io.serving import as_json, failed_check
 
 @dataclasses.dataclass(eq=False)
 class LocalClient(Client):
-    """Asks an exported model in this process, without a server: see `ExportedModel`. Thread-safe.
+    """A client that runs an exported model in this process, without a server. Thread-safe.
 
-    Its address is the model's folder; name and timeout have no meaning. It needs TensorFlow, and
-    answers small requests in LiteRT where the export has it (`--lite`).
+    Its address is the model's folder; name and timeout are not used. It needs TensorFlow, and
+    answers small requests in LiteRT if the model was exported with `--lite`; see `ExportedModel`.
     """
 
     name: str = ""
@@ -28,11 +28,11 @@ class LocalClient(Client):
         path = find_version(self.address, self.version)
         try:
             self._model = ExportedModel(path)
-        except Exception as error:  # of any class, see `ExportedModel`
+        except Exception as error:  # any class, see `ExportedModel`
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise UserError(f"{path} cannot be loaded ({reason:.200}): export it again") from error
         if self._model.warning is not None:
-            print(f"warning: LiteRT answers nothing: {self._model.warning}", file=sys.stderr)
+            print(f"warning: LiteRT is not used: {self._model.warning}", file=sys.stderr)
 
     def close(self) -> None:
         """Frees the model."""

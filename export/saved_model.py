@@ -1,12 +1,11 @@
-"""A model as a SavedModel: strings in, strings out, the vocabulary inside.
+"""Exports a model as a SavedModel: from texts to answers, with the vocabulary inside.
 
     python -m export.saved_model RUN OUT [--checkpoint average] [--n-best 4]
 
 RUN is a run of `experiments.translate`, `finetune`, `embed`, `elmo`, `text_to_text` or `pretrain`,
 or another place that `macaron_tf.load` opens, such as `hugging-face:DIR`. The classes of tasks in
-`macaron_tf.tasks` document the inputs and outputs. The command writes OUT/VERSION, the layout that
-TensorFlow Serving watches. A server needs tensorflow and tensorflow_text, and nothing of this
-project.
+`macaron_tf.tasks` document the inputs and outputs. The command writes OUT/VERSION, the layout of
+TensorFlow Serving. A server needs tensorflow and tensorflow_text, but nothing of this project.
 """
 
 import argparse
@@ -20,37 +19,38 @@ from macaron_tf.io.serving import MAX_VERSION
 
 COMPILE = switch(
     "--compile",
-    "compile a translator by XLA for requests of one line: half the time, but seconds to compile "
-    "when a server starts; TensorFlow Serving needs --xla_cpu_compilation_enabled=true",
+    "compile a translator with XLA for requests of one line: they take half the time, but a "
+    "server's start takes seconds more; TensorFlow Serving needs "
+    "--xla_cpu_compilation_enabled=true",
 )
 BFLOAT16 = switch(
     "--bfloat16",
-    "compute in bfloat16 and store matrices in it: faster where the server's CPU has "
-    "instructions for it, and slower elsewhere",
+    "compute in bfloat16 and store matrices in it: faster if the server's CPU has bfloat16 "
+    "instructions, otherwise slower",
 )
 LITE = argument(
     "--lite",
-    "also write the network for LiteRT, with which `python -m export.serve` and `python -m "
-    "export.client --local` answer small requests: int8 takes half the time of the SavedModel, "
-    "and its probabilities are about 1e-3 away",
+    "also write the network for LiteRT; `python -m export.serve` and `python -m export.client "
+    "--local` answer small requests with it: int8 takes half the time of the SavedModel, and its "
+    "probabilities differ by about 1e-3",
     choices=("fp32", "int8"),
 )
-ONNX = switch("--onnx", "also write the network for ONNX Runtime, ids in and numbers out")
+ONNX = switch("--onnx", "also write the network, from ids to its outputs, for ONNX Runtime")
 OPENVINO = switch(
     "--openvino",
-    "also write the network for OpenVINO; it computes in bfloat16 where the CPU can, unless it is "
-    "opened with INFERENCE_PRECISION_HINT=f32",
+    "also write the network for OpenVINO, which computes in bfloat16 if the CPU supports it, "
+    "unless you open it with INFERENCE_PRECISION_HINT=f32",
 )
 CHECK = place(
     "--check SOURCE",
-    "labelled examples, such as tsv:dev.tsv, as `finetune evaluate --source` takes them: the "
-    "network and each file are scored on them",
+    "labelled examples to score the network and each file on, such as tsv:dev.tsv; in the form of "
+    "`finetune evaluate --source`",
 )
 
 
 def run(options: argparse.Namespace) -> None:
-    """Writes the model that a place holds as a new version; see the module's text."""
-    # Imported late: `--help` answers without TensorFlow.
+    """Writes a new version; see the module's docstring."""
+    # Imported here so that `--help` works without TensorFlow.
     from macaron_tf.engines.certificate import certificate_text
 
     place, model = options.run, loaded(options)
@@ -66,18 +66,22 @@ def run(options: argparse.Namespace) -> None:
 
 
 def loaded(options: argparse.Namespace):
-    """The model at `options.run`, with the weights of `options.checkpoint` if it is given."""
-    # Imported late: `--help` answers without TensorFlow.
+    """Loads the model at `options.run`, from the checkpoint `options.checkpoint` if it is given."""
+    # Imported here so that `--help` works without TensorFlow.
     from macaron_tf.places import load, locate
 
     place, chosen = options.run, options.checkpoint
     if chosen and locate(place).without_recipe:
-        raise UserError(f"--checkpoint: {place} is no run and has one set of weights: leave it out")
+        raise UserError(f"--checkpoint: {place} is no run and has no checkpoints: leave it out")
     return load(f"{place}@{chosen}" if chosen else place)
 
 
 def search_options(options: argparse.Namespace, place: str, model) -> dict[str, object]:
-    """The given options of a translator's search; for another model they are refused."""
+    """Collects the given options of a translator's search.
+
+    Raises:
+        UserError: there are some, and the model is no translator.
+    """
     from macaron_tf.tasks import Translation
 
     given = {name: vars(options).get(name) for name in ("n_best", "beam_size", "compile")}
@@ -95,12 +99,12 @@ main = single_program(
     place("run", "folder of a trained run"),
     place("out", "folder of the served model; versions are subfolders"),
     checkpoint("average, best, last or a step's number"),
-    count("--version N", "number of the version; the next by default", below=MAX_VERSION + 1),
-    count("--n-best N", "translations a line (default 1)"),
-    count("--beam-size K", "beams of a translator's search; the recipe's by default"),
+    count("--version N", "number of the version (default: the next)", below=MAX_VERSION + 1),
+    count("--n-best N", "number of translations per line (default: 1)"),
+    count("--beam-size K", "beam size of a translator's search (default: the recipe's)"),
     argument(
         "--pooling",
-        "export the vectors of sentences of any encoder, pooled in this way",
+        "export any encoder as a sentence encoder, with this pooling",
         choices=("mean", "max", "cls"),
     ),
     COMPILE,

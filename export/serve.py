@@ -3,10 +3,10 @@
     python -m export.serve OUT
     python -m export.serve --model_config_file models.config
 
-OUT holds one folder per version (`1/`, `2/`, ...), as `python -m export.saved_model` writes them.
-The newest is served; a newer one that appears is taken up without a restart. Ctrl-C or SIGTERM
-ends the server after the requests in flight. A configuration file of TensorFlow Serving names
-several models, the versions to serve of each, and labels of versions.
+OUT has a folder for each version (`1/`, `2/`, ...), written by `python -m export.saved_model`. The
+server serves the newest version, and switches to a newer one without a restart. Ctrl-C or SIGTERM
+ends it after the requests in flight. A configuration file of TensorFlow Serving names several
+models, the versions of each to serve, and labels of versions.
 """
 
 import gc
@@ -24,13 +24,13 @@ from macaron_tf.settings import describe, hints_of, parse
 
 
 def parse_arguments(arguments: list[str] | None = None) -> ServerConfig:
-    """The command line's settings."""
+    """Parses the command line."""
     parser = Parser(prog="python -m export.serve", description=__doc__)
     place("base_path OUT", "folder of the exported versions", nargs="?")(parser)
-    parser.add_argument("--name", help="the model's name in URLs (default: the folder's name)")
+    parser.add_argument("--name", help="name of the model in URLs (default: the folder's name)")
     for setting in describe(ServerConfig)[2:]:
         flags = [f"--{setting.name.replace('_', '-')}"]
-        if setting.name.startswith("model_config"):  # as TensorFlow Serving's
+        if setting.name.startswith("model_config"):  # TensorFlow Serving's spelling
             flags.append(f"--{setting.name}")
         parser.add_argument(
             *flags,
@@ -53,10 +53,11 @@ def parse_arguments(arguments: list[str] | None = None) -> ServerConfig:
 
 def run(config: ServerConfig, stop: threading.Event) -> None:
     """Serves until `stop` is set."""
-    # Imported late: `--help` answers without TensorFlow, and without gRPC.
+    # Imported here so that `--help` works without TensorFlow and gRPC.
     from export.server.model_server import ModelServer
 
-    # A collection of garbage that visits TensorFlow's 500,000 objects stops all threads for 0.3 s.
+    # Otherwise garbage collection visits TensorFlow's 500,000 objects and stops all threads for
+    # 0.3 s.
     gc.freeze()
     with ModelServer(config) as server:
         shown = ", ".join(
@@ -74,12 +75,11 @@ def run(config: ServerConfig, stop: threading.Event) -> None:
 
 @exit_on_user_error
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the command; returns its exit status."""
     config = parse_arguments(arguments)
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr
     )
-    # TensorFlow advises against the session that its own server uses.
+    # TensorFlow warns about sessions, although its own server uses one.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -1,14 +1,14 @@
-"""Serves exported models in NVIDIA Triton, on this machine, by KServe's protocol (version 2).
+"""Serves exported models on this machine in NVIDIA Triton, with KServe's protocol (version 2).
 
     python -m export.triton served/m30k
     python -m export.triton m30k=served/m30k sst2=served/sst2 --signatures serving_default score
 
-OUT holds one folder per version (`1/`, `2/`, ...), as `python -m export.saved_model` writes them;
-the newest --versions of them are served, under the folder's name unless NAME is given. A signature
-beside `serving_default` is a model of its own, such as `m30k.score`. Each version of each takes a
-process, which is what Triton's Python backend is. Triton joins concurrent requests; Ctrl-C or
-SIGTERM ends it after those in flight. The server comes with the package nvidia-pytriton: `make
-engines` installs it into .venv-engines.
+OUT has a folder for each version (`1/`, `2/`, ...), written by `python -m export.saved_model`. The
+newest ones are served, up to --versions, under NAME or the folder's name. A signature other than
+`serving_default` becomes a model of its own, such as `m30k.score`. Triton's Python backend runs a
+process for each version of each model. Triton joins concurrent requests. Ctrl-C or SIGTERM ends it
+after the requests in flight. `make engines` installs Triton, with the package nvidia-pytriton, into
+.venv-engines.
 """
 
 import argparse
@@ -32,12 +32,12 @@ from macaron_tf.cli.arguments import argument, count, local_place, single_progra
 from macaron_tf.errors import UserError
 
 _DEFAULT = "serving_default"
-# TensorFlow's names of types; Triton's others are the same in capitals.
+# Triton's names of types, by TensorFlow's. Others are TensorFlow's names in capitals.
 _TYPES = {"string": "STRING", "float32": "FP32", "float16": "FP16", "bfloat16": "BF16",
           "float64": "FP64"}  # fmt: skip
 _MODEL = """import sys
 
-# In place of the packages of the Python that Triton brings up.
+# Replaces the packages of the Python that Triton starts.
 sys.path[:] = {path} + [folder for folder in sys.path if not folder.endswith("-packages")]
 import export
 from macaron_tf.cli.program import lean_imports
@@ -45,16 +45,16 @@ from macaron_tf.cli.program import lean_imports
 lean_imports()  # JAX, which TensorFlow tries, does not run with this NumPy
 from {module} import TritonPythonModel
 """
-_DEADLINE = 120  # seconds that requests in flight are given at the end
+_DEADLINE = 120  # seconds for requests in flight at the end
 
 
 def find_server() -> tuple[pathlib.Path, pathlib.Path]:
-    """The folder of Triton's programs, and the one among them that runs this Python's models."""
+    """Finds Triton's folder, and its program that runs models in this version of Python."""
     found = importlib.util.find_spec("pytriton")
     if found is None:
         raise UserError(
-            "Triton is not installed in this environment: make engines, then run the command with "
-            ".venv-engines/bin/python"
+            "Triton is not installed in this environment: run `make engines`, then run the command "
+            "with .venv-engines/bin/python"
         )
     root = pathlib.Path(found.origin).parent / "tritonserver"
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -65,15 +65,18 @@ def find_server() -> tuple[pathlib.Path, pathlib.Path]:
 
 
 def write_repository(models: Mapping[str, str], repository: pathlib.Path, options) -> list[str]:
-    """Describes exported models as Triton reads them.
+    """Writes a model repository for Triton.
 
     Args:
-        models: folders of versions by name.
+        models: each model's folder of versions, by the model's name.
         repository: an empty folder.
         options: `max_batch_size`, `batch_delay_us`, `versions`, `signatures`.
 
     Returns:
         The names of Triton's models, one for each signature.
+
+    Raises:
+        UserError: a model is damaged, or has none of the signatures.
     """
     from tensorflow.core.protobuf import saved_model_pb2
 
@@ -86,7 +89,7 @@ def write_repository(models: Mapping[str, str], repository: pathlib.Path, option
         newest = pathlib.Path(versions[-1][1], "saved_model.pb")
         try:
             saved = saved_model_pb2.SavedModel.FromString(newest.read_bytes())
-        except Exception as error:  # protobuf's, of no common base
+        except Exception as error:  # protobuf's exceptions have no common base class
             raise UserError(f"{newest} is damaged ({error}): export the model again") from error
         definitions = dict(saved.meta_graphs[0].signature_def)
         for key in definitions.keys() & {*options.signatures}:
@@ -100,23 +103,24 @@ def write_repository(models: Mapping[str, str], repository: pathlib.Path, option
         known |= {key for key, found in definitions.items() if found.method_name}
     if unknown := {*options.signatures} - known:
         raise UserError(
-            f"--signatures {' '.join(sorted(unknown))}: the models have {', '.join(sorted(known))}"
+            f"--signatures {' '.join(sorted(unknown))}: no model has it; give some of "
+            f"{', '.join(sorted(known))}"
         )
     return sorted(names)
 
 
 def _config(signature, folder: str, options) -> str:
-    """Triton's ModelConfig, in protocol buffer text, of a signature."""
+    """Makes Triton's ModelConfig of a signature, as protocol buffer text."""
     batched = signature.batchable
 
     def tensor(kind: str, name: str, spec) -> str:
         if spec.shape.rank is None:
             raise UserError(
-                f"{folder}: {kind} {name!r} of signature {signature.name!r} has any number of "
-                "dimensions; Triton must be told it: export the model with known shapes"
+                f"{folder}: {kind} {name!r} of signature {signature.name!r} has an unknown number "
+                "of dimensions, which Triton needs: export the model with known shapes"
             )
         sizes = [-1 if size is None else size for size in spec.shape][int(batched) :]
-        # Triton knows no scalars: rows of one number are sent as (B, 1), and reach the model (B,).
+        # Triton has no scalars. A row of one number is sent as (B, 1) and reshaped to (B,).
         shape = f"dims: {sizes}" if sizes else "dims: [1] reshape {}"
         type_name = _TYPES.get(spec.dtype.name, spec.dtype.name.upper())
         return f'{kind} {{ name: "{name}" data_type: TYPE_{type_name} {shape} }}\n'
@@ -141,19 +145,26 @@ def _config(signature, folder: str, options) -> str:
 
 
 def model_of(module: str) -> str:
-    """The `model.py` of a repository whose class `TritonPythonModel` is in a module."""
+    """Makes the `model.py` of a model repository.
+
+    Args:
+        module: name of the module that has the class `TritonPythonModel`.
+    """
     return _MODEL.format(path=_packages(), module=module)
 
 
 def _packages() -> list[str]:
-    """The folders that this process imports from, but for Python's own: Triton has a Python."""
+    """The folders that this process imports from, without those of Python itself.
+
+    Triton has a Python of its own.
+    """
     own = sysconfig.get_path("stdlib")
     folders = [os.path.abspath(folder) for folder in sys.path]
     return [folder for folder in folders if folder not in (own, f"{own}/lib-dynload")]
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serves until a signal; Triton's exit status."""
+    """Serves until a signal comes; returns Triton's exit status."""
     from export.server.config import check_name
     from export.server.versions import check_base_path
 
@@ -170,10 +181,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def serve(write: Callable[[pathlib.Path], list[str]], options: argparse.Namespace) -> int:
-    """Serves a repository of models until a signal; Triton's exit status.
+    """Serves a model repository until a signal comes; returns Triton's exit status.
 
     Args:
-        write: fills an empty folder as Triton's repository, and returns the names of its models.
+        write: function that writes a model repository into an empty folder, and returns the names
+            of its models.
         options: `host`, `http_port` and `grpc_port`.
     """
     for flag, port in (("--http-port", options.http_port), ("--grpc-port", options.grpc_port)):
@@ -198,13 +210,13 @@ def serve(write: Callable[[pathlib.Path], list[str]], options: argparse.Namespac
                 f"--http-port={options.http_port}",
                 f"--grpc-address={options.host}",
                 f"--grpc-port={options.grpc_port}",
-                "--disable-auto-complete-config",  # it would load each model twice
+                "--disable-auto-complete-config",  # would load each model twice
                 "--allow-metrics=false",
                 f"--exit-timeout-secs={_DEADLINE}",
                 "--log-info=false",
             ],
             env={**os.environ, "LD_LIBRARY_PATH": str(root.parents[1] / "nvidia_pytriton.libs")},
-            start_new_session=True,  # Ctrl-C reaches it through this process alone
+            start_new_session=True,  # so that Ctrl-C reaches it only through this process
         )
         stopped = []
 
@@ -223,10 +235,10 @@ def serve(write: Callable[[pathlib.Path], list[str]], options: argparse.Namespac
                     f"ready: {', '.join(names)} on {place} (gRPC {options.grpc_port})", flush=True
                 )
             elif not stopped:
-                raise UserError("Triton did not start: its log, above, says why")
+                raise UserError("Triton did not start: see its log above")
             process.wait()
         finally:
-            with contextlib.suppress(ProcessLookupError):  # of models that were still loading
+            with contextlib.suppress(ProcessLookupError):  # ends processes of models still loading
                 os.killpg(process.pid, signal.SIGKILL)
     return 0 if stopped else process.returncode
 
@@ -247,15 +259,20 @@ main = single_program(
     argument("--host ADDRESS", "address to listen on (%(default)s)", default="127.0.0.1"),
     count("--http-port N", "port of HTTP (%(default)s)", 8000, 1, 65536),
     count("--grpc-port N", "port of gRPC (%(default)s)", 8001, 1, 65536),
-    count("--max-batch-size N", "rows that requests are joined to (%(default)s)", 32),
-    count("--batch-delay-us N", "microseconds a request waits for others (%(default)s)", 5000, 0),
+    count("--max-batch-size N", "most rows of joined requests (%(default)s)", 32),
+    count(
+        "--batch-delay-us N",
+        "microseconds that a request waits for others to join (%(default)s)",
+        5000,
+        0,
+    ),
     argument(
         "--signatures NAME",
-        "what is served of each model (%(default)s)",
+        "signatures of each model to serve (%(default)s)",
         nargs="+",
         default=["serving_default"],
     ),
-    count("--versions N", "newest versions that are served (%(default)s)", 1),
+    count("--versions N", "number of the newest versions to serve (%(default)s)", 1),
 )
 
 if __name__ == "__main__":

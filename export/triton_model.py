@@ -1,7 +1,7 @@
-"""A signature of an exported model as a model of NVIDIA Triton's Python backend.
+"""Runs a signature of an exported model in NVIDIA Triton's Python backend.
 
-`export.triton` puts this file into the repository that it starts Triton on; Triton runs it in a
-process for each version. Dynamic batching hands it several requests at once.
+The `model.py` that `export.triton` writes imports this module. Triton runs it in a process for each
+version, and passes it several requests at once (dynamic batching).
 """
 
 import collections
@@ -10,7 +10,7 @@ import json
 import logging
 
 import numpy as np
-import triton_python_backend_utils as triton  # Triton's own, in its processes alone
+import triton_python_backend_utils as triton  # only exists in Triton's processes
 
 from export.server.batching import run_joined
 from export.server.errors import ServingError, from_exception
@@ -18,7 +18,7 @@ from export.server.servable import Servable
 
 
 class TritonPythonModel:
-    """Triton's interface: `initialize` once, then `execute` for each batch."""
+    """A model with Triton's interface: it calls `initialize` once, then `execute` for batches."""
 
     def initialize(self, arguments: dict[str, str]) -> None:
         logging.getLogger("tensorflow").setLevel(logging.ERROR)
@@ -48,7 +48,7 @@ class TritonPythonModel:
         return responses
 
     def _answers(self, group: list[tuple[int, int, dict[str, np.ndarray]]]):
-        """The numbers of joined requests with their responses."""
+        """Joins requests, runs them, and yields the number and the response of each."""
         run = functools.partial(self._servable.run, self._signature)
         for at, found in run_joined(run, self._signature, [request for _, *request in group]):
             if isinstance(found, Exception):

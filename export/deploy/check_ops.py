@@ -2,7 +2,8 @@
 
     python export/deploy/check_ops.py OUT/1
 
-A server must have each of them linked in, or it refuses the model with "Op type not registered".
+A server must be linked with each of them; otherwise it cannot load the model and reports "Op type
+not registered".
 """
 
 import argparse
@@ -15,7 +16,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 
 def ops_outside_core(path: str) -> dict[str, int]:
-    """Ops of a version's folder that TensorFlow itself does not register, with their counts."""
+    """Counts the ops in a version's folder that TensorFlow itself does not register."""
     with open(os.path.join(path, "saved_model.pb"), "rb") as file:
         model = saved_model_pb2.SavedModel.FromString(file.read())
     counts = collections.Counter()
@@ -34,7 +35,7 @@ def ops_outside_core(path: str) -> dict[str, int]:
 
 
 def main() -> int:
-    """Prints one op a line with its count; returns the exit status."""
+    """Prints the count and the name of each op; returns the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

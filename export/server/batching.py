@@ -1,4 +1,4 @@
-"""Dynamic batching: concurrent requests of one signature run as one call."""
+"""Dynamic batching: runs concurrent requests of a signature in one call."""
 
 import concurrent.futures
 import dataclasses
@@ -33,18 +33,18 @@ class _Task:
 
 
 class Batcher:
-    """A queue that merges compatible requests and returns to each its own rows.
+    """A queue that merges compatible requests into batches.
 
-    Requests are compatible when version, signature, dtypes and all dimensions but the first agree.
-    A batch starts when it is full, or when its oldest request has waited `timeout_ms`. Where LiteRT
-    answers none waits: only requests that come while all workers are busy are merged. Of a merged
-    batch that fails only the faulty requests do: see `run_joined`.
+    Requests are compatible if version, signature, dtypes and all dimensions but the first are
+    equal. A batch starts when it is full, or when its oldest request has waited `timeout_ms`.
+    Requests that LiteRT answers do not wait; they are merged only if they come while all workers
+    are busy. If a merged batch fails, only the faulty requests fail; see `run_joined`.
 
     Args:
-        max_batch_size: rows of a merged batch. A larger request runs alone, whole.
-        timeout_ms: milliseconds a request waits for others to join.
-        max_queue: requests that may wait.
-        workers: batches run at once.
+        max_batch_size: most rows of a merged batch. A larger request runs alone.
+        timeout_ms: milliseconds that a request waits for others to join.
+        max_queue: most requests that may wait.
+        workers: number of batches that run at the same time.
     """
 
     def __init__(self, max_batch_size: int, timeout_ms: float, max_queue: int, workers: int):
@@ -64,18 +64,20 @@ class Batcher:
     def submit(
         self, servable: Servable, signature: Signature, inputs: Arrays, rows: int
     ) -> concurrent.futures.Future:
-        """Queues one request.
+        """Queues a request.
 
         Args:
             servable: the version to run; the caller keeps it loaded until the future is done.
+            signature: the signature to run.
             inputs: checked arrays by input name, of `rows` rows.
+            rows: number of rows.
 
         Returns:
-            A future of the outputs by name. Cancelled while queued, the request is not run.
+            A future of the outputs by name. Cancelling it removes a request that still waits.
 
         Raises:
-            ServingError: RESOURCE_EXHAUSTED (HTTP 503) when the queue is full, UNAVAILABLE when
-                the server is stopping.
+            ServingError: RESOURCE_EXHAUSTED (HTTP 503) if the queue is full, UNAVAILABLE if the
+                server is stopping.
         """
         future = concurrent.futures.Future()
         task = _Task(servable, signature, inputs, rows, time.monotonic(), future)
@@ -84,16 +86,16 @@ class Batcher:
                 raise _stopped()
             waiting = sum(map(len, self._queues.values()))
             if waiting >= self._max_queue:
-                message = f"{waiting} requests are waiting already; try again later"
+                message = f"{waiting} requests are already waiting: try again later"
                 raise ServingError(Code.RESOURCE_EXHAUSTED, message, http_status=503)
             self._queues.setdefault(_key(task), deque()).append(task)
             self._changed.notify()
         return future
 
     def stop(self, timeout: float) -> None:
-        """Refuses new requests, finishes those queued, and ends the workers.
+        """Rejects new requests, finishes the queued ones, and ends the workers.
 
-        Requests still queued after `timeout` seconds fail as UNAVAILABLE.
+        Requests that still wait after `timeout` seconds fail with UNAVAILABLE.
         """
         with self._changed:
             self._stopping = True
@@ -115,7 +117,10 @@ class Batcher:
                 self._run(tasks)
 
     def _next_batch(self) -> list[_Task] | None:
-        """Waits for a batch that is due and dequeues it; None when stopped and empty."""
+        """Waits until a batch may start and removes it from the queue.
+
+        Returns None if the batcher is stopped and the queue is empty.
+        """
         with self._changed:
             while True:
                 left = None
@@ -132,7 +137,7 @@ class Batcher:
                 self._changed.wait(left)
 
     def _start_time(self, key: object) -> float:
-        """When a queue's first batch may start: at once, where nobody else is to join it."""
+        """The time at which a queue's first batch may start: at once if it need not wait."""
         queue = self._queues[key]
         full = sum(task.rows for task in queue) >= self._max_rows
         signature = queue[0].signature
@@ -163,12 +168,20 @@ class Batcher:
 def run_joined(
     run: Callable[[Arrays], Arrays], signature: Signature, requests: Sequence[tuple[int, Arrays]]
 ) -> Iterator[tuple[int, Arrays | Exception]]:
-    """Runs requests (rows and inputs) as one batch: the number of each with its outputs or error.
+    """Runs requests as one batch.
 
-    A batch that fails is run again in two parts, and so on, so that only the faulty requests fail.
-    Where the error names rows (`macaron_tf.tasks.base.require`), the first part is all without
-    them: good requests wait for one more run. Else the parts are halves. A run that fails costs
-    little.
+    A batch that fails is divided and its parts run again, and so on, so that only faulty requests
+    fail. If the error names rows (see `macaron_tf.tasks.base.require`), the first part has all
+    requests without these rows, so that good requests only wait for one more run. Otherwise the
+    parts are halves. A failing run is short.
+
+    Args:
+        run: function from the inputs of a batch to its outputs.
+        signature: the signature.
+        requests: the number of rows and the inputs of each request.
+
+    Yields:
+        The number of a request, and its outputs or its exception.
     """
     waiting = [[*range(len(requests))]]
     while waiting:
@@ -197,13 +210,23 @@ def _run_merged(run, signature: Signature, requests: list[tuple[int, Arrays]]) -
     outputs = run({name: np.concatenate([each[name] for _, each in requests]) for name in names})
     if any(array.ndim == 0 or array.shape[0] != ends[-1] for array in outputs.values()):
         signature.batchable = False
-        raise ValueError(f"outputs of {signature.name!r} do not have one row an input")
+        raise ValueError(f"outputs of {signature.name!r} do not have one row per input row")
     parts = [slice(start, end) for start, end in itertools.pairwise([0, *ends])]
     return [{name: array[part] for name, array in outputs.items()} for part in parts]
 
 
 def _parts(sizes: list[int], rows: set[int], halve: bool) -> list[list[int]]:
-    """The requests of a batch without those of `rows`, and these; or halves, or each alone."""
+    """Divides the requests of a failed batch into parts to run again.
+
+    Args:
+        sizes: number of rows of each request.
+        rows: the rows that the error names.
+        halve: whether to divide a large batch in halves if no rows are named; otherwise each
+            request is a part.
+
+    Returns:
+        The numbers of the requests in each part.
+    """
     count, places = len(sizes), np.repeat(np.arange(len(sizes)), sizes)
     faulty = {int(places[row]) for row in rows if row < len(places)}
     if 0 < len(faulty) < count:
@@ -217,7 +240,7 @@ def _stopped() -> ServingError:
 
 
 def _key(task: _Task) -> object:
-    """The queue of a request: equal for requests that may be merged."""
+    """The key of a request's queue, which is equal for requests that may be merged."""
     if not task.signature.batchable:
         return object()
     shapes = tuple((name, array.dtype.str, array.shape[1:]) for name, array in task.inputs.items())

@@ -19,30 +19,30 @@ class ServerConfig(Settings, in_models=False):
     """The model or models to serve, the addresses and the limits.
 
     Attributes:
-        base_path: folder with one sub-folder per version (`1/`, `2/`, ...).
-        name: the model's name in URLs and model specs.
-        model_config_file: several models, their versions and labels, as TensorFlow Serving's
-            `ModelServerConfig` in protocol buffer text; instead of `base_path` and `name`.
-        model_config_file_poll_wait_seconds: seconds between reads of that file; 0 = once.
-        host: address to listen on; 0.0.0.0 = all.
-        rest_port: REST port; 0 = any free one.
-        grpc_port: gRPC port; 0 = any free one.
-        max_batch_size: rows that concurrent requests may be merged to.
-        batch_timeout_ms: milliseconds a request waits for others to join its batch.
-        poll_seconds: seconds between looks for new versions.
-        workers: batches run at once. Two, so that one slow line does not stop the others.
-        max_queue: requests that may wait; more are refused at once with 503.
-        max_request_rows: rows in one request.
-        max_request_values: values in one request, as JSON.
-        max_body_bytes: bytes of one request.
-        max_total_body_bytes: bytes of all requests together, from their arrival to their answers;
-            0 = 16 times `max_body_bytes`. Beyond, requests above 64 KiB are refused with 503.
-        max_connections: open REST connections.
-        request_timeout: seconds a request may take, its wait included.
-        header_timeout: seconds a client has to send a request's head.
-        body_timeout: seconds a client has to send a body, or to take an answer.
-        idle_timeout: seconds a kept-alive connection may stay silent.
-        grace_seconds: seconds that requests in flight are given at shutdown.
+        base_path: folder with a sub-folder for each version (`1/`, `2/`, ...).
+        name: name of the model in URLs and model specs.
+        model_config_file: file of several models, their versions and labels: a TensorFlow Serving
+            `ModelServerConfig` in protocol buffer text. It replaces `base_path` and `name`.
+        model_config_file_poll_wait_seconds: seconds between reads of that file; 0: read it once.
+        host: address to listen on; 0.0.0.0: all.
+        rest_port: port for REST; 0: any free port.
+        grpc_port: port for gRPC; 0: any free port.
+        max_batch_size: most rows of a batch that merges concurrent requests.
+        batch_timeout_ms: milliseconds that a request waits for others to join its batch.
+        poll_seconds: seconds between searches for new versions.
+        workers: batches that run at the same time; with two, a slow line does not stop the others.
+        max_queue: most requests that may wait; more get status 503 at once.
+        max_request_rows: most rows of a request.
+        max_request_values: most JSON values of a request.
+        max_body_bytes: most bytes of a request.
+        max_total_body_bytes: most bytes of all requests that are being received or answered; 0: 16
+            times `max_body_bytes`. If there are more, requests above 64 KiB get status 503.
+        max_connections: most open REST connections.
+        request_timeout: seconds that a request may take, including its wait.
+        header_timeout: seconds for a client to send the head of a request.
+        body_timeout: seconds for a client to send a body, or to receive an answer.
+        idle_timeout: seconds after which an idle connection is closed.
+        grace_seconds: seconds for requests in flight to finish at shutdown.
     """
 
     base_path: str = ""
@@ -73,12 +73,12 @@ class ServerConfig(Settings, in_models=False):
             check_name(self.name, "--name")
         elif self.base_path or self.name:
             raise UserError(
-                "--model-config-file names the models and their folders: give it without OUT and "
-                "without --name, or leave it out"
+                "--model-config-file names the models and their folders: leave OUT and --name out, "
+                "or --model-config-file"
             )
 
 
 def check_name(name: str, where: str) -> None:
-    """Raises a UserError where a model's name, given at `where`, cannot stand in a URL."""
+    """Raises a UserError if a model's name, given at `where`, cannot be part of a URL."""
     if not re.fullmatch(r"[^/:?#%\s]+", name):
-        raise UserError(f"{where}: the name {name!r} cannot stand in a URL; give another")
+        raise UserError(f"{where}: the name {name!r} cannot be part of a URL: give another")

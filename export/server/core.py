@@ -1,4 +1,4 @@
-"""The steps that REST and gRPC share: find the version, check the inputs, queue the request."""
+"""Steps that REST and gRPC share: finding the version, checking inputs, queueing the request."""
 
 import concurrent.futures
 import contextlib
@@ -16,13 +16,13 @@ from export.server.metrics import Metrics
 from export.server.servable import Servable, Signature
 from export.server.versions import VersionManager
 
-# A model's name, version (None = the current one) and label, as a request gives them.
+# A model's name, version (None: the current one) and label ("": none) in a request.
 Spec = tuple[str, int | None, str]
-_SHORT = 64 * 1024  # bytes of a request that is always admitted: long ones lock nobody out
+_SHORT = 64 * 1024  # bytes of a request that is always accepted, whatever long ones hold
 
 
 class Bodies:
-    """The bytes that all requests hold together; beyond `limit`, long ones are refused."""
+    """Counts the bytes that all requests hold together; above `limit`, long ones get a 503."""
 
     def __init__(self, limit: int):
         self.held = 0
@@ -31,14 +31,17 @@ class Bodies:
 
     @contextlib.contextmanager
     def share(self) -> Iterator[Callable[[int], None]]:
-        """A function that counts bytes of one request until the `with` ends; it raises a 503."""
+        """Yields a function that counts bytes of a request until the `with` ends.
+
+        It raises a ServingError (HTTP 503) if the bytes are too many.
+        """
         own = 0
 
         def take(count: int) -> None:
             nonlocal own
             with self._lock:
                 if own + count > _SHORT and self.held + count > self._limit:
-                    message = f"the requests under way hold {self.held} bytes; try again later"
+                    message = f"the requests in flight hold {self.held} bytes: try again later"
                     raise ServingError(Code.RESOURCE_EXHAUSTED, message, http_status=503)
                 self.held += count
                 own += count
@@ -51,10 +54,13 @@ class Bodies:
 
 
 class ServingCore:
-    """The models, their versions and their queue, behind both protocols.
+    """The models, their versions and their queue, which both protocols use.
 
     Args:
-        models: by name; replaced while the server runs, never changed.
+        config: the server's settings.
+        models: the models by name. While the server runs, the mapping may be replaced, but not
+            changed.
+        batcher: the queue.
     """
 
     def __init__(
@@ -67,7 +73,7 @@ class ServingCore:
         self._batcher = batcher
 
     def statuses(self, spec: Spec) -> get_model_status_pb2.GetModelStatusResponse:
-        """The states of one or all versions, newest first.
+        """Returns the states of one or all versions, newest first.
 
         Raises:
             ServingError: NOT_FOUND, or INVALID_ARGUMENT for an unknown label.
@@ -78,7 +84,7 @@ class ServingCore:
         )
 
     def metadata(self, spec: Spec) -> get_model_metadata_pb2.GetModelMetadataResponse:
-        """A version's number and its signatures; raises as `submit`."""
+        """Returns a version's number and its signatures; raises like `submit`."""
         manager, version = self._model(spec, not_found)
         servable = manager.acquire(version)
         manager.release(servable)
@@ -90,10 +96,10 @@ class ServingCore:
         return response
 
     def examples(self) -> dict[str, dict[str, Any]]:
-        """Inputs that a loaded model answers, by the model's name; see `Servable.example`."""
+        """Returns example inputs of the loaded models, by model name; see `Servable.example`."""
         found = {}
         for name, manager in self.models.items():
-            with contextlib.suppress(ServingError):  # it still loads, or has no such signature
+            with contextlib.suppress(ServingError):  # the model is loading or lacks the signature
                 servable = manager.acquire()
                 manager.release(servable)
                 found[name] = servable.example
@@ -102,17 +108,20 @@ class ServingCore:
     def submit(
         self, spec: Spec, read: Callable[[Servable], tuple[Signature, dict[str, np.ndarray]]]
     ) -> tuple[concurrent.futures.Future, Servable, Signature]:
-        """Queues a request; its version stays loaded until the request is done.
+        """Queues a request, and keeps its version loaded until the request is done.
 
         Args:
-            read: from the version to one of its signatures and arrays by input name, unchecked.
+            spec: the model that the request names.
+            read: function that reads the request for a version. Returns one of the version's
+                signatures, and arrays by input name, which need not be checked.
 
         Returns:
             A future of all outputs by name, the version and its signature.
 
         Raises:
-            ServingError: NOT_FOUND; INVALID_ARGUMENT for an unknown label, or inputs that the
-                signature does not take; UNAVAILABLE while it loads; see also `Batcher.submit`.
+            ServingError: NOT_FOUND if there is no such model or version, INVALID_ARGUMENT for an
+                unknown label or wrong inputs, UNAVAILABLE while the model loads; see also
+                `Batcher.submit`.
         """
         manager, version = self._model(spec, not_found)
         servable = manager.acquire(version)
@@ -127,7 +136,12 @@ class ServingCore:
         return future, servable, signature
 
     def measured(self, name: str, protocol: str) -> contextlib.AbstractContextManager:
-        """Measures a request of "REST" or "GRPC"; not one for a model that is not here."""
+        """Measures the request within the `with`, unless there is no such model.
+
+        Args:
+            name: name of the model.
+            protocol: "REST" or "GRPC".
+        """
         if name not in self.models:
             return contextlib.nullcontext()
         return self.metrics.measured(name, protocol)
@@ -138,7 +152,12 @@ class ServingCore:
         return all(found.current is not None for found in self.models.values())
 
     def _model(self, spec: Spec, absent: Callable) -> tuple[VersionManager, int | None]:
-        """The model and the version that a request names; raises `absent` of another model."""
+        """Finds the model and the version that a request names.
+
+        Args:
+            spec: the model that the request names.
+            absent: makes the error for an unknown model.
+        """
         name, version, label = spec
         if (found := self.models.get(name)) is None:
             raise absent(name, version)

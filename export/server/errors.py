@@ -1,4 +1,4 @@
-"""Serving errors: a code with its gRPC and HTTP status, as TensorFlow Serving maps them."""
+"""Errors of requests, with the gRPC codes and HTTP statuses that TensorFlow Serving gives them."""
 
 import re
 
@@ -6,8 +6,8 @@ from grpc import StatusCode as Code
 
 from macaron_tf.io.serving import failed_check
 
-MAX_MESSAGE = 1000  # characters: an error that quotes a 100,000-character line must not repeat it
-# TensorFlow's messages name nodes, values and stacks of the graph; a client has no use for them.
+MAX_MESSAGE = 1000  # characters, because an error may quote a line of 100,000 characters
+# Parts of TensorFlow's messages that are useless for a client: nodes, values and stack traces.
 _PREAMBLE = re.compile(r"Graph execution error:\s+|\d+ root error\(s\) found\.\s+\(0\) \w+: ")
 _TRACE = re.compile(
     r"\s*(\[\[|\n\s*\(1\) |\n\n(Original stack|Errors may have originated|Stack trace)|\[Op:)"
@@ -26,16 +26,17 @@ _HTTP_STATUSES = {
     504: (Code.DEADLINE_EXCEEDED,),
 }
 _STATUS_OF = {code: status for status, codes in _HTTP_STATUSES.items() for code in codes}
-# Canonical numbers, which `tf.errors.OpError.error_code` has too.
+# gRPC's numbers, which `tf.errors.OpError.error_code` uses too.
 _CODE_OF = {code.value[0]: code for code in Code}
 
 
 class ServingError(Exception):
-    """A request that cannot be answered.
+    """A request cannot be answered.
 
     Args:
-        message: one sentence for the client; cut to `MAX_MESSAGE` characters.
-        http_status: overrides the code's HTTP status.
+        code: the gRPC code.
+        message: one sentence for the client, which is cut to `MAX_MESSAGE` characters.
+        http_status: the HTTP status; None: the code's.
     """
 
     def __init__(self, code: Code, message: str, http_status: int | None = None):
@@ -47,34 +48,37 @@ class ServingError(Exception):
 
 
 def invalid(message: str) -> ServingError:
-    """A bad request: INVALID_ARGUMENT, HTTP 400."""
+    """The error for a bad request: INVALID_ARGUMENT, HTTP 400."""
     return ServingError(Code.INVALID_ARGUMENT, message)
 
 
 def not_found(name: str, version: int | None) -> ServingError:
-    """TensorFlow Serving's sentence for a model or version that is not served."""
+    """The error for a model or version that is not served, in TensorFlow Serving's words."""
     asked = f"Latest({name})" if version is None else f"Specific({name}, {version})"
     return ServingError(Code.NOT_FOUND, f"Servable not found for request: {asked}")
 
 
 def no_status(name: str, version: int | None) -> ServingError:
-    """TensorFlow Serving's sentence for the status of an unknown model or version."""
+    """The error for the status of an unknown model or version, in TensorFlow Serving's words."""
     asked = "any versions" if version is None else f"version {version}"
     return ServingError(Code.NOT_FOUND, f"Could not find {asked} of model {name}")
 
 
 def not_loaded(name: str) -> ServingError:
-    """A model that is still being loaded."""
-    return ServingError(Code.UNAVAILABLE, f"model {name!r} is not loaded yet; try again")
+    """The error for a model that is still loading."""
+    return ServingError(Code.UNAVAILABLE, f"model {name!r} is not loaded yet: try again")
 
 
 def too_late(seconds: float) -> ServingError:
-    """A request that did not finish in time."""
+    """The error for a request that did not finish in time."""
     return ServingError(Code.DEADLINE_EXCEEDED, f"the request took longer than {seconds:g} s")
 
 
 def from_exception(error: BaseException) -> ServingError:
-    """Any exception as a `ServingError`: TensorFlow's keep their code, the rest are INTERNAL."""
+    """Converts any exception to a `ServingError`.
+
+    TensorFlow's errors keep their code; all other exceptions become INTERNAL.
+    """
     if isinstance(error, ServingError):
         return error
     number = getattr(error, "error_code", None)
@@ -85,7 +89,7 @@ def from_exception(error: BaseException) -> ServingError:
 
 
 def _sentence(message: str) -> str:
-    """The cause that TensorFlow's message states: an assertion's own words, or the first error."""
+    """Extracts the cause from TensorFlow's message: an assertion's text, or the first error."""
     if (sentence := failed_check(message)) is not None:
         return sentence
     _, _, message = message.rpartition("\nNode: ") if "\nNode: " in message else ("", "", message)

@@ -23,10 +23,10 @@ from export.server.errors import Code, ServingError, from_exception, invalid, to
 from export.server.servable import Servable, Signature
 
 _LOG = logging.getLogger(__name__)
-# A call blocks its thread until its batch is done, so the pool is larger than a full batch.
+# A call blocks its thread until its batch is done, so there are more threads than rows of a batch.
 _THREADS = 64
-# Typed fields of a TensorProto, as TensorFlow Serving fills them: clients read
-# `outputs["scores"].float_val`, which `tensor_content` would leave empty.
+# The typed fields of a TensorProto that TensorFlow Serving fills. Clients read, for example,
+# `outputs["scores"].float_val`, which would be empty if `tensor_content` were filled.
 _FIELDS = {
     tf.float32: "float_val",
     tf.float64: "double_val",
@@ -44,14 +44,14 @@ class _Services(
 ):
     """PredictionService's Predict and GetModelMetadata, and ModelService's GetModelStatus.
 
-    Classify, Regress, MultiInference and HandleReloadConfigRequest are UNIMPLEMENTED.
+    Classify, Regress, MultiInference and HandleReloadConfigRequest raise UNIMPLEMENTED.
     """
 
     def __init__(self, core: ServingCore):
         self._core = core
 
     def Predict(self, request, context) -> predict_pb2.PredictResponse:
-        """Runs one signature; `output_filter` chooses outputs."""
+        """Runs a signature; the request's `output_filter` selects outputs."""
         config = self._core.config
 
         def read(servable: Servable):
@@ -63,7 +63,7 @@ class _Services(
         measured = self._core.measured(request.model_spec.name, "GRPC")
         with measured, self._core.bodies.share() as take:
             future, servable, signature = self._core.submit(_model_spec(request), read)
-            context.add_callback(future.cancel)  # the client hung up: do not run the request
+            context.add_callback(future.cancel)  # drops the request if the client leaves
             left = context.time_remaining()
             seconds = config.request_timeout if left is None else min(config.request_timeout, left)
             try:
@@ -82,7 +82,7 @@ class _Services(
             return response
 
     def GetModelMetadata(self, request, context) -> get_model_metadata_pb2.GetModelMetadataResponse:
-        """The signatures of a version."""
+        """Returns the signatures of a version."""
         if not request.metadata_field:
             raise invalid("GetModelMetadataRequest must specify at least one metadata_field")
         for field in request.metadata_field:
@@ -91,22 +91,26 @@ class _Services(
         return self._core.metadata(_model_spec(request))
 
     def GetModelStatus(self, request, context) -> get_model_status_pb2.GetModelStatusResponse:
-        """The states of one or all versions."""
+        """Returns the states of one or all versions."""
         return self._core.statuses(_model_spec(request))
 
 
 def build_server(core: ServingCore) -> tuple[grpc.Server, int]:
-    """A gRPC server, not yet started, and its port; an OSError where that cannot be bound."""
+    """Makes a gRPC server without starting it, and returns it with its port.
+
+    Raises:
+        OSError: the port cannot be opened.
+    """
     config = core.config
     server = grpc.server(
         concurrent.futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="grpc"),
         options=(
             ("grpc.max_receive_message_length", config.max_body_bytes),
             ("grpc.max_send_message_length", -1),
-            # By default gRPC shares a port that is in use: two servers would answer in turn.
+            # By default gRPC shares a port that is in use, and two servers would answer in turn.
             ("grpc.so_reuseport", 0),
-            # By default calls that waited 30 s for the interpreter, on a machine that others fill,
-            # are cancelled without a reason: the client's deadline decides, as for REST.
+            # By default gRPC cancels calls that waited 30 s for Python's lock on a busy machine,
+            # without giving a reason. Here only the client's deadline counts, as in REST.
             ("grpc.server_max_unrequested_time_in_server", 86_400),
         ),
         maximum_concurrent_rpcs=config.max_queue,
@@ -126,17 +130,19 @@ def build_server(core: ServingCore) -> tuple[grpc.Server, int]:
 
 
 class _Refusals(grpc.ServerInterceptor):
-    """Bytes that are no message are INVALID_ARGUMENT, methods not served UNIMPLEMENTED.
+    """Parses requests and converts exceptions to gRPC codes.
 
-    By itself gRPC logs a traceback for either, and calls the first INTERNAL. It also parses in the
-    one thread that serves all connections; here the call's own does.
+    Bytes that are not a message become INVALID_ARGUMENT, and methods that are not served
+    UNIMPLEMENTED. By itself gRPC would log a traceback for both and call the first INTERNAL. It
+    would also parse messages in the single thread that serves all connections; here each call
+    parses its message in its own thread.
     """
 
     def __init__(self, bodies: Bodies):
         self._bodies = bodies
 
     def intercept_service(self, continuation, handler_call_details):
-        """The method's handler, which parses and fails so."""
+        """Wraps the handler of a method."""
         handler = continuation(handler_call_details)
         if handler is None or handler.unary_unary is None:
             return handler
@@ -147,7 +153,7 @@ class _Refusals(grpc.ServerInterceptor):
                     take(len(data))
                     return handler.unary_unary(handler.request_deserializer(data), context)
             except message.DecodeError:
-                failed = invalid("the bytes are no message of this method")
+                failed = invalid("the bytes are not a message of this method")
             except NotImplementedError:
                 failed = ServingError(Code.UNIMPLEMENTED, "the method is not served")
             except Exception as error:
@@ -179,14 +185,22 @@ def _check_outputs(names: list[str], signature: Signature) -> None:
 
 
 def _to_array(name: str, proto: tensor_pb2.TensorProto, most: int, take: Callable) -> np.ndarray:
-    """The array of a TensorProto, its shape checked before unpacking: a proto of a few bytes may
-    claim a million million zeros."""
+    """Converts a TensorProto to an array.
+
+    The shape is checked before, because a proto of a few bytes may stand for 10^12 zeros.
+
+    Args:
+        name: name of the input, for the message.
+        proto: the proto.
+        most: most bytes of the array.
+        take: counts the bytes, see `Bodies.share`.
+    """
     sizes = [dim.size for dim in proto.tensor_shape.dim]
     if proto.tensor_shape.unknown_rank or any(size < 0 for size in sizes):
         raise invalid(f"input {name!r}: the shape of a TensorProto must be known")
     try:
         dtype = tf.dtypes.as_dtype(proto.dtype)
-        size = math.prod(sizes) * (dtype.size or 8)  # a string takes a pointer at least
+        size = math.prod(sizes) * (dtype.size or 8)  # a string needs at least a pointer
         if size > most:
             raise invalid(f"input {name!r}: a tensor of shape {sizes} exceeds {most} bytes")
         take(size)
@@ -195,7 +209,7 @@ def _to_array(name: str, proto: tensor_pb2.TensorProto, most: int, take: Callabl
         known = proto.dtype in types_pb2.DataType.values()
         dtype_name = types_pb2.DataType.Name(proto.dtype) if known else str(proto.dtype)
         raise invalid(
-            f"input {name!r}: the TensorProto holds no tensor of dtype {dtype_name}, shape {sizes}"
+            f"input {name!r}: the TensorProto is no tensor of dtype {dtype_name} and shape {sizes}"
         ) from None
 
 

@@ -1,8 +1,8 @@
-"""The HTTP/1.1 server: h11 parses, asyncio holds the connections.
+"""The HTTP/1.1 server: h11 parses requests, and asyncio manages the connections.
 
-One event loop serves all connections, so an idle or slow client costs no thread; what takes long
-runs in threads. Everything that a client controls has a limit or a time-out, and a refusal is
-answered before the connection closes.
+One event loop serves all connections, so that an idle or slow client does not need a thread; long
+work runs in threads. Everything that a client controls has a limit or a time-out. A rejected
+request gets an answer before the connection closes.
 """
 
 import asyncio
@@ -27,15 +27,15 @@ from export.server.errors import Code, ServingError
 
 _LOG = logging.getLogger(__name__)
 _MAX_HEAD = 32 * 1024  # bytes of a request's head
-_UNPACKED = 1024 * 1024  # bytes that are unpacked at once
-_THREADS = 2  # that parse and print JSON, and unpack: the loop itself never works long
-_LINGER_SECONDS = 2.0  # how long the rest of a refused request is read and thrown away
-_ORIGIN = re.compile(r"https?://[^/?#]+(?=[/?#]|$)", re.I)  # of an absolute-form target
+_UNPACKED = 1024 * 1024  # bytes that are decompressed at once
+_THREADS = 2  # threads that parse and print JSON and decompress, so that the loop is never busy
+_LINGER_SECONDS = 2.0  # seconds in which the rest of a rejected request is read and ignored
+_ORIGIN = re.compile(r"https?://[^/?#]+(?=[/?#]|$)", re.I)  # start of an absolute-form target
 
 
 @dataclasses.dataclass(frozen=True)
 class Head:
-    """The head of a request; header names in lower case."""
+    """The head of a request; the names of headers are in lower case."""
 
     method: str
     path: str
@@ -44,7 +44,7 @@ class Head:
 
 @dataclasses.dataclass(frozen=True)
 class Response:
-    """An answer; `headers` are extra ones."""
+    """An answer; `headers` are additional headers."""
 
     status: int
     body: bytes
@@ -60,7 +60,10 @@ def _refused(status: int, message: str) -> ServingError:
 
 
 def error_response(status: int, message: str, *headers: tuple[str, str]) -> Response:
-    """TensorFlow Serving's error shape: {"error": message}; one of 503 is to be tried again."""
+    """Makes an error answer in TensorFlow Serving's form, {"error": message}.
+
+    An answer of status 503 asks the client to try again after a second.
+    """
     if status == 503:
         headers += (("Retry-After", "1"),)
     body = json.dumps({"error": message}, ensure_ascii=False).encode("utf-8", "replace")
@@ -68,7 +71,13 @@ def error_response(status: int, message: str, *headers: tuple[str, str]) -> Resp
 
 
 class HttpServer:
-    """HTTP/1.1 in a thread of its own; `handler` answers a request and must not raise."""
+    """An HTTP/1.1 server in its own thread.
+
+    Args:
+        config: the server's settings.
+        handler: answers a request; it must not raise.
+        bodies: counts the bytes of all requests.
+    """
 
     def __init__(self, config: ServerConfig, handler: Handler, bodies: Bodies):
         self._config = config
@@ -79,7 +88,11 @@ class HttpServer:
         self.port = 0
 
     def start(self) -> None:
-        """Binds and begins to accept; an OSError where the address cannot be bound."""
+        """Opens the port and accepts connections.
+
+        Raises:
+            OSError: the port cannot be opened.
+        """
         bound = concurrent.futures.Future()
         serve = self._serve(bound)
         self._thread = threading.Thread(target=asyncio.run, args=(serve,), name="http", daemon=True)
@@ -87,7 +100,7 @@ class HttpServer:
         self.port = bound.result()
 
     def stop(self, grace_seconds: float) -> None:
-        """Stops accepting, lets requests under way finish, and closes all connections."""
+        """Stops accepting, lets requests in flight finish, and closes all connections."""
         self._loop.call_soon_threadsafe(self._grace.set_result, grace_seconds)
         self._thread.join()
 
@@ -110,7 +123,7 @@ class HttpServer:
         for task, connection in list(self._connections.items()):
             if connection.idle:
                 task.cancel()
-        if self._connections:  # those that are late end with the loop
+        if self._connections:  # connections that take longer end with the loop
             await asyncio.wait(list(self._connections), timeout=grace_seconds)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -124,11 +137,11 @@ class HttpServer:
             keep_alive = True
             while keep_alive and not self._stopping:
                 keep_alive = await self._exchange(connection)
-                await asyncio.sleep(0)  # the next may have come: the other connections first
+                await asyncio.sleep(0)  # lets other connections go first
         except (OSError, h11.ProtocolError):
-            pass  # the client went away, or stopped reading
+            pass  # the client left, or stopped reading
         except asyncio.CancelledError:
-            pass  # shutdown of an idle connection: nobody awaits this task
+            pass  # shutdown of an idle connection; nobody awaits this task
         except Exception:
             _LOG.exception("a connection failed")
         finally:
@@ -136,7 +149,7 @@ class HttpServer:
             writer.close()
 
     async def _exchange(self, connection: "_Connection") -> bool:
-        """One request and its answer; whether another request may follow."""
+        """Reads a request and answers it. Returns whether another request may follow."""
         refused = False
         try:
             with self._bodies.share() as take:
@@ -146,7 +159,7 @@ class HttpServer:
                 del request
         except ServingError as error:
             refused, response = True, error_response(error.http_status, error.message)
-        # Nothing holds the body any more, the error's traceback neither: a client may read slowly.
+        # The client may read slowly, so nothing refers to the body any more, not even a traceback.
         follows = await connection.answer(response, last=refused or self._stopping)
         if refused:
             await connection.linger()
@@ -154,10 +167,10 @@ class HttpServer:
 
 
 class _Connection:
-    """A client's connection: reads requests and writes answers, within limits and time-outs.
+    """A client's connection, which reads requests and writes answers within limits and time-outs.
 
     Attributes:
-        idle: whether it waits for a request to begin.
+        idle: whether the connection waits for the beginning of a request.
     """
 
     def __init__(
@@ -169,23 +182,25 @@ class _Connection:
         self._writer = writer
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD)
         self._requests = 0
-        self._bodiless = False  # the request under way is HEAD: its answer has no body
+        self._bodiless = False  # whether the request is HEAD, so that its answer has no body
 
     async def read_request(self, take: Callable[[int], None]) -> tuple[Head, bytearray] | None:
-        """The next request's head and body; None where the client left or stayed silent.
+        """Reads the head and the body of the next request; None if the client left or was idle.
 
-        `take` is called with the number of bytes that arrive, and again with those unpacked.
+        Args:
+            take: called with the numbers of bytes that arrive, and of bytes that are decompressed.
 
         Raises:
-            ServingError: 400 malformed, 408 too slow, 411 without a length, 413 too large (also
-                once unpacked), 415 another content coding than gzip, 431 a head too long, 501
-                another transfer coding than chunked, 503 by `take`, 505 another version of HTTP.
+            ServingError: the request is malformed (400), too slow (408), without a length (411),
+                too large, compressed or not (413), has a content coding other than gzip (415), a
+                too long head (431), a transfer coding other than chunked (501), more bytes than
+                `take` allows (503), or another version of HTTP (505).
         """
         config = self._config
         self.idle = True
         silence = config.idle_timeout if self._requests else config.header_timeout
         self._requests += 1
-        if not self._http.trailing_data[0]:  # nothing of the next request has come yet
+        if not self._http.trailing_data[0]:  # no byte of the next request has come yet
             try:
                 async with asyncio.timeout(silence):
                     data = await self._reader.read(65536)
@@ -205,16 +220,16 @@ class _Connection:
             async with asyncio.timeout(config.body_timeout):
                 body = await self._read_body(take)
         except TimeoutError:
-            raise _refused(408, "the request came too slowly") from None
+            raise _refused(408, "the request arrived too slowly") from None
         except h11.RemoteProtocolError as error:
-            # h11 quotes its buffer as Python's repr.
+            # h11's message ends with its buffer.
             message = str(error).partition(": bytearray")[0]
             raise _refused(error.error_status_hint, message) from None
         return head, await _unpacked(body, head, config.max_body_bytes, take)
 
     async def _next_event(self):
         while True:
-            # h11 does not tell the method of a malformed head.
+            # h11 does not report the method of a malformed head.
             if self._http.their_state is h11.IDLE:
                 self._bodiless = self._http.trailing_data[0].startswith(b"HEAD ")
             if (event := self._http.next_event()) is not h11.NEED_DATA:
@@ -231,12 +246,17 @@ class _Connection:
                 raise _refused(413, f"the body exceeds {limit} bytes")
             take(len(event.data))
             body += event.data
-            if len(event.data) < 4096:  # many may have come at once: the other connections first
+            if len(event.data) < 4096:  # many small parts may follow, so let others go first
                 await asyncio.sleep(0)
         return body
 
     async def answer(self, response: Response, last: bool) -> bool:
-        """Writes an answer, the connection's `last` or not; whether another request may follow."""
+        """Writes an answer. Returns whether another request may follow.
+
+        Args:
+            response: the answer.
+            last: whether to close the connection after it.
+        """
         headers = [
             ("Content-Type", response.content_type),
             ("Content-Length", str(len(response.body))),
@@ -262,8 +282,11 @@ class _Connection:
         return True
 
     async def linger(self) -> None:
-        """Reads on after a refusal: closing at once would reset the connection before the client,
-        still sending, has seen the answer."""
+        """Reads the rest of a rejected request.
+
+        Closing the connection at once would reset it before the client, which is still sending, has
+        read the answer.
+        """
         if self._writer.can_write_eof():
             self._writer.write_eof()
         with contextlib.suppress(TimeoutError):
@@ -279,28 +302,28 @@ def _head(request: h11.Request) -> Head:
         path = path[origin.end() :] or "/"
     head = Head(request.method.decode(), path, headers)
     if request.http_version not in (b"1.0", b"1.1"):
-        raise _refused(505, "the server speaks HTTP/1.1 and HTTP/1.0")
+        raise _refused(505, "this version of HTTP is not supported: use HTTP/1.1 or HTTP/1.0")
     if "transfer-encoding" in headers and "content-length" in headers:
-        raise _refused(400, "both Content-Length and Transfer-Encoding are given")
+        raise _refused(400, "the request has both Content-Length and Transfer-Encoding: send one")
     if head.method == "POST" and not {"transfer-encoding", "content-length"} & headers.keys():
         raise _refused(411, "a POST needs a Content-Length header")
     return head
 
 
 async def _unpacked(body: bytearray, head: Head, limit: int, take: Callable) -> bytearray:
-    """The body with its content coding undone."""
+    """Decompresses a body."""
     coding = head.headers.get("content-encoding", "identity").lower()
     if coding == "identity":
         return body
     if coding != "gzip":
-        raise _refused(415, f"content coding {coding[:40]!r} is not supported")
+        raise _refused(415, f"content coding {coding[:40]!r} is not supported: use gzip")
     file, unpacked = gzip.GzipFile(fileobj=io.BytesIO(body)), bytearray()
     try:
         while piece := await asyncio.to_thread(file.read, _UNPACKED):
             if len(unpacked) + len(piece) > limit:
-                raise _refused(413, f"the body exceeds {limit} bytes when unpacked")
+                raise _refused(413, f"the decompressed body exceeds {limit} bytes")
             take(len(piece))
             unpacked += piece
     except (EOFError, OSError, zlib.error):
-        raise _refused(400, "the body is not valid gzip, or is cut short") from None
+        raise _refused(400, "the body is not valid gzip, or is incomplete") from None
     return unpacked

@@ -1,4 +1,4 @@
-"""JSON to tensors and back, by TensorFlow Serving's rules for the predict API."""
+"""Converts JSON to tensors and back by the rules of TensorFlow Serving's predict API."""
 
 import base64
 import binascii
@@ -13,14 +13,19 @@ from export.server.servable import Signature
 from macaron_tf.io.serving import as_json, as_rows
 
 _JSON = json.JSONEncoder(ensure_ascii=False)
-_QUOTED = 80  # characters of an offending value that are repeated to the client
+_QUOTED = 80  # characters of a wrong value that a message quotes
 
 
 def parse_body(body: bytes | bytearray, max_values: int) -> dict:
-    """The request's JSON object, or INVALID_ARGUMENT: not UTF-8, not JSON, or not an object."""
-    # All threads wait for the parser: 5 s where 16 MB are "[],[],".
+    """Parses the JSON object of a request.
+
+    Raises:
+        ServingError: INVALID_ARGUMENT if the body is not UTF-8, not JSON, or not an object; HTTP
+            413 if it has too many values.
+    """
+    # All threads wait for the parser, which takes 5 s for 16 MB of "[],[],".
     if sum(map(body.count, (b",", b"[", b"{"))) > max_values:
-        message = f"more than {max_values} JSON values: send them in several requests"
+        message = f"the request has more than {max_values} JSON values: send several requests"
         raise ServingError(Code.INVALID_ARGUMENT, message, http_status=413)
     try:
         text = body.decode("utf-8")
@@ -48,16 +53,17 @@ def _object(pairs: list[tuple]) -> dict:
 
 
 def decode_inputs(document: dict, signature: Signature) -> tuple[dict[str, np.ndarray], bool]:
-    """The tensors of a predict request.
+    """Converts a predict request to arrays.
 
     Args:
         document: the parsed body, with "instances" (row form) or "inputs" (column form).
+        signature: the signature that is asked.
 
     Returns:
-        Arrays by input name, and whether the request (so the answer) is in row form.
+        Arrays by input name, and whether the request, and therefore its answer, is in row form.
 
     Raises:
-        ServingError: INVALID_ARGUMENT; the sentence names the item.
+        ServingError: INVALID_ARGUMENT; the message names the wrong item.
     """
     has_rows, has_columns = "instances" in document, "inputs" in document
     if has_rows and has_columns:
@@ -74,13 +80,15 @@ def decode_inputs(document: dict, signature: Signature) -> tuple[dict[str, np.nd
 
 
 def encode_outputs(outputs: dict[str, np.ndarray], row_form: bool) -> bytes:
-    """The answer's JSON.
+    """Converts outputs to the JSON of an answer.
 
-    One output collapses to its bare value; several become objects: one an instance in row form,
-    one in all in column form. Strings are plain; those of outputs named `..._bytes` are base64.
+    Several outputs become an object by name: one for each instance in row form, a single one in
+    column form. If there is only one output, its value replaces the object. Strings are plain text,
+    but base64 for outputs named `..._bytes`.
 
     Raises:
-        ServingError: INVALID_ARGUMENT when row form is asked of outputs without equal rows.
+        ServingError: INVALID_ARGUMENT if row form is asked for and the outputs have different
+            numbers of rows, or if JSON cannot express an output's type.
     """
     try:
         if row_form:
@@ -88,14 +96,14 @@ def encode_outputs(outputs: dict[str, np.ndarray], row_form: bool) -> bytes:
             return _print({"predictions": as_rows(outputs)}).encode("utf-8")
         answer = {name: as_json(name, array) for name, array in outputs.items()}
     except ValueError as error:
-        raise invalid(f"{error}; ask by gRPC") from None
+        raise invalid(f"{error}; use gRPC") from None
     if len(answer) == 1:
         [answer] = answer.values()
     return _print({"outputs": answer}).encode("utf-8")
 
 
 def _print(value) -> str:
-    """JSON; the items of a list, and of lists in objects, one by one: other threads run between."""
+    """Encodes JSON, one item of a list after the other, so that other threads run in between."""
     if isinstance(value, dict):
         items = [f"{_JSON.encode(name)}: {_print(item)}" for name, item in value.items()]
         return "{" + ", ".join(items) + "}"
@@ -147,13 +155,19 @@ def _is_bytes(value) -> bool:
 
 
 def _is_named(value) -> bool:
-    """Whether a JSON value is an object of named tensors (a base64 string is not)."""
+    """Whether a JSON value is an object of named tensors, and not a base64 string."""
     return isinstance(value, dict) and not _is_bytes(value)
 
 
 def _to_array(value, spec: tf.TensorSpec, place: str) -> np.ndarray:
-    """A JSON value or nested lists of them as an array of the input's dtype."""
-    array = np.array(value, dtype=np.object_)  # lists that cannot be an axis stay elements
+    """Converts a JSON value, or nested lists of values, to an array of the input's dtype.
+
+    Args:
+        value: the value.
+        spec: the input.
+        place: name of the value, for messages.
+    """
+    array = np.array(value, dtype=np.object_)  # lists of unequal lengths stay elements
     leaves = array.reshape(-1).tolist()
     for leaf in leaves:
         if isinstance(leaf, list):
@@ -165,7 +179,7 @@ def _to_array(value, spec: tf.TensorSpec, place: str) -> np.ndarray:
 
 
 def _convert(leaves: list, dtype: tf.DType, place: str) -> np.ndarray:
-    """Scalars of one dtype as a flat array; a lossy cast is refused."""
+    """Converts scalars to a flat array of a dtype; raises if a value would change."""
     if dtype == tf.string:
         return np.fromiter((_string(leaf, place) for leaf in leaves), np.object_, len(leaves))
     if dtype == tf.bool:
@@ -178,7 +192,7 @@ def _convert(leaves: list, dtype: tf.DType, place: str) -> np.ndarray:
     if dtype.is_floating:
         _require(leaves, lambda leaf: type(leaf) in (int, float), dtype, place)
         limit = float(dtype.max)
-        # Infinities and NaN pass; int(...) of 309 digits has no float to test.
+        # Infinities and NaN are accepted. An int may have no float to compare.
         fits = lambda x: abs(x) <= limit or (type(x) is float and not np.isfinite(x))  # noqa: E731
         _require(leaves, fits, dtype, place)
         return np.array([float(leaf) for leaf in leaves]).astype(dtype.as_numpy_dtype)
@@ -198,7 +212,7 @@ def _string(leaf, place: str) -> bytes:
         try:
             return leaf.encode("utf-8")
         except UnicodeEncodeError:  # half of a surrogate pair, such as "\ud800"
-            raise invalid(f"{place}: a string holds an unpaired surrogate") from None
+            raise invalid(f"{place}: a string has an unpaired surrogate") from None
     if _is_bytes(leaf):
         try:
             return base64.b64decode(leaf["b64"], validate=True)

@@ -1,4 +1,4 @@
-"""Counts and latencies of predictions, in Prometheus's format by TensorFlow Serving's names."""
+"""Counts and latencies of predictions, in Prometheus's format with TensorFlow Serving's names."""
 
 import bisect
 import collections
@@ -16,15 +16,15 @@ PATH = "/monitoring/prometheus/metrics"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _COUNT = ":tensorflow:serving:request_count"
 _LATENCY = ":tensorflow:serving:request_latency"
-_BOUNDS = [10 * 1.8**i for i in range(33)]  # microseconds, as TensorFlow Serving's
-_quoted = functools.partial(json.dumps, ensure_ascii=False)  # a label's value
+_BOUNDS = [10 * 1.8**i for i in range(33)]  # microseconds; TensorFlow Serving's buckets
+_quoted = functools.partial(json.dumps, ensure_ascii=False)  # quotes the value of a label
 
 
 class Metrics:
-    """Predictions since the start: their number by status, and how long they took.
+    """Statistics of predictions since the start: numbers by status, and a histogram of latencies.
 
     Args:
-        models: names to list before their first prediction.
+        models: names of models to list even before their first prediction.
     """
 
     def __init__(self, models: Iterable[str]):
@@ -41,7 +41,7 @@ class Metrics:
 
     @contextlib.contextmanager
     def measured(self, model: str, protocol: str) -> Iterator[None]:
-        """Counts the request within the `with`, by the status that its error has."""
+        """Times the request within the `with`, and counts it by the status of its exception."""
         started, status = time.monotonic(), "CANCELLED"
         try:
             yield
@@ -57,7 +57,7 @@ class Metrics:
                 self._sums[model, protocol] += passed
 
     def text(self) -> str:
-        """The page that Prometheus reads."""
+        """Returns the page that Prometheus reads."""
         with self._lock:
             requests, sums = dict(self._requests), dict(self._sums)
             latencies = {key: list(counts) for key, counts in self._latencies.items()}

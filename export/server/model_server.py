@@ -1,4 +1,4 @@
-"""The whole server: versions, queue, REST and gRPC, started and stopped together."""
+"""The whole server: starts and stops models, queue, REST and gRPC together."""
 
 import contextlib
 import json
@@ -23,7 +23,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class ModelServer:
-    """A model server in this process; a context manager that starts and stops it.
+    """A model server in this process, as a context manager that starts and stops it.
 
     Example:
         with ModelServer(ServerConfig("exported/demo", "demo", rest_port=0, grpc_port=0)) as server:
@@ -34,23 +34,24 @@ class ModelServer:
         self.config = config
         self.models: dict[str, VersionManager] = {}
         self.rest_port = self.grpc_port = 0
-        # To be called at the end with the seconds of grace; the last added first.
+        # Functions to call at the end, last one first, with the seconds for requests in flight.
         self._stops: list[Callable[[float], None]] = []
-        self._stopped = threading.Event()  # ends the reading of the configuration file
+        self._stopped = threading.Event()  # ends the thread that reads the configuration file
 
     @property
     def url(self) -> str:
-        """REST's address, such as http://127.0.0.1:8501."""
+        """The address for REST, such as http://127.0.0.1:8501."""
         host = f"[{self.config.host}]" if ":" in self.config.host else self.config.host
         return f"http://{host}:{self.rest_port}"
 
     def start(self) -> None:
-        """Binds both ports, loads every model, and returns once all answer.
+        """Opens both ports, loads all models, and returns when all of them can answer.
 
-        While it loads, requests are answered with "not loaded yet" (503, UNAVAILABLE).
+        Until then, requests get the answer "not loaded yet" (503, UNAVAILABLE).
 
         Raises:
-            UserError: nothing to serve, no such host, a port in use, or no version loads.
+            UserError: there is nothing to serve, the host is wrong, a port is in use, or no version
+                of a model loads.
         """
         models = served_models(self.config)
         for model in models:
@@ -71,7 +72,11 @@ class ModelServer:
             raise
 
     def stop(self, grace_seconds: float | None = None) -> None:
-        """Stops accepting, gives requests in flight some seconds, frees the model."""
+        """Stops accepting requests, waits for those in flight, and frees the models.
+
+        Args:
+            grace_seconds: seconds to wait; None: the configuration's.
+        """
         grace = self.config.grace_seconds if grace_seconds is None else grace_seconds
         while self._stops:
             self._stops.pop()(grace)
@@ -79,17 +84,21 @@ class ModelServer:
             manager.stop()
 
     def _reread(self, core: ServingCore) -> None:
-        """Takes up changes of the configuration file until the server stops."""
+        """Follows changes of the configuration file until the server stops."""
         while not self._stopped.wait(self.config.model_config_file_poll_wait_seconds):
             try:
                 self._take_up(served_models(self.config), core)
             except UserError as error:
-                _LOG.error("%s; the models stay as they are", error)
+                _LOG.error("%s; the models are not changed", error)
             except Exception:
-                _LOG.exception("reading the models again failed; trying again")
+                _LOG.exception("reading the configuration file failed; trying again")
 
     def _take_up(self, models: list[ServedModel], core: ServingCore) -> None:
-        """Serves these models, those that stay without a break; a UserError changes nothing."""
+        """Serves the given models instead of the present ones; models in both are not interrupted.
+
+        Raises:
+            UserError: a new model does not load; nothing has changed then.
+        """
         old, new = self.models, {}
         added = []
         try:
@@ -119,7 +128,7 @@ class ModelServer:
         self.stop()
 
     def example(self) -> str:
-        """A curl command that the first model answers."""
+        """Returns a curl command that the first model answers."""
         manager = next(iter(self.models.values()))
         servable = manager.acquire()
         manager.release(servable)
@@ -146,13 +155,17 @@ class ModelServer:
         with _port("gRPC", "--grpc-port", config.grpc_port):
             grpc_server, self.grpc_port = build_server(core)
         grpc_server.start()
-        # Both stop at once, and share the seconds.
+        # Both stop at the same time, within the same seconds.
         self._stops[-1] = lambda grace: _stop_both(grpc_server, http, grace)
         return core
 
 
 def _load(manager: VersionManager) -> None:
-    """Starts a model; a UserError where none of its versions loads, or not the one of a label."""
+    """Starts a model.
+
+    Raises:
+        UserError: no version loads, or a label's version is not served.
+    """
     model = manager.model
     manager.start()
     if manager.current is None:
@@ -165,12 +178,14 @@ def _load(manager: VersionManager) -> None:
         if not reasons:
             asked = ", ".join(map(str, sorted(model.only or ())))
             reasons = [f"model_version_policy asks for {asked}"]
-        raise UserError(f"no version in {model.base_path} loads ({'; '.join(reasons)})")
+        raise UserError(
+            f"no version in {model.base_path} loads ({'; '.join(reasons)}): export the model again"
+        )
     for label, version in model.labels.items():
         if version not in manager.served:
             raise UserError(
                 f"the model {model.name!r}: the label {label!r} names version {version}, which is "
-                f"not served; of {model.base_path} are {', '.join(map(str, manager.served))}"
+                f"not served: name one of {', '.join(map(str, manager.served))}"
             )
 
 
@@ -187,12 +202,12 @@ def _port(kind: str, flag: str, port: int) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or str(error)
         raise UserError(
-            f"the {kind} port {port} cannot be opened ({reason}); choose another with {flag}"
+            f"the {kind} port {port} cannot be opened ({reason}): choose another with {flag}"
         ) from None
 
 
 def _check_host(host: str) -> None:
-    """Raises a UserError that blames a host which no port of this machine can be opened on."""
+    """Raises a UserError if no port can be opened at a host's address."""
     try:
         kind, *_, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
         with socket.socket(kind) as probe:
@@ -201,5 +216,5 @@ def _check_host(host: str) -> None:
         said = getattr(error, "strerror", None) or str(error)
         raise UserError(
             f"--host {host!r} is no address of this machine ({said}): give another, "
-            "such as 127.0.0.1, or 0.0.0.0 for all"
+            "such as 127.0.0.1, or 0.0.0.0 for all addresses"
         ) from None

@@ -1,4 +1,4 @@
-"""The models of a server: the one of the command line, or those of a `--model_config_file`."""
+"""The models to serve: the one of the command line, or those in a `--model_config_file`."""
 
 import dataclasses
 import os
@@ -18,12 +18,14 @@ _POLICY = (
 
 @dataclasses.dataclass(frozen=True)
 class ServedModel:
-    """A model, its folder, and the versions to serve of those in the folder.
+    """A model to serve, and which of its versions.
 
     Attributes:
-        latest: how many of the newest versions; None = all.
-        only: the versions that may be served; None = any.
-        labels: versions by name.
+        name: name of the model in URLs.
+        base_path: the model's folder, which has a folder for each version.
+        latest: number of versions to serve, the newest first; None: all.
+        only: versions that may be served; None: any.
+        labels: versions by label.
     """
 
     name: str
@@ -33,32 +35,36 @@ class ServedModel:
     labels: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def candidates(self, found: Iterable[int]) -> list[int]:
-        """Versions to try in turn, the newest first; the first `latest` that load are served."""
+        """Returns the versions to try, newest first; the first `latest` that load are served."""
         return sorted((v for v in found if self.only is None or v in self.only), reverse=True)
 
 
 def served_models(config: ServerConfig) -> list[ServedModel]:
-    """The models of a server's configuration; a UserError where its file is no such file."""
+    """Returns the models to serve; raises a UserError for a wrong configuration file."""
     if config.model_config_file is None:
         return [ServedModel(config.name, config.base_path)]
     return read_model_config(config.model_config_file)
 
 
 def read_model_config(path: str) -> list[ServedModel]:
-    """The models of a TensorFlow Serving `ModelServerConfig` in protocol buffer text.
+    """Reads the models of a TensorFlow Serving `ModelServerConfig` in protocol buffer text.
 
     Raises:
-        UserError: the file cannot be read or is no such text, or a field has a value that cannot
-            be served; the sentence names the file and the line, or the model and the field.
+        UserError: the file cannot be read or parsed, or the value of a field is not supported. The
+            message names the file and the line, or the model and the field.
     """
     try:
         with open(path, "rb") as file:
             text = file.read().decode()
         parsed = text_format.Parse(text, model_server_config_pb2.ModelServerConfig())
     except OSError as error:
-        raise UserError(f"cannot read --model-config-file {path}: {error.strerror}") from None
+        raise UserError(
+            f"cannot read --model-config-file {path} ({error.strerror}): check the path"
+        ) from None
     except ValueError as error:
-        raise UserError(f"--model-config-file {path}: the file is not text: {error}") from None
+        raise UserError(
+            f"--model-config-file {path} is not text ({error}): give protocol buffer text"
+        ) from None
     except text_format.ParseError as error:
         said = re.sub(r"^\d+:\d+ : ", "", " ".join(str(error).split()))
         raise UserError(f"--model-config-file {path}, line {error.GetLine()}: {said}") from None
@@ -72,7 +78,7 @@ def read_model_config(path: str) -> list[ServedModel]:
         try:
             model = _model(entry)
             if model.name in models:
-                raise UserError("name: another config has it too")
+                raise UserError("name: another config has the same: give another name")
         except UserError as error:
             which = f"the model {entry.name!r}" if entry.name else f"config {number}"
             raise UserError(f"--model-config-file {path}, {which}: {error}") from None
@@ -81,31 +87,35 @@ def read_model_config(path: str) -> list[ServedModel]:
 
 
 def _model(entry: model_server_config_pb2.ModelConfig) -> ServedModel:
-    """A model of its `config`; a UserError that begins with the field."""
+    """Reads a model from its `config`; the message of a UserError begins with the field."""
     if not entry.name:
-        raise UserError("name: give one, which stands in URLs")
+        raise UserError("name: give a name for URLs")
     check_name(entry.name, "name")
     if not os.path.isabs(entry.base_path) and "://" not in entry.base_path:
-        raise UserError(f"base_path: {entry.base_path!r} is no absolute path")
+        raise UserError(f"base_path: {entry.base_path!r} is no absolute path: give one")
     kind = entry.model_platform or model_server_config_pb2.ModelType.Name(entry.model_type).lower()
     if kind != "tensorflow":
-        raise UserError(f'model_platform: {entry.model_platform!r} is not served; "tensorflow" is')
+        raise UserError(
+            f'model_platform: {entry.model_platform!r} is not supported: write "tensorflow"'
+        )
     if entry.HasField("logging_config"):
-        raise UserError("logging_config: this server logs no requests; leave it out")
+        raise UserError("logging_config: this server logs no requests: leave it out")
     latest, only = _policy(entry.model_version_policy)
     for label, version in entry.version_labels.items():
         if not label or "/" in label or ":" in label:
-            raise UserError(f"version_labels: the label {label!r} cannot stand in a URL")
+            raise UserError(
+                f"version_labels: the label {label!r} cannot be part of a URL: give another"
+            )
         if version < 0 or (only is not None and version not in only):
             raise UserError(
                 f"version_labels: {label!r} names version {version}, "
-                "which model_version_policy does not serve"
+                "which model_version_policy does not serve: name another or add it there"
             )
     return ServedModel(entry.name, entry.base_path, latest, only, dict(entry.version_labels))
 
 
 def _policy(policy: _POLICY) -> tuple[int | None, frozenset[int] | None]:
-    """The number of newest versions to serve, and the versions named; None = all, any."""
+    """Reads `latest` and `only` of `ServedModel` from a version policy."""
     choice = policy.WhichOneof("policy_choice")
     if choice == "all":
         return None, None
@@ -114,4 +124,4 @@ def _policy(policy: _POLICY) -> tuple[int | None, frozenset[int] | None]:
         if not versions or min(versions) < 0:
             raise UserError("model_version_policy: specific needs versions of 0 or more")
         return None, versions
-    return max(1, policy.latest.num_versions), None  # 0 = unset, TensorFlow Serving's 1
+    return max(1, policy.latest.num_versions), None  # 0: not set, so TensorFlow Serving's default 1

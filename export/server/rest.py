@@ -24,7 +24,7 @@ _PREDICT = re.compile(
     rf"/v1/models/(?P<name>[^/:]+){_WHICH}:(?P<method>classify|regress|predict)", re.I
 )
 _STATUS = re.compile(rf"/v1/models(?:/(?P<name>[^/:]+){_WHICH}(?P<metadata>/metadata)?)?", re.I)
-# A page that asks the models from a browser; nothing on it comes from elsewhere.
+# A page to ask the models from a browser; it loads nothing from other servers.
 _PAGE = pathlib.Path(__file__).with_name("page.html").read_bytes()
 _POLICY = "default-src 'self' 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
 _fields = functools.partial(
@@ -35,20 +35,22 @@ _fields = functools.partial(
 
 
 class RestApi:
-    """Answers HTTP requests; `handle` goes to `HttpServer`.
+    """Answers HTTP requests; `handle` is the handler of `HttpServer`.
 
-    `GET /monitoring/prometheus/metrics` has TensorFlow Serving's names; beyond it there are
-    `GET /healthz` (200 when a version is loaded, else 503), `GET /`, a page for browsers, and
-    `GET /models`, the names and example inputs that the page offers. A wrong
-    method on a known path is 405 and an unknown path 404; TensorFlow Serving answers 400 to both.
-    The status of a model that still loads is 503 until a version can answer, 200 there.
+    In addition to TensorFlow Serving's paths there are `GET /healthz` (200 if a version of each
+    model is loaded, else 503), `GET /`, a page for browsers, and `GET /models`, the names and
+    example inputs that the page shows.
+
+    Three answers differ from TensorFlow Serving's. A wrong method on a known path is 405, and an
+    unknown path 404, instead of 400. The status of a model that is loading is 503 until a version
+    can answer, instead of 200.
     """
 
     def __init__(self, core: ServingCore):
         self._core = core
 
     async def handle(self, head: Head, body: bytearray) -> Response:
-        """The answer to one request; every failure becomes an answer."""
+        """Answers a request. Exceptions become answers as well."""
         try:
             return await self._route(head, body)
         except ServingError as error:
@@ -94,7 +96,7 @@ class RestApi:
     async def _predict(self, match: re.Match, body: bytearray) -> Response:
         if match["method"].lower() != "predict":
             raise ServingError(
-                Code.UNIMPLEMENTED, f"the {match['method']} API is not served; use :predict"
+                Code.UNIMPLEMENTED, f"the {match['method']} API is not supported: use :predict"
             )
         spec, row_form = _model_spec(match), False
 
@@ -122,7 +124,7 @@ class RestApi:
 
 
 def _model_spec(match: re.Match) -> Spec:
-    """Name, version and label of a URL."""
+    """Reads the model's name, version and label from a URL."""
     if match["name"] is None:
         raise invalid("Missing model name in request.")
     version = None

@@ -1,4 +1,4 @@
-"""One loaded SavedModel: its signatures, and running them."""
+"""A loaded version of a model, and its signatures."""
 
 import functools
 import logging
@@ -21,16 +21,19 @@ _LOG = logging.getLogger(__name__)
 
 
 def _spec(info: meta_graph_pb2.TensorInfo) -> tf.TensorSpec:
-    """An input or output, under the name of its graph tensor."""
+    """Makes the spec of an input or output; its name is that of the tensor in the graph."""
     return tf.TensorSpec(tf.TensorShape(info.tensor_shape), info.dtype, info.name)
 
 
 class Signature:
     """A named function of the model.
 
-    `batchable` says whether requests may be joined along axis 0: every input and output has an
-    open first dimension. The batcher clears it when a run shows that the rows do not match.
-    `waits` says whether a request waits for others to join: those that LiteRT answers do not.
+    Attributes:
+        inputs, outputs: specs by name.
+        batchable: whether requests may be joined along axis 0. Initially, this is true if all
+            inputs and outputs have an open first dimension. The batcher sets it to False if a run
+            does not return one row for each row of input.
+        waits: whether a request waits for others to join. Requests that LiteRT answers do not.
     """
 
     def __init__(self, name: str, signature_def: meta_graph_pb2.SignatureDef):
@@ -44,10 +47,10 @@ class Signature:
         )
 
     def check(self, inputs: dict[str, np.ndarray], max_rows: int) -> int:
-        """Checks arrays by input name; returns their number of rows (1 if unbatched).
+        """Checks arrays by input name, and returns their number of rows (1 if not batchable).
 
         Raises:
-            ServingError: INVALID_ARGUMENT naming the input.
+            ServingError: INVALID_ARGUMENT; the message names the wrong input.
         """
         if inputs.keys() != self.inputs.keys():
             extra = ", ".join(sorted(inputs.keys() - self.inputs.keys()))
@@ -74,14 +77,14 @@ class Signature:
         if count == 0:
             raise invalid("the batch is empty: send at least one row")
         if count > max_rows:
-            raise invalid(f"{count} rows in one request; at most {max_rows} are allowed")
+            raise invalid(f"the request has {count} rows: send at most {max_rows}")
         return count
 
 
 class Servable:
-    """A version of the model, in memory.
+    """A version of a model in memory.
 
-    A broken SavedModel raises any of TensorFlow's errors.
+    Loading a damaged SavedModel raises an error of TensorFlow, of any class.
     """
 
     def __init__(self, path: str, version: int):
@@ -97,10 +100,10 @@ class Servable:
         if self._model.small is not None:
             self._signatures[DEFAULT_SIGNATURE].waits = False
         if self._model.warning is not None:
-            _LOG.warning("small requests go through the graph: %s", self._model.warning)
+            _LOG.warning("LiteRT is not used for small requests: %s", self._model.warning)
 
     def signature(self, name: str = "") -> Signature:
-        """The signature of that name; "" is `serving_default`. A ServingError where it is none."""
+        """Returns a signature; "": `serving_default`. Raises a ServingError if there is none."""
         name = name or DEFAULT_SIGNATURE
         if name not in self._signatures:
             known = ", ".join(sorted(self._signatures))
@@ -110,15 +113,15 @@ class Servable:
         return self._signatures[name]
 
     def run(self, signature: Signature, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Outputs by name. Thread-safe."""
+        """Runs a signature and returns its outputs by name. Thread-safe."""
         return self._model.run(signature.name, inputs)
 
     def warm_up(self) -> None:
-        """Does the work that a first request would wait for (graph optimization, compilation).
+        """Runs requests so that graph optimization and compilation do not delay a first request.
 
-        Requests recorded in the model (`assets.extra/tf_serving_warmup_requests`, TensorFlow
-        Serving's own file) are replayed; without them, each signature gets one made-up row.
-        A model may refuse a made-up row: that is logged, and is no failure.
+        The requests are those recorded in the version (`assets.extra/tf_serving_warmup_requests`,
+        TensorFlow Serving's file); without them, each signature gets a row of typical values.
+        Errors are logged, because a model need not accept such a row.
         """
         try:
             for signature, inputs in self._typical_requests():
@@ -126,8 +129,8 @@ class Servable:
                     self.run(signature, inputs)
                 except tf.errors.OpError as error:
                     _LOG.info("warm-up of %r: %s", signature.name, str(error).split("\n", 1)[0])
-        except Exception as error:  # of any kind: a model is not worse for a damaged file
-            _LOG.warning("warm-up requests of version %d not used: %s", self.version, error)
+        except Exception as error:  # a damaged file of requests does not harm the model
+            _LOG.warning("warm-up of version %d failed: %s", self.version, error)
 
     def _typical_requests(self) -> Iterator[tuple[Signature, dict[str, np.ndarray]]]:
         path = pathlib.Path(self.path, WARMUP_REQUESTS)
@@ -144,17 +147,17 @@ class Servable:
 
     @functools.cached_property
     def example(self) -> dict[str, Any]:
-        """Inputs of one row for `serving_default`, as JSON values by name: recorded or made up."""
+        """An example of inputs for one row of `serving_default`, as JSON values by name."""
         signature = self.signature()
         try:
             inputs = next(given for one, given in self._typical_requests() if one is signature)
-        except Exception:  # nothing recorded of this signature, or a damaged file
+        except Exception:  # there is no recorded request, or the file is damaged
             inputs = typical_inputs(signature.inputs)
         values = {name: as_json(name, array) for name, array in sorted(inputs.items())}
         return {k: v[0] for k, v in values.items()} if signature.batchable else values
 
     def close(self) -> None:
-        """Frees the model; no run may be under way."""
+        """Frees the model. No thread may be in `run`."""
         self._model.close()
 
 

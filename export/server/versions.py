@@ -1,4 +1,4 @@
-"""The versions of a model: found on disk, loaded in the background, switched under load."""
+"""Manages the versions of a model: finds them on disk, loads them, and switches between them."""
 
 import contextlib
 import dataclasses
@@ -22,10 +22,13 @@ Fingerprint = tuple[tuple[str, int, int], ...]
 
 
 def find_versions(base_path: str) -> dict[int, str]:
-    """Complete versions under `base_path`: {number: folder}.
+    """Finds the complete versions of a model.
 
-    A version is a folder named by an integer that holds `saved_model.pb`. Others (a copy in
-    progress under another name, notes, hidden files) are ignored.
+    A version is a folder whose name is a number and which contains `saved_model.pb`. Other folders
+    and files are ignored, such as copies in progress under another name.
+
+    Returns:
+        The folders by version.
     """
     found = {}
     for name in os.listdir(base_path):
@@ -37,30 +40,32 @@ def find_versions(base_path: str) -> dict[int, str]:
 
 
 def check_base_path(base_path: str) -> None:
-    """Raises a UserError where a folder is missing, remote, itself a version, or holds none."""
+    """Raises a UserError if a folder is missing, remote, itself a version, or has no version."""
     if "://" in base_path:
         raise UserError(
             f"{base_path} is in a bucket: copy it to a local folder, or serve it with TensorFlow "
             "Serving, which reads buckets"
         )
     if not os.path.isdir(base_path):
-        raise UserError(f"{base_path} is not a folder; export a model there first")
+        raise UserError(f"{base_path} is not a folder: export a model there first")
     if os.path.isfile(os.path.join(base_path, MODEL_FILE)):
-        raise UserError(f"{base_path} is one version of a model; give the folder that holds it")
+        raise UserError(f"{base_path} is a version of a model: give the folder that contains it")
     try:
         found = find_versions(base_path)
     except OSError as error:
-        raise UserError(f"cannot read {base_path}: {error.strerror}") from None
+        raise UserError(
+            f"cannot read {base_path} ({error.strerror}): check its permissions"
+        ) from None
     if not found:
         raise UserError(
-            f"{base_path} holds no version of a model: a version is a folder named by a number "
-            f"that contains {MODEL_FILE}, such as {os.path.join(base_path, '1', MODEL_FILE)}"
+            f"{base_path} has no version of a model: export one, which is a folder such as "
+            f"{os.path.join(base_path, '1')} that contains {MODEL_FILE}"
         )
 
 
 @dataclasses.dataclass
 class _Failure:
-    """A version that did not load: tried again when its files change, or after a while."""
+    """A version that did not load. It is tried again when its files change, or at `retry_at`."""
 
     fingerprint: Fingerprint
     attempts: int
@@ -68,16 +73,17 @@ class _Failure:
 
 
 class VersionManager:
-    """Serves the versions of a model that its policy chooses; of these, the newest that load.
+    """Serves the newest versions of a model that its policy allows and that load.
 
-    A new version is loaded and warmed up while the old one answers; then new requests go to the
-    new one, and the old one is freed when its last request has ended. A version that does not
-    load is reported, and the old one keeps serving. The last version is never dropped.
+    The old version answers while a new one is loaded and warmed up. Then requests go to the new
+    one, and the old one is freed when its last request has ended. If a version does not load, the
+    error is logged and the old one keeps serving. The last version is never unloaded.
 
     Args:
-        model: its name, folder, policy and labels; may be set to another of that name and folder.
-        poll_seconds: between scans of the folder.
-        loader: makes a `Servable` from (folder, version).
+        model: the model. The attribute may be set to a model with the same name and folder and
+            another policy or other labels.
+        poll_seconds: seconds between scans of the folder.
+        loader: makes a `Servable` from a folder and a version.
     """
 
     def __init__(
@@ -100,26 +106,29 @@ class VersionManager:
 
     @property
     def current(self) -> int | None:
-        """The version that answers requests without one; None before the first load."""
+        """The version that answers requests which name none; None before one is loaded."""
         return max(self.served, default=None)
 
     @property
     def served(self) -> list[int]:
-        """The loaded versions, the oldest first."""
+        """The loaded versions, oldest first."""
         with self._lock:
             return sorted(self._serving)
 
     def labelled(self, label: str) -> int:
-        """The version that a label names; a ServingError where there is no such label."""
+        """Returns the version of a label; raises a ServingError if there is no such label."""
         if label not in self.model.labels:
             raise invalid(f"Unrecognized servable version label: {label}")
         return self.model.labels[label]
 
     def acquire(self, version: int | None = None) -> Servable:
-        """Keeps a version loaded for one request, until its `release`; None is the current one.
+        """Returns a version, and keeps it loaded until `release` is called.
+
+        Args:
+            version: the version; None: the current one.
 
         Raises:
-            ServingError: NOT_FOUND for a version not served, UNAVAILABLE for one being loaded.
+            ServingError: NOT_FOUND if the version is not served, UNAVAILABLE while it loads.
         """
         with self._lock:
             newest = max(self._serving, default=None)
@@ -133,28 +142,32 @@ class VersionManager:
         return servable
 
     def release(self, servable: Servable) -> None:
-        """Ends what `acquire` began."""
+        """Ends the use of a version that `acquire` returned."""
         with self._lock:
             self._leases[servable] -= 1
         self._close_if_idle(servable)
 
     def statuses(self, version: int | None = None) -> list[ModelVersionStatus]:
-        """States of one version, or of all, newest first; a ServingError where there is none."""
+        """Returns the states of one version or of all, newest first.
+
+        Raises:
+            ServingError: there is no such version, or no version yet.
+        """
         with self._lock:
             statuses = sorted(self._statuses.items(), reverse=True)
         known = [status for number, status in statuses if version in (None, number)]
-        if not known:  # of any version: the models before it load
+        if not known:  # for any version, the server is still loading other models
             name = self.model.name
             raise not_loaded(name) if version is None else no_status(name, version)
         return known
 
     def start(self) -> None:
-        """Loads the chosen versions, then watches for others in the background."""
+        """Loads versions, then watches the folder for others in the background."""
         self.poll()
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the watch and frees the model; call it after the last request."""
+        """Ends the background thread and frees the model. Call it after the last request."""
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -162,7 +175,7 @@ class VersionManager:
             self._retire(version)
 
     def poll(self) -> None:
-        """Scans the folder once, loads the chosen versions and drops the others."""
+        """Scans the folder once, loads the versions to serve and unloads the others."""
         model = self.model
         try:
             found = find_versions(model.base_path)
@@ -173,7 +186,7 @@ class VersionManager:
         with self._lock:
             for version in self._failures.keys() - found.keys():
                 del self._failures[version], self._statuses[version]
-        at_once = not self._serving  # nothing is served yet: do not wait for copies to settle
+        at_once = not self._serving  # if nothing is served yet, do not wait for stable files
         chosen: list[int] = []
         for version in model.candidates(found):
             if len(chosen) == model.latest:
@@ -194,7 +207,7 @@ class VersionManager:
                 _LOG.exception("looking for versions failed; trying again")
 
     def _due(self, version: int, path: str, at_once: bool) -> bool:
-        """Whether to try a version now: its files are stable and its retry time has come."""
+        """Whether to load a version now: its files are stable, and a retry is not too early."""
         fingerprint = _fingerprint(path)
         settled = self._seen.get(version) == fingerprint
         self._seen[version] = fingerprint
@@ -213,7 +226,7 @@ class VersionManager:
             self._statuses[version] = _status(version, "LOADING")
         try:
             servable = self._loader(path, version)
-            servable.warm_up()  # logs its own failures; they do not keep a version from serving
+            servable.warm_up()  # logs its failures, which do not prevent serving
         except Exception as error:
             failed = from_exception(error)
             attempts = self._failures[version].attempts + 1 if version in self._failures else 1
@@ -254,18 +267,18 @@ class VersionManager:
 def _status(
     version: int, state: str, code: Code = Code.OK, message: str = ""
 ) -> ModelVersionStatus:
-    """A version's state, and the error that ended it."""
+    """Makes the state of a version, with an error if it did not load."""
     error = {"error_code": code.value[0], "error_message": message}
     return ModelVersionStatus(version=version, state=state, status=error)
 
 
 def _fingerprint(path: str) -> Fingerprint:
-    """Names, sizes and times of all files: changes while a copy is in progress."""
+    """Names, sizes and times of all files, which change while a copy is in progress."""
     files = []
-    for folder, folders, names in os.walk(path):  # passes over a folder that is removed meanwhile
+    for folder, folders, names in os.walk(path):  # skips folders that are removed meanwhile
         for name in folders + names:
             file = os.path.join(folder, name)
-            with contextlib.suppress(OSError):  # removed meanwhile: the next one will differ
+            with contextlib.suppress(OSError):  # removed meanwhile; the next fingerprint differs
                 info = os.stat(file)
                 files.append((file, info.st_size, info.st_mtime_ns))
     return tuple(sorted(files))

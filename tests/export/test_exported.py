@@ -247,7 +247,7 @@ def test_half_a_character_is_refused_in_python_too(folder):
     )
     for way in ways:
         for text in SURROGATES:
-            refuses("text 1 holds '.ud[8-e]..', an unpaired surrogate", way, [text])
+            refuses("text 1 has '.ud[8-e]..', an unpaired surrogate", way, [text])
 
 
 @pytest.mark.parametrize("name", ["sst2", "stsb", "embedder", "squad2", "conll2003"])
@@ -566,7 +566,7 @@ def check_client(asking, texts: list[str], known: dict[str, list]) -> None:
             else:
                 assert value == own
     for text in SURROGATES:
-        refuses("text 8 holds .*, an unpaired surrogate", asking.answers, ["a", text], 7)
+        refuses("text 8 has .*, an unpaired surrogate", asking.answers, ["a", text], 7)
     asking.close()
 
 
@@ -596,7 +596,7 @@ def test_the_client_answers_lines_by_what_the_model_is(
             said.append(capsys.readouterr().out)
             if name == "squad2":
                 assert client.main([*words, *lines, "Who?"]) == 2
-                error = "line 2: 1 texts, and the model takes 2 (question, context)"
+                error = "line 2 has 1 texts, and the model needs 2 (question, context)"
                 assert error in capsys.readouterr().err
     assert re.fullmatch(pattern, said[0]) and said[0] == said[1]
 
@@ -641,7 +641,7 @@ def test_every_export_is_on_record(folder):
         ("{runs}/numbers {tmp}/out --n-best 99", "n_best"),
         ("{runs}/numbers {tmp}/damaged/model.json/out", "cannot be written"),
         ("{runs}/sst2 {runs}/served/sst2 --version 1", "--version 1 exists"),
-        ("hugging-face:DIR {tmp}/out --checkpoint best", "has one set of weights"),
+        ("hugging-face:DIR {tmp}/out --checkpoint best", "has no checkpoints"),
     ],
 )
 def test_bad_requests_are_one_sentence(arguments, words, folder, tmp_path, refused):
@@ -655,8 +655,8 @@ def test_bad_requests_are_one_sentence(arguments, words, folder, tmp_path, refus
 @pytest.mark.parametrize(
     ("decoding", "words"),
     [
-        ("{beam", "--decoding {beam: "),
-        ("[1]", "--decoding [1]: no dict; write a JSON object"),
+        ("{beam", "--decoding {beam is not valid"),
+        ("[1]", "--decoding [1] is not valid (no dict): write a JSON object"),
         ('{"beams": 4}', "beams"),
         ('{"beam_size": 0}', "beam_size=0 must be"),
         ("{}", "nowhere.keras has no network that this version can read"),

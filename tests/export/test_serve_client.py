@@ -79,7 +79,9 @@ def test_an_output_without_a_row_for_each_line_is_one_sentence(connect, monkeypa
     """A scalar string is no row of characters."""
     monkeypatch.setattr(base_client, "_SIGNATURE", "motto")
     client = connect()
-    with pytest.raises(ClientError, match="the model's output 'motto' has no row for each line"):
+    with pytest.raises(
+        ClientError, match="the model's output 'motto' does not have a row per line"
+    ):
         client.answers(lines)
     client.close()
 
@@ -106,7 +108,7 @@ def test_versions_and_names(connect, live_server):
 )
 def test_what_is_no_address_is_one_sentence(address, capsys):
     assert command.main(["--url", address, "a"]) == 2
-    assert "is no server's address; write http://HOST:PORT" in capsys.readouterr().err
+    assert "is no address of a server: write http://HOST:PORT" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -136,10 +138,10 @@ def test_texts_of_a_line_are_in_the_order_of_the_commands():
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ("max_tokens=1.5", "int32"),
-        ("max_tokens=true", "int32"),
-        ("max_tokens=99999999999", "int32"),
-        ('max_tokens={"a": 1}', "int32"),
+        ("max_tokens=1.5", "a whole number of 32 bits"),
+        ("max_tokens=true", "a whole number of 32 bits"),
+        ("max_tokens=99999999999", "a whole number of 32 bits"),
+        ('max_tokens={"a": 1}', "a whole number of 32 bits"),
         ("temperature=1e60", "a finite number"),
         ("temperature=NaN", "a finite number"),
     ],
@@ -148,7 +150,7 @@ def test_an_input_is_a_number_of_its_type(given, words):
     name, _, value = given.partition("=")
     inputs = {"text": "DT_STRING", "max_tokens": "DT_INT32", "temperature": "DT_FLOAT"}
     ask = Signature(inputs, {}).columns
-    refuses(f"{name}=.*: the model wants {words}", ask, ["a"], {name: json.loads(value)}, 1)
+    refuses(f"{name}=.* must be {words}", ask, ["a"], {name: json.loads(value)}, 1)
     found = ask(["a"], {"max_tokens": np.int64(2**31 - 1), "temperature": np.float32(2)}, 1)
     assert found == {"text": ["a"], "max_tokens": [2**31 - 1], "temperature": [2.0]}
 
@@ -156,11 +158,11 @@ def test_an_input_is_a_number_of_its_type(given, words):
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"{}", "does not answer as TensorFlow Serving does"),
-        (b'{"metadata": null}', "does not answer as TensorFlow Serving does"),
-        (b'{"metadata": {"signature_def": {}}}', "does not answer as TensorFlow Serving does"),
-        (b'{"metadata": [1]}', "does not answer as TensorFlow Serving does"),
-        (b"[" * 100_000, "the answer is no JSON object (HTTP 200): b'[[["),
+        (b"{}", "does not answer in TensorFlow Serving's format"),
+        (b'{"metadata": null}', "does not answer in TensorFlow Serving's format"),
+        (b'{"metadata": {"signature_def": {}}}', "does not answer in TensorFlow Serving's format"),
+        (b'{"metadata": [1]}', "does not answer in TensorFlow Serving's format"),
+        (b"[" * 100_000, "the answer is not a JSON object (HTTP 200): b'[[["),
     ],
 )
 def test_another_server_is_one_sentence(data, words, capsys):

@@ -149,18 +149,18 @@ ONLY_3 = 'model_version_policy { specific { versions: 3 } } version_labels { key
         ("model_config_list {", "m.config, line "),
         ("\xff", "line 1: "),
         ("", "lists no model"),
-        (entry("", "/a"), "config 1: name: give one"),
-        (entry("a/b", "/a"), "the model 'a/b': name: the name 'a/b' cannot stand in a URL"),
+        (entry("", "/a"), "config 1: name: give a name"),
+        (entry("a/b", "/a"), "the model 'a/b': name: the name 'a/b' cannot be part of a URL"),
         (entry("a", "a"), "the model 'a': base_path: 'a' is no absolute path"),
-        (entry("a", "/a").replace("tensorflow", "torch"), "model_platform: 'torch' is not served"),
-        (entry("a", "/a") + entry("a", "/b"), "the model 'a': name: another config has it too"),
+        (entry("a", "/a").replace("tensorflow", "torch"), "model_platform: 'torch' is not sup"),
+        (entry("a", "/a") + entry("a", "/b"), "the model 'a': name: another config has the same"),
         (entry("a", "/a", ONLY_3), "version_labels: 'x' names version 1"),
         (entry("a", "/a", "model_version_policy { specific {} }"), "specific needs versions"),
         (entry("a", "/nowhere"), "/nowhere is not a folder"),
         (entry("a", "{one}", ONLY_3.replace("1", "3")), "loads (model_version_policy asks for 3)"),
         (
             entry("a", "{one}", 'version_labels { key: "x" value: 1 }'),
-            "label 'x' names version 1, which is not served; of ",
+            "label 'x' names version 1, which is not served: name one",
         ),
     ],
 )  # fmt: skip
@@ -175,5 +175,5 @@ def test_a_bad_file_is_one_sentence(base, refused, text, words):
 
 def test_the_file_takes_the_place_of_a_folder(base, refused):
     file = str(base / "m.config")
-    refused(run, ["--model-config-file", file], "m.config: No such file", base)
-    refused(run, ["out", "--model-config-file", file], "give it without OUT", base)
+    refused(run, ["--model-config-file", file], "m.config (No such file", base)
+    refused(run, ["out", "--model-config-file", file], "leave OUT and --name out", base)

@@ -50,7 +50,7 @@ def test_the_repository(tmp_path, toy_versions):
 
 
 def test_mistakes_are_one_sentence(tmp_path, toy_versions, refused):
-    sentence = "--signatures no: the models have motto, numbers, scalar, score, serving_default"
+    sentence = "no: no model has it; give some of motto, numbers, scalar, score, serving_default"
     refuses(sentence, triton.write_repository, {"a": str(toy_versions)}, tmp_path, options("no"))
     refused(triton.main, [f"{tmp_path}/nothing"], "nothing is not a folder")
     twice = [f"{toy_versions}", f"{toy_versions.name}={toy_versions}"]
@@ -237,7 +237,7 @@ def test_grpc(server):
 
 def test_the_server_is_found_or_named(monkeypatch):
     monkeypatch.setattr(triton.importlib.util, "find_spec", lambda name: None)
-    refuses("Triton is not installed in this environment: make engines", triton.find_server)
+    refuses("Triton is not installed in this environment: run `make engines`", triton.find_server)
     spec = types.SimpleNamespace(origin=str(pathlib.Path("/nowhere/pytriton/__init__.py")))
     monkeypatch.setattr(triton.importlib.util, "find_spec", lambda name: spec)
     refuses("runs no models in Python", triton.find_server)

@@ -77,7 +77,7 @@ def write(out, version=None):
 
 
 def test_a_model_that_waits_for_others_to_load_is_not_absent(tmp_path):
-    with pytest.raises(ServingError, match="'toy' is not loaded yet; try again") as caught:
+    with pytest.raises(ServingError, match="'toy' is not loaded yet: try again") as caught:
         VersionManager(ServedModel("toy", str(tmp_path)), 1.0).statuses()
     assert caught.value.http_status == 503
 
