@@ -146,7 +146,7 @@ $(TPU)/installed: $(STAMP) experiments/lab/tpu_check/requirements.txt
 
 TPU_RECIPES := bert_base bert_rab_base swish_rnn_base macaron_bert_base macaron_bert_released \
   bert_devlin_128 bert_devlin_512 bert_large bert_rab_large swish_rnn_large \
-  roberta_base roberta_8k_base roberta_8k_large span_bert_base albert_base \
+  roberta_base roberta_8k_base roberta_8k_large span_bert_base albert_base modern_bert_base \
   electra_small electra_base xlm_xnli gmlp_base amlp_base xlnet_base xlnet_large \
   transformer_xl_base t5_base bart_base iwslt14_macaron_small wmt14_macaron_base wmt14_macaron_big
 
