@@ -43,7 +43,7 @@ def gpt_quick() -> PretrainingRecipe:
 
     Measured at this one rate (`experiments/results/compare`), three seeds: 4.708 ± 0.016 nats,
     Macaron 4.736 ± 0.008, its layer with full steps 4.651 ± 0.009; guessing by frequency 6.234. At
-    the best of three rates Macaron has 4.658 ± 0.020, which is not told from the Transformer
+    the best of four rates Macaron has 4.658 ± 0.020, which is not told from the Transformer
     (`experiments/results/compare/modern`). A training takes 48 s, nine and the corpus 4 min 45 s.
     """
     return gpt_tiny().changed(
@@ -123,8 +123,8 @@ def llama_quick() -> PretrainingRecipe:
 
         python -m experiments.pretrain train llama_quick runs/llama --data-dir DIR
 
-    Measured (`experiments/results/compare/modern`): 4.572 ± 0.019 nats, and 4.544 ± 0.035 at a rate
-    of 4e-3; with `--set model.block=macaron` 4.495 ± 0.015 and 4.392 ± 0.005; `gpt_quick` 4.708.
+    Measured (`experiments/results/compare/modern`): 4.544 ± 0.035 nats at a rate of 4e-3; with
+    `--set model.block=macaron` 4.392 ± 0.005; `gpt_quick` 4.708 at its own.
     """
     return gpt_quick().changed(model="llama_tiny", model_options=())
 
