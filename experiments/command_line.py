@@ -1,4 +1,4 @@
-"""Arguments that several commands of runs share, and what is made of them before a command runs."""
+"""Arguments that several commands share, and their evaluation before a command runs."""
 
 import argparse
 import functools
@@ -30,10 +30,11 @@ ENGINES = ("tensorflow", "jax")
 
 
 def _prepare(options: argparse.Namespace, is_process: bool) -> None:
-    """Completes a command's options.
+    """Adds the values that a command's shared arguments stand for to its options.
 
-    They get `tfds` in a command with `TFDS`, `devices`, the `tf.distribute.Strategy`, in one with
-    `DEVICES`, and `callbacks`, `Callbacks` or None, in one with `CALLBACKS`.
+    Commands with `TFDS` get `options.tfds`. Commands with `DEVICES` get `options.devices`, a
+    `tf.distribute.Strategy`. Commands with `CALLBACKS` get `options.callbacks`, `Callbacks` or
+    None.
     """
     given = vars(options)
     engine, mesh = given.get("engine"), given.get("mesh")
@@ -54,7 +55,7 @@ def _prepare(options: argparse.Namespace, is_process: bool) -> None:
         from macaron_tf.distribution import make_strategy
         from macaron_tf.distribution.device_memory import limit_memory
 
-        # JAX computes, TensorFlow reads the data: it must not take the GPUs.
+        # With JAX, TensorFlow only reads the data and must leave the GPUs to JAX.
         strategy = "cpu" if engine == "jax" else options.strategy
         options.devices = make_strategy(strategy, options.tpu, options.replicas)
         if engine == "jax":
@@ -78,28 +79,30 @@ single_program = functools.partial(arguments.single_program, prepare=_prepare)
 
 
 def _choose_engine(options: argparse.Namespace) -> None:
-    """Sets Keras's backend, which its first import reads."""
+    """Sets KERAS_BACKEND, which Keras reads at its first import."""
     others = [name for name in ("strategy", "tpu", "replicas") if vars(options).get(name)]
     if options.engine == "jax":
         if others and options.strategy != "multi_worker":
             raise UserError(
-                f"--{others[0]} is of --engine tensorflow: give --mesh, --strategy multi_worker "
-                "or neither"
+                f"--{others[0]} works with --engine tensorflow only: with jax give --mesh, "
+                "--strategy multi_worker or neither"
             )
         with needed("--engine jax"):
             import jax  # noqa: F401
     elif options.mesh:
-        raise UserError(f"--mesh {options.mesh} is of --engine jax: give it, or leave --mesh out")
+        raise UserError(
+            f"--mesh {options.mesh} needs --engine jax: give that too, or leave --mesh out"
+        )
     if "keras" in sys.modules and sys.modules["keras"].backend.backend() != options.engine:
         raise UserError(
-            f"--engine {options.engine} comes too late: Keras is imported with another backend; "
-            f"start the process with KERAS_BACKEND={options.engine}"
+            f"--engine {options.engine} comes too late, because Keras is already imported with "
+            f"another backend: start the process with KERAS_BACKEND={options.engine}"
         )
     os.environ["KERAS_BACKEND"] = options.engine
 
 
 def _join_workers() -> None:
-    """Joins the processes that TF_CONFIG names, or the cluster that JAX finds."""
+    """Joins the other processes: those that TF_CONFIG names, or else the cluster JAX detects."""
     from macaron_tf.distribution import read_cluster
     from macaron_tf.distribution.hosts import join_hosts
 
@@ -107,21 +110,23 @@ def _join_workers() -> None:
 
 
 def _name_checkpoint(options: argparse.Namespace) -> None:
-    """Takes RUN@CHECKPOINT apart; refuses a checkpoint of a place that has none."""
+    """Splits RUN@CHECKPOINT; raises if the place cannot have a checkpoint of that name."""
     if not options.checkpoint and "@" not in (options.run or ""):
         return
     from macaron_tf.places import locate
 
     found = locate(options.run)
     if options.checkpoint and (found.checkpoint or found.without_recipe):
-        has = "names a checkpoint" if found.checkpoint else "is no run and has one set of weights"
+        has = (
+            "names a checkpoint" if found.checkpoint else "is not a run: it has one set of weights"
+        )
         raise UserError(f"{options.run} {has}: leave --checkpoint {options.checkpoint} out")
     if found.checkpoint:
         options.run, options.checkpoint = str(found.folder), found.checkpoint
 
 
 def _check_start(options: argparse.Namespace) -> None:
-    """Puts the folder of `--resume` in the place of RUN; see `unless_resumed`."""
+    """Checks the arguments of `unless_resumed`; with `--resume`, sets `options.run` to it."""
     names = {action.dest: (action.option_strings or [action.dest])[0] for action in options.starts}
     given = [name for dest, name in names.items() if vars(options)[dest] is not None]
     missing = [names[dest] for dest in options.needed if vars(options)[dest] is None]
@@ -130,30 +135,33 @@ def _check_start(options: argparse.Namespace) -> None:
             needed = ", ".join(missing)
             options.parser.error(f"the following arguments are required: {needed}; or --resume RUN")
     elif given:
-        raise UserError(f"--resume: leave out {', '.join(given)}, which the run has kept")
+        raise UserError(f"--resume: leave out {', '.join(given)}, which the run has saved")
     else:
         options.run = options.resume
 
 
 def source_forms(forms: dict[str, str]) -> str:
-    """A line for each form of source, such as `macaron_tf.data.sources.names.PAIRS`."""
+    """Formats forms of sources, such as `macaron_tf.data.sources.names.PAIRS`, for `--help`."""
     width = max(map(len, forms))
     return "".join(f"  {form:{width}}  {text}\n" for form, text in forms.items())
 
 
 def drawn(options: argparse.Namespace) -> tuple[dict[str, float], int]:
-    """The sampling and the seed of `DRAWING`; refuses one that nothing reads."""
+    """Returns the sampling settings and the seed of `DRAWING`; raises if they have no effect."""
     values = {"top_k": 0, "top_p": 1.0, "seed": 1}
     given = {name: vars(options)[name] for name in values if vars(options)[name] is not None}
     if given and not options.temperature:
         flag = next(iter(given)).replace("_", "-")
-        raise UserError(f"--{flag} is of draws: leave it out, or give a --temperature above 0")
+        raise UserError(
+            f"--{flag} has an effect on sampling only: leave it out, or give a --temperature "
+            "above 0"
+        )
     values |= given
     return values, values.pop("seed")
 
 
 def unless_resumed(*parts: Part) -> Part:
-    """The arguments that a training starts from, or `--resume RUN`, which knows them."""
+    """The arguments that describe a new run, or `--resume RUN` instead of all of them."""
 
     def add(parser: argparse.ArgumentParser) -> None:
         starts = together(*parts)(parser)
@@ -162,7 +170,7 @@ def unless_resumed(*parts: Part) -> Part:
             action.required = False
             if not action.option_strings:
                 action.nargs = "?"
-        text = "go on with a run, by the recipe that it keeps, and nothing else of these"
+        text = "continue this run with the recipe saved in it, instead of the arguments above"
         place("--resume RUN", text)(parser)
         parser.set_defaults(parser=parser, starts=starts, needed=needed)
 
@@ -170,17 +178,17 @@ def unless_resumed(*parts: Part) -> Part:
 
 
 def recipe(examples: str) -> Part:
-    """The argument RECIPE, its data and its `--set`, with examples of settings."""
+    """The arguments RECIPE, `TFDS` and `--set`, whose help quotes `examples`."""
     return together(RECIPE, TFDS, settings(examples))
 
 
 def recipe_to_train(examples: str, *more: Part) -> Part:
-    """The arguments RECIPE, RUN and `more`, or `--resume RUN`; and as `recipe`."""
+    """The arguments RECIPE, RUN and `more`, or `--resume RUN` instead; then `TFDS` and `--set`."""
     return together(unless_resumed(RECIPE, RUN_TO_TRAIN, *more), TFDS, settings(examples))
 
 
 def recipes(kind: str) -> Command:
-    """The command `recipes [NAME]`, of the recipes of a class, `module:class`."""
+    """The command `recipes [NAME]` for recipes of the class `kind`, given as `module:class`."""
     return command(
         "recipes",
         "list the recipes, or print one as a file to start from",
@@ -191,85 +199,103 @@ def recipes(kind: str) -> Command:
 
 
 def settings_of(kind: str) -> Command:
-    """The command `settings RECIPE [WORD ...]`, of the recipes of a class, `module:class`."""
-    text = "a recipe's name, which `recipes` lists, or a function of your own"
+    """The command `settings RECIPE [WORD ...]` for recipes of the class `kind`, `module:class`."""
+    text = "name of a recipe, which `recipes` lists, or a function of your own"
     start = local_place("recipe", text)
     run = "experiments.registry:run_settings"
     return settings_by(run, start, lambda parser: parser.set_defaults(kind=kind))
 
 
 def settings_by(run: str, start: Part, *parts: Part) -> Command:
-    """The command `settings`, whose recipe a function makes of `start` and other arguments."""
+    """The command `settings`, run by the function `run`.
+
+    Args:
+        run: function of the options that prints the settings, as `module:function`.
+        start: argument that names the recipe.
+        parts: further arguments that `run` reads.
+    """
     return command(
         "settings",
-        "every setting of a recipe: its path and value, its range and its meaning",
+        "list every setting of a recipe with its path, value, range and meaning",
         run,
         start,
-        argument("words WORD", "settings with one of these words only", nargs="*"),
+        argument("words WORD", "list only settings that contain one of these words", nargs="*"),
         settings("model=NAME, for the settings of another model"),
         *parts,
     )
 
 
 def finetuning(*tasks: str) -> Part:
-    """`--tasks` that runs are fine-tuned on, their examples, and `--finetune-set`."""
-    text = f"tasks of fine-tuning (default: {' '.join(tasks) or 'none'})"
+    """The arguments of fine-tuning in a study: `--tasks`, `--source` and `--finetune-set`."""
+    text = f"tasks to fine-tune the runs on (default: {' '.join(tasks) or 'none'})"
     return together(
         argument("--tasks", text, nargs="+", default=list(tasks)),
-        place("--source", "examples of the one task, such as tsv:FILE"),
-        settings("epochs=1, of every fine-tuning", "--finetune-set"),
+        place("--source", "examples of the task, such as tsv:FILE, if there is one task only"),
+        settings("epochs=1, for every fine-tuning", "--finetune-set"),
     )
 
 
-JSON = switch("--json", "JSON, an answer a line, as Python's `predict` and a server give it")
+JSON = switch("--json", "print each answer as a line of JSON, in the form of `Pretrained.predict`")
 RECIPE = local_place(
     "recipe",
-    "name of a recipe, which `recipes` lists; or a function of your own that makes one: "
+    "name of a recipe, which `recipes` lists, or a function of your own that returns one: "
     "FILE.py[:NAME] or package.module:NAME",
 )
-DATA_DIR = place("--data-dir DIR", "TensorFlow Datasets' folder; a run keeps it")
+DATA_DIR = place("--data-dir DIR", "folder of TensorFlow Datasets; a run remembers it")
 STUDY = together(
-    local_place("out", "folder of runs and results"),
-    count("--seeds N", "default 1 2 3", [1, 2, 3], least=0, nargs="+", action=Distinct),
+    local_place("out", "folder of the runs and results"),
+    count(
+        "--seeds N",
+        "seeds of the runs (default 1 2 3)",
+        [1, 2, 3],
+        least=0,
+        nargs="+",
+        action=Distinct,
+    ),
 )
 TFDS = together(
     DATA_DIR,
-    switch("--download", "let TensorFlow Datasets download what is missing"),
+    switch("--download", "let TensorFlow Datasets download missing data sets"),
     lambda parser: parser.set_defaults(uses_tfds=True),
 )
-EXAMPLES = together(place("--source", "examples; the task's (or the run's) own by default"), TFDS)
+EXAMPLES = together(
+    place("--source", "source of the examples (default: that of the run, or of the task)"), TFDS
+)
 RUN = place("run", "folder of the run")
 TRAINED = together(RUN, checkpoint())
-RUN_TO_TRAIN = place("run", "folder of the run; made, or resumed where it exists")
+RUN_TO_TRAIN = place("run", "folder of the run; a run that exists there is resumed")
 VOCABULARY = place("--vocabulary DIR", "use this vocabulary instead of training one")
 LOWER_CASE = yes_or_no(
-    "--lower-case", "whether another library's model lower-cases, where its files do not say"
+    "--lower-case",
+    "whether another library's model lower-cases text, if its files do not tell",
 )
 INIT_NONE = together(
-    argument("--model NAME", "of the model catalog, with --init none"),
-    place("--vocabulary DIR", "a vocabulary, with --init none"),
+    argument("--model NAME", "name in the model catalog, with --init none"),
+    place("--vocabulary DIR", "folder of the vocabulary, with --init none"),
     LOWER_CASE,
 )
 DRAWING = together(
-    count("--top-k K", "of the K likeliest", least=0),
-    count("--top-p P", "of the likeliest that make up P", least=0.0),
-    count("--seed", "same seed, same draws (default 1)", least=0),
+    count("--top-k K", "sample from the K most probable tokens; 0: from all", least=0),
+    count("--top-p P", "sample from the most probable tokens that make up P", least=0.0),
+    count("--seed", "seed of the sampling (default 1)", least=0),
 )
 DEVICES = together(
     group(
         "devices",
         argument(
             "--strategy",
-            "mirrored: all of this machine's GPUs; multi_worker: this process and the others that "
-            "TF_CONFIG names, with --engine jax also a TPU slice or a SLURM job; by default the "
-            "first GPU, or the CPU without one",
+            "devices to compute on. mirrored: all GPUs of this machine; multi_worker: this process "
+            "and the others that TF_CONFIG names, with --engine jax also a TPU slice or a SLURM "
+            "job (default: the first GPU, or the CPU if there is none)",
             choices=STRATEGIES,
         ),
         count(
-            "--replicas N", "with mirrored: N devices; without a GPU N parts of the CPU (default 2)"
+            "--replicas N",
+            "with mirrored: number of devices, or, without a GPU, of virtual CPUs (default 2)",
         ),
-        argument("--tpu NAME", "with tpu: its name, or local on a TPU VM (default local)"),
-        text="batches are the same on any number of devices; results too, without dropout",
+        argument("--tpu NAME", "with tpu: name of the TPU; local on a TPU VM (default local)"),
+        text="any number of devices sees the same batches, and without dropout gives the same "
+        "results",
     ),
     lambda parser: parser.set_defaults(uses_devices=True),
 )
@@ -277,14 +303,14 @@ ENGINE = group(
     "engine",
     argument(
         "--engine",
-        "Keras's backend for the training, tensorflow by default; checkpoints are the same, "
-        "and either engine goes on with the other's runs",
+        "backend of Keras for the training (default tensorflow); both write the same checkpoints, "
+        "and each can resume the other's runs",
         choices=ENGINES,
     ),
     argument(
         "--mesh AXES",
-        "with jax: devices along each axis, such as data=4,model=2: data deals out the rows "
-        "of batches, model cuts the weights (default data=1, one device; with --strategy "
+        "with jax: number of devices along each axis, such as data=4,model=2; data splits the "
+        "batches, model splits the weights (default data=1, one device; with --strategy "
         "multi_worker all devices of all processes along data)",
     ),
 )
@@ -293,17 +319,17 @@ CALLBACKS = together(
         "watching",
         argument(
             "--callback MODULE:CLASS",
-            "a Keras callback of your own, or of W&B or MLflow; with arguments "
+            "Keras callback, such as your own or that of W&B or MLflow; with arguments: "
             "'MODULE:CLASS(key=value)'; may be repeated",
             action="append",
         ),
-        argument("--profile START:STOP", "trace these updates for TensorBoard, into RUN"),
+        argument("--profile START:STOP", "trace these updates for TensorBoard, in RUN"),
     ),
     lambda parser: parser.set_defaults(uses_callbacks=True),
 )
 TRAINING_DEVICES = together(DEVICES, ENGINE)
 DATA_SERVICE = argument(
     "--data-service HOST:PORT",
-    "have the batches made by `python -m experiments.data_service` elsewhere; several, with "
-    "commas, are dealt to the workers",
+    "address of a `python -m experiments.data_service` that makes the batches; several addresses, "
+    "separated by commas, are shared out among the workers",
 )

@@ -1,22 +1,23 @@
-"""Makes a training's batches in another process, here or on another machine.
+"""Makes the batches of a training in another process, on this machine or another one.
 
     python -m experiments.data_service --port 5050
     python -m experiments.pretrain train bert_base runs/bert --corpus gs://bucket/corpus \\
         --data-service HOST:5050
 
-Use it where an accelerator waits for its host: shards are then read, shuffled and masked here.
-`translate train --data-service HOST:5050` has pairs gathered here.
+Use it if an accelerator waits for the CPU: the service then reads, shuffles and masks the corpus.
+With `translate train --data-service HOST:5050` it makes the batches of sentence pairs.
 
-The batches and their order are the same as without it, also after a restart. The corpus, or the
-cache (MACARON_TF_CACHE) with the tokenized pairs, must lie under the same path on both machines. If
-the service dies, the training fails with a sentence: start both again, and the training resumes
+The batches and their order are the same as without the service, also after a restart. The corpus,
+or the cache (MACARON_TF_CACHE) with the tokenized pairs, must have the same path on both machines.
+If the service dies, the training stops with an error: start both again, and the training resumes
 from its checkpoint.
 
-One service serves several trainings, or all processes of one, each with its own batches. If that is
-too slow, start a service for each process and give their addresses, separated by commas.
+One service can serve several trainings, or all processes of one training, each with its own
+batches. If one is too slow, start a service for each process and give their addresses, separated by
+commas.
 
-The service listens on PORT and PORT + 1, without passwords: anyone who reaches them can run
-TensorFlow programs here. Keep them inside your own network. SIGTERM and Ctrl-C stop it.
+The service listens on PORT and PORT + 1, without passwords: anyone who reaches these ports can run
+TensorFlow programs here. Keep them inside your own network. SIGTERM or Ctrl-C stops the service.
 """
 
 import argparse
@@ -30,15 +31,15 @@ from macaron_tf.errors import UserError
 
 
 def _check_port(port: int) -> None:
-    """Refuses a taken port: TensorFlow's servers would share it and get half of its calls."""
+    """Raises if a port is taken: TensorFlow's servers would share it and get half of its calls."""
     try:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("", port))
     except OSError as error:
         raise UserError(
-            f"cannot listen on port {port} ({error.strerror}): give another --port, from 1024 to "
-            "65534, that is free, and so is the one after it"
+            f"cannot listen on port {port} ({error.strerror}): give another --port from 1024 to "
+            "65534, such that it and the next one are free"
         ) from error
 
 
@@ -79,13 +80,13 @@ main = cli.single_program(
     "experiments.data_service:serve",
     cli.count(
         "--port PORT",
-        "for requests; batches are sent from PORT + 1 (default 5050)",
+        "port for requests; the batches come from PORT + 1 (default 5050)",
         5050,
         below=65535,
     ),
     cli.argument(
         "--host NAME",
-        "name or address of this machine for trainings (default %(default)s)",
+        "name or address by which trainings reach this machine (default %(default)s)",
         default=socket.gethostname(),
     ),
 )

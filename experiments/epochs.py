@@ -1,4 +1,4 @@
-"""Encoders on the examples of a task: training in passes over its set, and outputs of many rows."""
+"""Training of encoders on the examples of a task, with lengths given in epochs."""
 
 import dataclasses
 import os
@@ -32,25 +32,25 @@ NOTHING = "none"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EpochRecipe(Recipe):
-    """A recipe of an encoder that counts in passes over its training set.
+    """A recipe of an encoder with lengths in epochs, which are passes over the training set.
 
-    Settings in epochs or fractions become numbers of updates, which a run's recipe.json holds as
-    well, in `training`, once the number of training examples is known. Setting one of
-    `training.max_steps`, `training.warmup_steps` and `training.validate_every` by hand turns its
-    counterpart off.
+    When the number of training examples is known, settings in epochs or fractions become numbers of
+    updates in `training`; the run's recipe.json holds both. Setting `training.max_steps`,
+    `training.warmup_steps` or `training.validate_every` explicitly turns its counterpart here off.
 
     Attributes:
         task: name of a task, see `macaron_tf.data.tasks.definitions`.
-        source: the examples, see `macaron_tf.data.tasks.examples`.
+        source: source of the examples, see `macaron_tf.data.tasks.examples`.
         init: the weights to start from, see `read_init`.
-        batch_size: examples of a micro-batch.
-        epochs: passes over the training set; None = `training.max_steps` says.
-        warmup_fraction: part of the updates that is warm-up; None = `training.warmup_steps` says.
-        validate_epochs: passes between validations; None = `training.validate_every` says.
-        max_length: greatest length of a row, special ids included.
+        batch_size: examples in a micro-batch.
+        epochs: passes over the training set; None: as many updates as `training.max_steps`.
+        warmup_fraction: fraction of the updates that is warm-up; None: `training.warmup_steps`
+            updates.
+        validate_epochs: epochs between validations; None: `training.validate_every` updates.
+        max_length: greatest length of a row, with special tokens.
     """
 
-    # Settings that may differ in a run that goes on: what they come to in updates is compared.
+    # These may differ when a run is resumed; the numbers of updates that follow are compared.
     may_change: typing.ClassVar[tuple[str, ...]] = (
         *MAY_CHANGE,
         "epochs",
@@ -59,7 +59,7 @@ class EpochRecipe(Recipe):
     )
 
     by_argument: typing.ClassVar = {"task": "TASK", "init": "--init", "source": "--source"}
-    configs: typing.ClassVar[tuple[type, ...]] = (EncoderConfig,)  # of models that it is about
+    configs: typing.ClassVar[tuple[type, ...]] = (EncoderConfig,)  # of supported models
 
     task: str
     source: str | None
@@ -81,7 +81,7 @@ class EpochRecipe(Recipe):
         return {**super().usage(), "trained_length": self.max_length}
 
     def follow(self, path: str) -> "EpochRecipe":
-        """A number of updates that is set by hand is not computed any more."""
+        """Turns off the setting in epochs whose number of updates is now set explicitly."""
         computed = {
             "training.max_steps": "epochs",
             "training.warmup_steps": "warmup_fraction",
@@ -90,9 +90,9 @@ class EpochRecipe(Recipe):
         return self.changed(**{computed[path]: None}) if path in computed else self
 
     def resolved(self, examples: int) -> "EpochRecipe":
-        """The recipe with its numbers of updates for a training set of so many examples."""
+        """Returns the recipe with its numbers of updates for a training set of `examples`."""
         training = self.training
-        updates = -(-examples // self.batch_size) / training.accumulation_steps  # of an epoch
+        updates = -(-examples // self.batch_size) / training.accumulation_steps  # per epoch
         changes = {"max_steps": training.max_steps}
         if self.epochs is not None:
             changes["max_steps"] = max(round(self.epochs * updates), 1)
@@ -112,23 +112,27 @@ def read_init(
     kinds: Sequence[str] = ("encoder", "reader", "words"),
     pooling: bool = False,
 ) -> Start:
-    """Reads the start that `--init` names.
+    """Reads the network, or its configuration, to start from, which `--init` names.
 
     Args:
-        given: a place of `macaron_tf.load`, or `none`.
-        model: name of the catalog, for `none` alone.
-        vocabulary: folder of the vocabulary, needed for `none`; elsewhere it is only compared.
-        kinds: of networks that will do, see `macaron_tf.starts.KINDS`.
+        given: a place that `macaron_tf.load` reads, or `none` for random weights.
+        model: name in the model catalog; only with `none`.
+        vocabulary: folder of the vocabulary. With `none` it is required; otherwise it must equal
+            the vocabulary of `given`.
         lower_case, pooling: see `macaron_tf.load`.
+        kinds: accepted kinds of networks, see `macaron_tf.starts.KINDS`.
     """
     if given == NOTHING:
         if not model or not vocabulary:
             raise UserError("--init none needs --model NAME and --vocabulary DIR")
         if isinstance(catalog.CONFIGS.get(model), ElmoConfig):
-            raise UserError(f"--model {model} is trained before it is asked: give --init RUN")
+            raise UserError(f"--model {model} needs pre-trained weights: give --init RUN")
         return Start(given, load_encoder_vocabulary(vocabulary), model)
     if model:
-        raise UserError(f"--model {model} goes with --init none: {given} brings its own model")
+        raise UserError(
+            f"--model {model} goes with --init none, because {given} has its own model: leave "
+            "--model out"
+        )
     init = start_of(given, load(given, lower_case, pooling), kinds)
     if vocabulary:
         check_vocabulary(init.vocabulary.hash, load_encoder_vocabulary(vocabulary).hash, given)
@@ -141,23 +145,25 @@ def init_of_run(
     vocabulary: str | os.PathLike | None = None,
     lower_case: bool | None = None,
 ) -> Start:
-    """The start of a run of an `EpochRecipe`, to go on with it; see `read_init`."""
+    """The start of an `EpochRecipe`'s run that is resumed; see `read_init`."""
     recipe = run.recipe
     if recipe.init != NOTHING:
         return read_init(recipe.init, model, vocabulary, lower_case)
     if model or vocabulary:
-        raise UserError("--resume: leave out --model and --vocabulary, which the run has kept")
+        raise UserError("--resume: leave out --model and --vocabulary, which the run has saved")
     return Start(NOTHING, run.vocabulary, recipe.model, recipe.model_options)
 
 
 def warn_start(
     init: Start, recipe: EpochRecipe, language: str | None = None, mend: str = ""
 ) -> None:
-    """Says on stderr where a recipe asks more of the weights than they have learnt.
+    """Warns on stderr about languages, and about rows longer than the weights were trained on.
 
     Args:
-        language: of the texts, where it is named.
-        mend: the end of the warning of languages; `{}` stands for the others.
+        init: the start, with the weights.
+        recipe: the recipe of the training.
+        language: language of the texts; None: not named, so the first one of the model is used.
+        mend: end of the warning about languages; `{}` stands for the model's other languages.
     """
     if len(init.languages) > 1 and not language:
         first, *others = init.languages
@@ -168,8 +174,8 @@ def warn_start(
         )
     if init.trained_length is not None and recipe.max_length > init.trained_length:
         print(
-            f"warning: {init.given} never saw rows of more than {init.trained_length} tokens: "
-            f"set max_length={init.trained_length} or expect little of the rest",
+            f"warning: {init.given} was trained on rows of at most {init.trained_length} tokens: "
+            f"set max_length={init.trained_length}, or expect worse results beyond that",
             file=sys.stderr,
         )
 
@@ -177,7 +183,7 @@ def warn_start(
 def example_batches(
     encoded: EncodedExamples, batch_size: int, strategy: tf.distribute.Strategy
 ) -> ExampleBatches:
-    """Batches of 4 lengths; on a TPU, which compiles each shape, of one."""
+    """Batches of 4 different row lengths; of one on a TPU, which compiles each shape."""
     return ExampleBatches(encoded, batch_size, shapes=1 if is_tpu(strategy) else 4)
 
 
@@ -189,7 +195,7 @@ def train_examples(
     strategy: tf.distribute.Strategy,
     callbacks: Callbacks | None = None,
 ) -> TrainingResult:
-    """Trains a run of a resolved `EpochRecipe` on tokenized examples, see `train_run`."""
+    """Trains a run on tokenized examples; its recipe is `EpochRecipe.resolved`. See `train_run`."""
     recipe = run.recipe
     rows = example_batches(examples, recipe.batch_size, strategy)
     print(f"{recipe.task}: {rows.summary()}", flush=True)

@@ -1,4 +1,4 @@
-"""Input and output of commands that answer each line in order."""
+"""Input and output of commands that answer lines of text in order."""
 
 import contextlib
 import json
@@ -16,7 +16,10 @@ CHUNK = 256  # greatest number of lines answered together
 
 
 def arriving(lines: Iterator[str], most: int = CHUNK) -> Iterator[list[str]]:
-    """Chunks of at most `most` lines, passed on as they arrive: a slow writer need not wait."""
+    """Yields lines in chunks of at most `most`, without waiting for a chunk to fill.
+
+    So a person who types, or a slow program, gets each answer at once.
+    """
     waiting: queue.Queue = queue.Queue(maxsize=4 * most)
     end: list[Exception] = []  # the error of reading, if there was one
 
@@ -49,7 +52,7 @@ def arriving(lines: Iterator[str], most: int = CHUNK) -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def opened_input(name: str | None, flag: str = "--input") -> Iterator[BinaryIO]:
-    """The file of a flag; stdin if `name` is None."""
+    """Opens the file that `flag` names; stdin if `name` is None."""
     if name is None:
         yield sys.stdin.buffer
         return
@@ -62,7 +65,10 @@ def opened_input(name: str | None, flag: str = "--input") -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def opened_output(name: str | None) -> Iterator[BinaryIO | storage.OutputFile]:
-    """The file of `--output`, written aside and then renamed; stdout if `name` is None."""
+    """Opens the file of `--output` to write; stdout if `name` is None.
+
+    The file is written under another name and renamed at the end.
+    """
     if name is None:
         yield sys.stdout.buffer
         return
@@ -71,24 +77,26 @@ def opened_output(name: str | None) -> Iterator[BinaryIO | storage.OutputFile]:
 
 
 def json_line(answer: Any) -> str:
-    """An answer as a line of JSON."""
     return f"{json.dumps(answer, ensure_ascii=False)}\n"
 
 
 def refuse_beside_json(mend: str, **flags: Any) -> None:
-    """Refuses the flags, of those given by name, that have a value: `predict` takes none such."""
+    """Raises if any of `flags` (name to value) is set, because `--json` does not support them."""
     if given := [name for name, value in flags.items() if value]:
         flag = given[0].replace("_", "-")
-        raise UserError(f"--{flag} with --json: {mend}")
+        raise UserError(f"--{flag} does not go with --json: {mend}")
 
 
 def answer_lines(
     given: str | None, output: str | None, answer: Callable[[list[str], int], str]
 ) -> None:
-    """Answers the lines of `--input` or stdin in order, those that have come by now together.
+    """Answers the lines of `--input` or stdin in order, in the chunks of `arriving`.
 
     Args:
-        answer: lines, and the number of the first one, to the text that answers them.
+        given: file of the lines; None: stdin.
+        output: file of the answers; None: stdout.
+        answer: `answer(lines, number)` returns the text that answers the lines, the first of which
+            has the line number `number`.
     """
     first = 1
     with opened_input(given) as lines, opened_output(output) as out:
@@ -106,5 +114,5 @@ def answer_lines(
 def answer_json(
     given: str | None, output: str | None, predict: Callable[[list[str]], list[Any]]
 ) -> None:
-    """`answer_lines` by a model's `predict`, its answers in JSON."""
+    """Answers lines, as `answer_lines` does, by a model's `predict`, each in a line of JSON."""
     answer_lines(given, output, lambda lines, _: "".join(map(json_line, predict(lines))))

@@ -1,13 +1,15 @@
-"""Pictures of a model: how words attend each other, and how far a recurrence remembers.
+"""Draws a model's attention, and how far back the state of a recurrence depends on its input.
 
     python -m experiments.look RUN "A man rides a horse."
     python -m experiments.look RUN "A man rides a horse." "Ein Mann reitet ein Pferd."
 
-RUN is any place of `macaron_tf.load`: an encoder, a language model or an encoder-decoder. Of its
-attention every layer and head is drawn, and their mean; a translator's attention to the source is
-that of the translation that it finds, or of the second text. A second text of an encoder is the
-other one of a pair. Of a SwishRNN in the blocks, the derivative of its state by earlier inputs.
-DIR/look.npz holds all numbers, with the tokens.
+RUN is any place that `macaron_tf.load` reads: an encoder, a language model or an encoder-decoder.
+The pictures show the attention weights of every layer and head, and their mean. For blocks with a
+SwishRNN they show the size of the derivative of its state by earlier inputs.
+
+An encoder reads two texts as a pair. A translator's pictures are those of the translation that it
+finds for the first text, or of the second text as the translation. DIR/look.npz holds all numbers
+and the tokens.
 """
 
 import argparse
@@ -38,15 +40,15 @@ from macaron_tf.special_ids import BOS, EOS
 from macaron_tf.tasks.translation import Translation
 from macaron_tf.text.base import PairVocabulary, PieceVocabulary
 
-_PANEL = 1.3  # inches, of a head
-_READABLE = 60  # tokens, up to which a picture names them
+_PANEL = 1.3  # width of a head's panel in inches
+_READABLE = 60  # most tokens that a picture labels
 
 
 def run(options: argparse.Namespace) -> None:
-    """Reads the texts by the model, then writes pictures and numbers."""
+    """Runs the model on the texts and writes pictures and numbers."""
     check_whole(options.texts)
     if len(options.texts) > 2:
-        raise UserError(f"{len(options.texts)} texts: give one or two, each in quotes")
+        raise UserError(f"{len(options.texts)} texts are given: give one or two, each in quotes")
     place = f"{options.run}@{options.checkpoint}" if options.checkpoint else options.run
     found = load(place)
     network, stack = found.network, found.network
@@ -54,8 +56,8 @@ def run(options: argparse.Namespace) -> None:
         stack = getattr(network, "encoder", None)
     if not isinstance(stack, EncoderDecoder | Encoder):
         raise UserError(
-            f"{place} holds a network without attention or a SwishRNN, {type(network).__name__}: "
-            "give an encoder, a language model or a translator"
+            f"{place} holds the network {type(network).__name__}, which has no attention or "
+            "SwishRNN to show: give an encoder, a language model or a translator"
         )
     if found.vocabulary is None:
         raise needs_vocabulary(place)
@@ -66,8 +68,8 @@ def run(options: argparse.Namespace) -> None:
     if not kept:
         blocks = ", ".join(found.config.blocks)
         raise UserError(
-            f"{place} has only blocks of {blocks}, without attention or a SwishRNN: give a model "
-            "of other blocks"
+            f"{place} has only {blocks} blocks, without attention or a SwishRNN: give a model with "
+            "other blocks"
         )
     _write(as_path(options.out), kept, tokens)
 
@@ -75,7 +77,7 @@ def run(options: argparse.Namespace) -> None:
 def _read(
     place: str, found: Pretrained, texts: Sequence[str]
 ) -> tuple[dict[str, list[int]], dict[str, list[str]]]:
-    """The input of an encoder or a language model, and its tokens."""
+    """Encodes the texts for an encoder or a language model: the inputs and their tokens."""
     vocabulary = found.vocabulary
     if isinstance(found.network, LanguageModel):
         if len(texts) > 1:
@@ -94,7 +96,10 @@ def _read(
 def _answered(
     place: str, found: Pretrained, texts: Sequence[str]
 ) -> tuple[dict[str, list[int]], dict[str, list[str]]]:
-    """The input of an encoder-decoder with its answer, or the one given, and their tokens."""
+    """Encodes the texts for an encoder-decoder: the inputs and their tokens.
+
+    The target is the second text, or else the model's own answer.
+    """
     vocabulary, longest = found.vocabulary, found.config.longest
     task = found.task
     if isinstance(task, Translation):
@@ -134,12 +139,12 @@ def _check_length(place: str, length: int, longest: int | None) -> None:
         raise UserError("there is no text to look at: give some words")
     if longest is not None and length > longest:
         raise UserError(
-            f"the text has {length} tokens, more than the {longest} of {place}: shorten it"
+            f"the text has {length} tokens, but {place} reads at most {longest}: shorten the text"
         )
 
 
 def _names(vocabulary: PieceVocabulary, ids: Iterable[int]) -> list[str]:
-    """The tokens' texts, ▁ for the space of a word; <n> of T5's sentinels."""
+    """The tokens as text, with ▁ for a space before a word; T5's sentinel n is <n>."""
     return [
         vocabulary.piece_name(number).replace(" ", "▁")
         if number < vocabulary.pieces
@@ -152,7 +157,7 @@ def _write(out: pathlib.Path, kept: list[tuple[Any, Any]], tokens: dict[str, lis
     """Writes the pictures and DIR/look.npz, and prints the names of the files."""
     arrays: dict[str, np.ndarray] = {name: np.array(names) for name, names in tokens.items()}
     columns = tokens.get("tokens") or tokens["source_tokens"]
-    sides = {  # what stands at rows and columns
+    sides = {  # tokens of the rows and of the columns
         "encoder": (columns, columns),
         "source_encoder": (columns, columns),
         "decoder": (tokens.get("read_tokens", columns),) * 2,
@@ -187,7 +192,7 @@ def _write(out: pathlib.Path, kept: list[tuple[Any, Any]], tokens: dict[str, lis
 
 
 def _kind(layer) -> str:
-    """The name of the picture that a layer is in."""
+    """The name of the picture that shows a layer."""
     parts = layer.path.split("/")
     side = next((n for n in ("source_encoder", "decoder") if n in parts), "encoder")
     if isinstance(layer, SwishRNN):
@@ -196,7 +201,7 @@ def _kind(layer) -> str:
 
 
 def _stacked(weights: list[np.ndarray]) -> np.ndarray:
-    """Layers' weights `(H, T, S)` as `(N, H, T, S)`, NaN where a layer has fewer heads."""
+    """Stacks the weights `(H, T, S)` of N layers; NaN fills up layers with fewer heads."""
     heads = max(map(len, weights))
     missing = [((0, heads - len(each)), (0, 0), (0, 0)) for each in weights]
     pairs = zip(weights, missing, strict=True)
@@ -204,15 +209,16 @@ def _stacked(weights: list[np.ndarray]) -> np.ndarray:
 
 
 def state_derivatives(layer: SwishRNN, inner) -> np.ndarray:
-    """The size of the derivative of the recurrence's state t by its input s: `(T, T)` float64.
+    """The size of the derivative of a recurrence's state t by its input s, `(T, T)` float64.
 
-    The derivative dc[t]/dx[s] has a number for each channel, for channels do not mix before the
-    state: (1 - J[s]) J[s+k] ... J[t], see `macaron_tf.kernels.recurrence`. Their root mean square
-    is given: 1 where a state is its input, 0 where nothing of that is left, and where s is after t
-    or on another chain.
+    The derivative dc[t]/dx[s] is one number per channel, because the recurrence does not mix
+    channels: (1 - J[s]) J[s+k] ... J[t], see `macaron_tf.kernels.recurrence`. The result is its
+    root mean square over channels: 1 if the state equals the input; 0 if nothing of the input is
+    left, if s is after t, or if t - s is no multiple of the step size k.
 
     Args:
-        inner: `(1, T, 2 R)`, the inputs of recurrence and gate, side by side.
+        layer: the layer with the recurrence.
+        inner: `(1, T, 2 R)`, the concatenated inputs of the recurrence and the gate.
     """
     step, width = layer.step_size, layer.inner_dim
     x = tf.cast(inner[:, :, :width], tf.float32)
@@ -232,9 +238,9 @@ def state_derivatives(layer: SwishRNN, inner) -> np.ndarray:
 
 
 def heads_figure(weights: np.ndarray) -> Figure:
-    """A row of panels for each layer of `(N, H, T, S)`, a column for each head, and their mean.
+    """Draws weights `(N, H, T, S)`: a row for each layer, a column for each head and their mean.
 
-    Queries are rows and keys are columns of a panel, the darkest colour is its greatest weight.
+    Rows of a panel are queries and columns are keys; the darkest colour is its greatest weight.
     """
     layers, heads, *shape = weights.shape
     size = (_PANEL * (heads + 1) + 0.5, _PANEL * layers * min(3.0, shape[0] / shape[1]) + 0.5)
@@ -255,7 +261,7 @@ def heads_figure(weights: np.ndarray) -> Figure:
 
 
 def words_figure(weights: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> Figure:
-    """Weights `(T, S)` of tokens that attend, the rows, to the columns."""
+    """Draws attention weights `(T, S)` with the tokens of queries (rows) and keys (columns)."""
     size = [2.0 + min(0.24 * len(names), 12.0) for names in (columns, rows)]
     figure = Figure(figsize=size, layout="constrained")
     axis = figure.subplots()
@@ -263,18 +269,18 @@ def words_figure(weights: np.ndarray, rows: Sequence[str], columns: Sequence[str
     for names, place in ((columns, axis.set_xticks), (rows, axis.set_yticks)):
         if len(names) <= _READABLE:
             shown = [name.strip("▁") or name for name in names]
-            place(range(len(names)), shown, fontsize=8, parse_math=False)  # a $ is no formula
+            place(range(len(names)), shown, fontsize=8, parse_math=False)  # a $ is plain text
     axis.tick_params("x", rotation=90, top=True, labeltop=True, bottom=False, labelbottom=False)
     return figure
 
 
 def distance_figure(norms: np.ndarray) -> Figure:
-    """The mean of `state_derivatives` `(N, T, T)` by the distance t - s, a line for each layer."""
+    """Draws the mean of `state_derivatives` `(N, T, T)` by distance t - s, a curve per layer."""
     figure = Figure(figsize=(6.0, 3.6), layout="constrained")
     axis = figure.subplots()
     for number, layer in enumerate(norms):
         means = [np.diagonal(layer, -distance).mean() for distance in range(len(layer))]
-        seen = [distance for distance, mean in enumerate(means) if mean > 0.0]  # of one chain
+        seen = [distance for distance, mean in enumerate(means) if mean > 0.0]  # multiples of k
         shown = [means[distance] for distance in seen]
         axis.plot(seen, shown, ".-", label=f"layer {number + 1}", linewidth=1, markersize=3)
     axis.set(xlabel="distance t - s", ylabel="|dc[t] / dx[s]|", yscale="log", ylim=(1e-3, 1.2))
@@ -287,10 +293,10 @@ main = cli.single_program(
     "experiments.look",
     __doc__,
     "experiments.look:run",
-    cli.place("run", "a place of `macaron_tf.load`, such as a run's folder"),
-    cli.argument("texts TEXT", "a sentence, or two", nargs="+"),
-    cli.place("--out DIR", "of the pictures (%(default)s)", default="look"),
-    cli.checkpoint("of a run: average, best, last or a step's number"),
+    cli.place("run", "folder of a run, or another place that `macaron_tf.load` reads"),
+    cli.argument("texts TEXT", "one sentence, or two", nargs="+"),
+    cli.place("--out DIR", "folder of the pictures (default %(default)s)", default="look"),
+    cli.checkpoint("checkpoint of a run: average, best, last or a step's number"),
 )
 
 if __name__ == "__main__":

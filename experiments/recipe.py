@@ -1,4 +1,4 @@
-"""Recipes: one frozen value holds every setting of a run and is saved in the run's folder."""
+"""Recipes: a frozen dataclass holds every setting of a run and is saved in the run's folder."""
 
 import contextlib
 import dataclasses
@@ -16,7 +16,7 @@ from macaron_tf.plug_ins import allow_within
 from macaron_tf.settings import SettingDescription, Settings, describe, hints_of, parse
 from macaron_tf.training.config import ENDING_SCHEDULES, TrainingConfig
 
-# Settings of length, validation and saving, which may change when a run is resumed.
+# Settings of a training's length, validation and saving: they may change when a run is resumed.
 MAY_CHANGE = tuple(
     f"training.{name}"
     for name in (
@@ -32,13 +32,12 @@ MAY_CHANGE = tuple(
     )
 )
 
-
-# Settings that a model card shows whatever their values; others at their defaults it leaves out.
+# Settings that a model card always shows; it leaves out others that have their default values.
 SHOWN = ("objective", "batch_size", "max_tokens", "vocabulary.kind", "vocabulary.size")
 SHOWN += ("training.optimizer", "training.learning_rate", "training.schedule")
 SHOWN += ("training.max_steps", "training.warmup_steps", "training.seed")
 
-_MANY = 2**30  # ids of a network that is not built: more than any adaptive softmax cuts off
+_MANY = 2**30  # vocabulary size of a network that is not built, above all adaptive cutoffs
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,16 +47,17 @@ class Recipe(Settings):
     Attributes:
         model: name in the model catalog.
         training: settings of training.
-        model_options: fields of the model's configuration that differ, as (name, value) pairs.
+        model_options: fields of the model's configuration that differ from the catalog's, as
+            (name, value) pairs.
     """
 
     # Name of the kind in a run's recipe.json, and the command that runs it.
     kind: typing.ClassVar[str] = ""
     command: typing.ClassVar[str] = ""
-    # Settings, or beginnings of their paths that end in a dot, that a resumed run may change.
+    # Settings that may change when a run is resumed. A path that ends in a dot is a whole section.
     may_change: typing.ClassVar[tuple[str, ...]] = MAY_CHANGE
 
-    # Settings that an argument of the command decides, with its name.
+    # Settings that an argument of the command decides, and the argument's name.
     by_argument: typing.ClassVar[dict[str, str]] = {}
 
     model: str
@@ -65,13 +65,13 @@ class Recipe(Settings):
     model_options: tuple[tuple[str, typing.Any], ...] = ()
 
     def changed(self, **values) -> typing.Self:
-        """The recipe with fields replaced; a dict replaces fields of the settings under its name:
+        """Returns the recipe with fields replaced. A dict replaces fields of nested settings:
         `bert_base().changed(model="bert_large", training=dict(learning_rate=2e-4))`.
         """
         return _changed(self, values)
 
     def model_config(self, vocab_size: int | None = None) -> EncoderConfig | EncoderDecoderConfig:
-        """The model's configuration, at a vocabulary's size."""
+        """The model's configuration with `model_options`; without `vocab_size`, of 8 ids."""
         options = dict(self.model_options)
         if "vocab_size" in options:
             raise UserError(
@@ -86,19 +86,19 @@ class Recipe(Settings):
 
     @property
     def model_name(self) -> str:
-        """The model's name, and its own sizes."""
+        """The catalog's name of the model, followed by sizes that `model_options` change."""
         return catalog.sized_name(self.model, dict(self.model_options))
 
     def network(self, config) -> keras.Model:
-        """The network of a model's configuration, in the recipe's dtype policy, not built."""
+        """The unbuilt network of a model's configuration, in the recipe's dtype policy."""
         return catalog.network(config, self.training.dtype_policy)
 
     def make_objective(self, static_shapes: bool = False) -> Objective:
-        """The training objective; `static_shapes`: with none that depend on values, for a TPU."""
+        """The training objective; with `static_shapes`, no shape depends on values (for a TPU)."""
         raise NotImplementedError
 
     def usage(self) -> dict[str, typing.Any]:
-        """Fields of `macaron_tf.pretrained.Pretrained` about the network's use."""
+        """Keyword arguments of `macaron_tf.pretrained.Pretrained` that follow from the recipe."""
         unlisted = {*self.unread(), *self.may_change, *at_defaults(self)} - {*SHOWN}
         return {
             "model": self.model,
@@ -107,17 +107,20 @@ class Recipe(Settings):
         }
 
     def expect_model(self, config, kind: type, words: str) -> None:
-        """Refuses a model whose configuration is of another class than `kind`.
+        """Raises if the model's configuration is not of the class `kind`.
 
         Args:
-            words: the objection, such as "is no encoder"; the names of that class follow it.
+            config: the model's configuration.
+            kind: class that the recipe needs.
+            words: the objection, such as "is no encoder"; the message goes on with the names of the
+                catalog's models of that class.
         """
         if not isinstance(config, kind):
             known = ", ".join(catalog.names(kind))
-            raise UserError(f"model: {self.model} {words}; there are {known}")
+            raise UserError(f"model: {self.model} {words}: give one of {known}")
 
     def expect_positions(self, config, name: str, length: int) -> None:
-        """Refuses the value `length` of the setting `name` if the model has fewer positions."""
+        """Raises if `length`, the value of the setting `name`, exceeds the model's positions."""
         if config.longest is not None and config.longest < length:
             raise UserError(
                 f"{name} is {length}, but the model has {config.longest} positions: set "
@@ -125,20 +128,21 @@ class Recipe(Settings):
             )
 
     def follow(self, path: str) -> "Recipe":
-        """The recipe after a setting was replaced, with others that follow from it."""
+        """Returns the recipe with other settings adapted, after the setting `path` was replaced."""
         return self
 
     def unread(self) -> dict[str, str]:
-        """Settings without effect in this recipe, the model's aside, and what would read them.
+        """Settings without effect in this recipe, and the setting or task that would use each.
 
-        A path that ends in a dot stands for its whole section.
+        A path that ends in a dot stands for its whole section. The model's settings are not
+        included.
         """
         adam = self.training.optimizer == "adam"
         names = () if adam else ("beta_1", "beta_2", "epsilon")
         return {f"training.{name}": "training.optimizer=adam" for name in names}
 
     def check_metric(self, known: Iterable[str]) -> None:
-        """Refuses a `training.best_metric` that is none of a validation's metrics."""
+        """Raises if `training.best_metric` is not one of the validation's metrics, `known`."""
         if self.training.best_metric not in (known := tuple(known)):
             raise UserError(
                 f"training.best_metric is {self.training.best_metric!r}: give one of "
@@ -148,7 +152,13 @@ class Recipe(Settings):
     def check_continues(
         self, before: "Recipe", where, may_change: Iterable[str] | None = None
     ) -> None:
-        """Refuses to continue the run in the folder `where`, started by the recipe `before`."""
+        """Raises if this recipe cannot continue the run in `where`, started with `before`.
+
+        Args:
+            before: the recipe that the run was started with.
+            where: folder of the run.
+            may_change: settings that may differ; None: `self.may_change`.
+        """
         free = self.may_change if may_change is None else may_change
         for name, (old, new) in before.differences(self).items():
             slope = name == "training.max_steps" and self.training.schedule in ENDING_SCHEDULES
@@ -160,7 +170,7 @@ class Recipe(Settings):
                 )
 
     def differences(self, other: "Recipe") -> dict[str, tuple[typing.Any, typing.Any]]:
-        """The settings in which two recipes differ, and both values, by path."""
+        """The settings that differ between two recipes: path to (own value, other's value)."""
         mine, theirs = ({path: value for path, value, _ in _leaves(one)} for one in (self, other))
         pairs = {path: (mine.get(path), theirs.get(path)) for path in mine | theirs}
         return {path: (one, two) for path, (one, two) in pairs.items() if one != two}
@@ -171,13 +181,13 @@ class Recipe(Settings):
 
 
 def is_among(path: str, settings: Iterable[str]) -> bool:
-    """Whether a setting is one of some, given by path or by a beginning that ends in a dot."""
+    """Whether the setting `path` is in `settings`, where "training." stands for a whole section."""
     return any(path == one or (one.endswith(".") and path.startswith(one)) for one in settings)
 
 
 @contextlib.contextmanager
 def naming(settings: str) -> Iterator[None]:
-    """Names the settings in a refusal of what they make."""
+    """Turns a `ValueError` of the block into a `UserError` that begins with `settings`."""
     try:
         yield
     except ValueError as error:
@@ -185,7 +195,7 @@ def naming(settings: str) -> Iterator[None]:
 
 
 def recipe_from_json(recipe_class: type[Recipe], text: str, where: str) -> Recipe:
-    """Reads the output of `Recipe.to_json` in the file `where`."""
+    """Reads the output of `Recipe.to_json`; error messages name the file `where`."""
     try:
         values = parse_json(text)
         kind = str(values.pop("kind", recipe_class.kind))
@@ -193,7 +203,7 @@ def recipe_from_json(recipe_class: type[Recipe], text: str, where: str) -> Recip
             return recipe_class(**values)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(
-            f"{where} is not a recipe that this version wrote: {error}; train it again"
+            f"{where} is not a recipe of this version ({error}): train the run again"
         ) from error
     kinds = (f"{'an' if name[:1] in 'ae' else 'a'} {name}" for name in (kind, recipe_class.kind))
     raise UserError("{} is the recipe of {} run, not of {} one".format(where, *kinds))
@@ -202,14 +212,16 @@ def recipe_from_json(recipe_class: type[Recipe], text: str, where: str) -> Recip
 def override(
     recipe: Recipe, settings: Iterable[str], begun: TrainingConfig | None = None
 ) -> Recipe:
-    """The recipe with settings replaced, each given as `path=value`.
+    """Returns the recipe with settings replaced, each given as `path=value`.
 
     Settings take effect together: fewer steps and a shorter warm-up may come in either order.
 
     Args:
+        recipe: the recipe to change.
         settings: such as `training.max_steps=500`, `data.source=tsv:pairs.tsv`,
             `model.dropout=0.2` (a field of the model's configuration) or `model=macaron_small`.
-        begun: of the run that is to go on, which keeps its warm-up, see `Run.begun`.
+        begun: training settings of the run to resume, whose warm-up stays, see `Run.begun`; None:
+            a new run.
     """
     options, values, paths, settings = {}, {}, [], tuple(settings)
     allow_within(*settings)
@@ -249,8 +261,9 @@ def override(
 
 
 def unread(recipe: Recipe, settings: Iterable[str]) -> dict[str, str]:
-    """The settings of `override` that nothing in the recipe and its network reads, each with what
-    would read it.
+    """The settings of `override` that neither the recipe nor its network uses.
+
+    Each is mapped to a text that says what would use it.
     """
     settings = tuple(settings)
     said = {name: f"{reader} reads it" for name, reader in recipe.unread().items()}
@@ -266,7 +279,7 @@ def unread(recipe: Recipe, settings: Iterable[str]) -> dict[str, str]:
 
 
 def at_defaults(settings: Settings, path: str = "") -> Iterator[str]:
-    """The paths of settings that have their default values."""
+    """Yields the paths of settings that have their default values."""
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         if isinstance(value, Settings):
@@ -276,7 +289,7 @@ def at_defaults(settings: Settings, path: str = "") -> Iterator[str]:
 
 
 def refuse_unread(recipe: Recipe, settings: Iterable[str], *others: Recipe) -> None:
-    """Refuses the settings of `override` that have no effect in the recipe nor in any of others."""
+    """Raises if one of the settings of `override` has no effect in `recipe` or any of `others`."""
     for setting, said in unread(recipe, settings).items():
         if all(unread(other, [setting]) for other in others):
             path = setting.partition("=")[0].rstrip(".")
@@ -284,7 +297,7 @@ def refuse_unread(recipe: Recipe, settings: Iterable[str], *others: Recipe) -> N
 
 
 def refuse_given(settings: Iterable[str], options: dict[str, str]) -> None:
-    """Refuses a `--set` of a setting that has an argument: `options`, by the setting's path."""
+    """Raises if `--set` gives a setting that has an argument; `options` maps paths to arguments."""
     for setting in settings:
         name = setting.partition("=")[0]
         if name in options:
@@ -292,7 +305,11 @@ def refuse_given(settings: Iterable[str], options: dict[str, str]) -> None:
 
 
 def _warm_up(training: TrainingConfig, steps: int) -> int:
-    """The warm-up of a run of so many updates: its share, where all would take more than half."""
+    """The warm-up of a run of `steps` updates.
+
+    If the recipe's warm-up would take more than half of a shortened run, it is shortened in the
+    same proportion.
+    """
     whole = training.warmup_steps
     if _is_level(training):
         return whole
@@ -301,24 +318,24 @@ def _warm_up(training: TrainingConfig, steps: int) -> int:
 
 
 def _is_level(training: TrainingConfig) -> bool:
-    """Whether the rate does not rise, as T5's, whose warm-up says when it begins to fall."""
+    """Whether the learning rate is constant during warm-up and then falls, as T5's."""
     level = training.warmup_start >= training.learning_rate
     return level and training.schedule not in ENDING_SCHEDULES
 
 
 def _check_warm_up(training: TrainingConfig) -> None:
-    """Refuses a run that would end before its learning rate is reached."""
+    """Raises if the warm-up is longer than the run."""
     warm_up, steps = training.warmup_steps, training.max_steps
     if warm_up >= steps and warm_up and not _is_level(training):
         raise UserError(
-            f"training.warmup_steps={warm_up} outlasts training.max_steps={steps}, so the run "
-            f"would end before training.learning_rate={training.learning_rate:g} is reached: give "
+            f"training.warmup_steps={warm_up} is not less than training.max_steps={steps}, so the "
+            f"run would never reach training.learning_rate={training.learning_rate:g}: give "
             f"training.warmup_steps={steps // 10}, or more updates"
         )
 
 
 def _changed(node, values: dict[str, typing.Any]):
-    """A settings value with fields replaced, each part being made anew once."""
+    """Replaces fields of nested settings. Each dataclass is made once, so it is checked once."""
     made = {
         name: _changed(getattr(node, name), value) if isinstance(value, dict) else value
         for name, value in values.items()
@@ -327,14 +344,14 @@ def _changed(node, values: dict[str, typing.Any]):
 
 
 def settings_of(recipe: Recipe) -> Iterator[tuple[str, str, str, str]]:
-    """Every setting of a recipe: its path, its value, its range, and a text about it."""
+    """Yields (path, value, range, meaning) of every setting of a recipe and its model."""
     for path, value, item in (*_leaves(recipe), *_leaves(recipe.model_config(), "model.")):
         if path != "model_options":
             yield path, repr(value), item.range, item.text
 
 
 def _leaves(node, path: str = "") -> Iterator[tuple[str, typing.Any, SettingDescription]]:
-    """Every setting that has no parts: its path, its value and what it is."""
+    """Yields (path, value, description) of every setting that is not itself a section."""
     known = describe(type(node))
     items = [(f"{path}{item.name}", getattr(node, item.name), item) for item in known]
     yield from (item for item in items if not dataclasses.is_dataclass(item[1]))
@@ -344,7 +361,10 @@ def _leaves(node, path: str = "") -> Iterator[tuple[str, typing.Any, SettingDesc
 
 
 def _nearest_path(recipe: Recipe, path: str) -> str:
-    """`nearest` of a setting's path: by its last name first, wherever that stands."""
+    """The ending of an error that suggests the setting closest to `path`, as `nearest` does.
+
+    The last name of the path is compared, whichever section it is in.
+    """
     leaves = (*_leaves(recipe), *_leaves(recipe.catalog_config(), "model."))
     last: dict[str, str] = {}
     for known, _, _ in leaves:
@@ -355,7 +375,14 @@ def _nearest_path(recipe: Recipe, path: str) -> str:
 
 
 def _hint(recipe: Recipe, cls, path: str, setting: str):
-    """The annotation of the field at a dotted path, which must exist."""
+    """The annotation of the field at the dotted `path`; raises if there is none.
+
+    Args:
+        recipe: recipe whose settings the error message suggests.
+        cls: settings class that `path` starts at.
+        path: dotted path of the field.
+        setting: the whole `path=value`, for the error message.
+    """
     name, _, rest = path.partition(".")
     hints = hints_of(cls)
     if name not in hints:
@@ -370,5 +397,5 @@ def _hint(recipe: Recipe, cls, path: str, setting: str):
         inner = ", ".join(f"{name}.{field.name}" for field in dataclasses.fields(hint))
         raise UserError(f"--set {setting}: choose one of {inner}")
     if rest:
-        raise UserError(f"--set {setting}: {name} has no parts, but {rest} follows")
+        raise UserError(f"--set {setting}: {name} is no section of settings: leave out .{rest}")
     return hint

@@ -1,4 +1,4 @@
-"""The recipes by name; a name imports the module of its family alone."""
+"""The recipes by name. Loading one imports only the module of its family."""
 
 import argparse
 import dataclasses
@@ -15,7 +15,7 @@ from macaron_tf.command_names import as_typed
 from macaron_tf.errors import UserError, nearest
 from macaron_tf.plug_ins import allow, allow_within, called, find, is_place, trusting
 
-# The recipes of each module of `experiments.recipes`, which is imported once one is asked for.
+# The recipes of each module of `experiments.recipes`.
 _FAMILIES = {
     "bert": """
         bert_tiny bert_base bert_large bert_devlin_128 bert_devlin_512
@@ -48,30 +48,35 @@ FAMILY_OF = {name: family for family, names in _FAMILIES.items() for name in nam
 
 
 def _maker(name: str) -> Callable[[], Recipe] | None:
-    """The function of a recipe's name; None where there is no such recipe."""
+    """The function that makes the recipe `name`; None if there is no such recipe."""
     if name not in FAMILY_OF:
         return None
-    # Imported by its name, since recipes import the commands, and the commands this module.
+    # Imported late, because recipes import the commands and the commands import this module.
     return getattr(importlib.import_module(f"experiments.recipes.{FAMILY_OF[name]}"), name)
 
 
 def names(kind: type[Recipe] = Recipe) -> list[str]:
-    """The names of the recipes of a class."""
+    """The sorted names of the recipes of the class `kind`."""
     return [name for name in sorted(FAMILY_OF) if isinstance(_maker(name)(), kind)]
 
 
 def load(name: str, kind: type[Recipe] = Recipe, settings: Iterable[str] = ()) -> Recipe:
-    """Makes a recipe, with settings replaced as by `override`.
+    """Makes a recipe and replaces settings.
 
     Args:
-        name: of `names`, or the place of a function of the user's, `./my_recipes.py[:NAME]` or
+        name: one of `names()`, or the place of a user's function, `./my_recipes.py[:NAME]` or
             `package.module:NAME`, see `macaron_tf.plug_ins`.
+        kind: class of the recipe.
+        settings: settings to replace, see `override`.
+
+    Raises:
+        UserError: there is no such recipe, or it is not of the class `kind`.
     """
     return override(made(name, kind, _maker(name)), settings)
 
 
 def load_given(options: argparse.Namespace, run: type[Run]) -> Recipe:
-    """The recipe of `train`, or with `--resume` the run's own, with settings replaced."""
+    """The recipe of `train`'s arguments, or of the run with `--resume`, with `--set` applied."""
     if options.resume is None:
         recipe = load(options.recipe, run.recipe_class)
     else:
@@ -82,16 +87,23 @@ def load_given(options: argparse.Namespace, run: type[Run]) -> Recipe:
 
 
 def made(name: str, kind: type[Recipe], ours: Callable | None, *arguments) -> Recipe:
-    """The recipe that a function, ours of that name or the user's, makes of `arguments`."""
+    """Returns the recipe that a function makes.
+
+    Args:
+        name: name of the recipe, or the place of a user's function.
+        kind: class that the recipe must have.
+        ours: this package's function of that name; None: there is none.
+        arguments: arguments of the function.
+    """
     if is_place(name):
         allow(name)
         function = find(name)
-        with trusting():  # what code of the user's names, the user has named
+        with trusting():  # code that the user's own recipe names is trusted like the recipe
             recipe = called(name, function, *arguments)
         allow_within(repr(recipe))
         if not isinstance(recipe, Recipe):
             raise UserError(
-                f"{name} returns a {type(recipe).__name__}: let it return a {kind.__name__}"
+                f"{name} returns a {type(recipe).__name__}: make it return a {kind.__name__}"
             )
     elif ours is not None:
         recipe = ours(*arguments)
@@ -109,18 +121,18 @@ def made(name: str, kind: type[Recipe], ours: Callable | None, *arguments) -> Re
 
 
 def documentation(name: str) -> tuple[str, str]:
-    """A recipe's text, and its family's: the sources of its numbers, the measured result."""
+    """The docstrings of a recipe and of its module, which name the sources of its numbers."""
     make = _maker(name)
     return inspect.getdoc(make), inspect.getdoc(inspect.getmodule(make))
 
 
 def source(name: str, recipe: Recipe) -> str:
-    """A file with a recipe's settings written out, for `train ./NAME.py`."""
+    """The text of a Python file with all settings of a recipe, for `train ./NAME.py`."""
     classes: set[type] = set()
     code = _code(recipe, classes, "    ")
     modules = sorted({kind.__module__ for kind in classes})
     lines = [
-        f'"""A copy of the recipe {name}, to be changed.\n',
+        f'"""A copy of the recipe {name} to change.\n',
         f"    {recipe.command} train ./{name}.py runs/{name}",
         '"""\n',
     ]
@@ -136,10 +148,12 @@ def source(name: str, recipe: Recipe) -> str:
 
 
 def _code(value, classes: set[type], indent: str) -> str:
-    """Python code for a value; settings are written with the fields that differ from the defaults.
+    """Python code of a value; settings show only the fields that differ from their defaults.
 
     Args:
-        classes: the settings' classes are added to it.
+        value: settings, a tuple, or a value that `repr` or JSON writes.
+        classes: set to which the classes of the settings are added.
+        indent: indentation of the line that the code stands in.
     """
     inner = f"{indent}    "
     if dataclasses.is_dataclass(value):
@@ -162,7 +176,7 @@ def _code(value, classes: set[type], indent: str) -> str:
 
 
 def run(options: argparse.Namespace) -> None:
-    """The command `recipes [NAME]`: all recipes with their first lines, or a file to start from."""
+    """The command `recipes [NAME]`: lists all recipes, or prints one as a file to start from."""
     kind, name = pkgutil.resolve_name(options.kind), options.name
     if name is None:
         for each in names(kind):
@@ -172,13 +186,13 @@ def run(options: argparse.Namespace) -> None:
 
 
 def run_settings(options: argparse.Namespace) -> None:
-    """The command `settings RECIPE [WORD ...]`."""
+    """The command `settings RECIPE [WORD ...]`: prints the settings of a recipe."""
     kind = pkgutil.resolve_name(options.kind)
     print_settings(load(options.recipe, kind, options.set), options.words)
 
 
 def print_settings(recipe: Recipe, words: Iterable[str] = ()) -> None:
-    """Prints each setting, or those with one of `words`: its path, value, range and meaning."""
+    """Prints path, value, range and meaning of the settings that contain one of `words`, or all."""
     for path, value, range_, text in settings_of(recipe):
         if not words or any(word in f"{path} {text}" for word in words):
             print(f"{path}={value}\n    {range_}{text and f': {text}'}")

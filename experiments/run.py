@@ -1,16 +1,16 @@
-"""A run's folder, which a training writes and every other command reads.
+"""The folder of a run: `train` writes it and every other command reads it.
 
-RUN/recipe.json          every setting, overrides included
-RUN/model.json           the network, without weights: see `Run.write`
-RUN/code.json            signatures of the user's code that they name: see `io.signatures`
-RUN/data.json            the training text, as a fingerprint of its ids
+RUN/recipe.json          every setting, with those that `--set` replaced
+RUN/model.json           the network without weights, see `Run.write`
+RUN/code.json            signatures of the user's code that these two name, see `io.signatures`
+RUN/data.json            fingerprint (SHA-256) and size of the training data
 RUN/vocabulary/          the vocabulary and its settings
 RUN/checkpoints/         step-00001000/ ..., best.json
-RUN/average/             averaged weights, once `translate average` has made them
-RUN/metrics.jsonl        one line a log point; RUN/tensorboard/ the same as curves
-RUN/scores/              evaluations; comparison/ for `compare`
-RUN/result.json          the end of a fine-tuning: step, reason, scores
-RUN/diverged.json        the reason, of a run that diverged
+RUN/average/             averaged weights, written by `translate average`
+RUN/metrics.jsonl        a line for each log point; RUN/tensorboard/ has the same as curves
+RUN/scores/              results of `evaluate`; comparison/ those of `compare`
+RUN/result.json          result of a fine-tuning: step, reason for its end, scores
+RUN/diverged.json        the reason, if the run diverged
 """
 
 import abc
@@ -41,18 +41,18 @@ from macaron_tf.training.updates import FirstStage
 
 DIVERGED = "diverged.json"
 _DATA_DIR = "data_dir"
-_HASH = "vocabulary"  # of the ids that the fingerprint is of
+_HASH = "vocabulary"  # key of the hash of the vocabulary that made the fingerprint's ids
 
 
 @dataclasses.dataclass(frozen=True)
 class Run(abc.ABC):
     """A finished or running training: its folder, recipe and vocabulary.
 
-    A training that is given TensorFlow Datasets' folder, `data_dir`, keeps it in data.json, where
-    `kept_data_dir` finds it.
+    If `data_dir`, the folder of TensorFlow Datasets, is given, the run saves it in data.json, from
+    which `kept_data_dir` reads it.
 
-    A command's own subclass names the classes of its recipes and of its vocabulary (None = it has
-    none), and builds the network.
+    Each command has a subclass that names the classes of its recipe and its vocabulary (None: it
+    has no vocabulary) and builds the network.
     """
 
     recipe_class: typing.ClassVar[type[Recipe]]
@@ -65,14 +65,14 @@ class Run(abc.ABC):
 
     @classmethod
     def open(cls, path: str | os.PathLike) -> typing.Self:
-        """Reads a run's recipe and vocabulary from its folder, `gs://` included."""
+        """Reads a run's recipe and vocabulary from its folder, which may be in a `gs://` bucket."""
         path = storage.as_path(path)
         recipe, kind = cls._recipe(path), cls.vocabulary_class
         return cls(path, recipe, kind and kind.load(path / "vocabulary"))
 
     @classmethod
     def begun(cls, path: str | os.PathLike) -> TrainingConfig | None:
-        """The settings of training of the run in a folder; None = no run yet."""
+        """The training settings of the run in a folder; None if there is no run yet."""
         file = storage.as_path(path) / "recipe.json"
         return cls._recipe(file.parent).training if file.exists() else None
 
@@ -85,35 +85,41 @@ class Run(abc.ABC):
 
     @classmethod
     def resume(cls, path: epath.Path, recipe: Recipe, *may_change: str) -> typing.Self | None:
-        """The run in a folder, for a training with `recipe` to continue; None = no run yet.
+        """The run in a folder that a training with `recipe` will continue; None if there is none.
 
         Args:
-            may_change: beginnings of settings that may differ, besides those of the recipe.
+            path: folder of the run.
+            recipe: the recipe to continue with.
+            may_change: settings, or sections that end in a dot, that may differ from the run's,
+                besides `recipe.may_change`.
+
+        Raises:
+            UserError: the folder cannot be continued with this recipe.
         """
         if not (path / "recipe.json").exists():
             if CheckpointDirectory(path).steps():
                 raise UserError(
-                    f"{path} holds checkpoints and no recipe.json: restore it, or choose another "
-                    "folder"
+                    f"{path} has checkpoints but no recipe.json: restore that file, or choose "
+                    "another folder"
                 )
             return None
         if is_saved(path):
             raise UserError(
-                f"{path} is of save_pretrained and holds no state to train on from: choose another "
-                "folder, and start from this one by --init"
+                f"{path} was written by save_pretrained and has no optimizer state to resume from: "
+                "choose another folder, and start from this one by --init"
             )
         run = cls.open(path)
         recipe.check_continues(run.recipe, path, (*recipe.may_change, *may_change))
         return run
 
     def make_network(self) -> keras.Model:
-        """The recipe's network at the vocabulary's size, not built."""
+        """The recipe's network for the run's vocabulary, not built."""
         return self.recipe.network(self.recipe.model_config(self.vocabulary.size))
 
     def build_network(self, saved: bool = False) -> keras.Model:
-        """`make_network`, built; or the `saved` one of model.json, which may be quantized."""
+        """Builds the recipe's network, or with `saved` that of model.json, maybe quantized."""
         if saved:
-            # Readers of other libraries and all tasks, which a training does without.
+            # Imported here: it loads the readers of other libraries, which training does not need.
             from macaron_tf.places import saved_network
 
             network = saved_network(self.path)
@@ -124,29 +130,30 @@ class Run(abc.ABC):
         return network
 
     def first_stage(self, network: keras.Model) -> FirstStage | None:
-        """The network's first stage of training; None = every update trains all weights."""
+        """The network's first stage of training; None: every update trains all weights."""
         return None
 
     def memory(
         self, network: keras.Model, use: typing.Literal["training", "evaluation"] = "training"
     ) -> Sequence[keras.Variable]:
-        """The network's variables that carry texts from batch to batch, see `Updates`."""
+        """The network's variables of memory that persist from batch to batch, see `Updates`."""
         return ()
 
     def write(self, network: keras.Model, fingerprint: str, **counts: int | str) -> None:
         """Writes everything but checkpoints and metrics into the folder.
 
-        model.json is for `macaron_tf.load`, which knows no recipes:
+        model.json is for `macaron_tf.load`, which does not read recipes:
 
             {"kind": "pretraining",       the recipe's kind
-             "network": {...},            of keras.saving.serialize_keras_object, unbuilt
-             "vocabulary": "vocabulary",  the vocabulary's folder in the run's, or null
+             "network": {...},            output of keras.saving.serialize_keras_object, unbuilt
+             "vocabulary": "vocabulary",  folder of the vocabulary in the run's folder, or null
              "save_every_steps": 1000,    see `find_checkpoint`
              "usage": {...}}              see `Recipe.usage`
 
         Args:
-            fingerprint: SHA-256 of the training data; "" = none, which is not compared.
-            counts: sizes and places to record beside it.
+            network: the network to describe.
+            fingerprint: SHA-256 of the training data; "": unknown, and not compared on resuming.
+            counts: sizes and places to record in data.json as well.
         """
         folder = None
         if self.vocabulary is not None:
@@ -168,13 +175,13 @@ class Run(abc.ABC):
         }
         write_json(self.path / "model.json", model)
         sign_code(self.path, model, dataclasses.asdict(self.recipe))
-        # Last: a folder with a recipe has all the other files.
+        # Written last, so that a folder with a recipe has all the other files.
         storage.write_aside(self.path / "recipe.json", self.recipe.to_json().encode())
 
     def check_data(
         self, fingerprint: str, mend: str = "restore the text, or start another run"
     ) -> None:
-        """Refuses training data of another fingerprint than the run's."""
+        """Raises if the training data's fingerprint is not the run's; `mend` ends the message."""
         record = self.data_record()
         if record["sha256"] != fingerprint:
             if self.vocabulary is not None and record.get(_HASH) != self.vocabulary.hash:
@@ -185,7 +192,7 @@ class Run(abc.ABC):
             raise UserError(f"the training text is not what {self.path} was trained on: {mend}")
 
     def data_record(self) -> dict[str, typing.Any]:
-        """The fingerprint of the training data, `sha256`, and the sizes and places beside it."""
+        """The contents of data.json: the training data's fingerprint, `sha256`, sizes, places."""
         known = _data_record(self.path)
         if "sha256" not in known:
             record = self.path / "data.json"
@@ -193,7 +200,7 @@ class Run(abc.ABC):
         return known
 
     def checkpoint(self, name: os.PathLike | str | None = None) -> os.PathLike:
-        """The folder of a checkpoint, see `find_checkpoint`; a path is one already."""
+        """The folder of a checkpoint by name, see `find_checkpoint`; a path is returned as is."""
         if isinstance(name, os.PathLike):
             return name
         return find_checkpoint(self.path, name, self.recipe.training.save_every_steps)
@@ -201,10 +208,11 @@ class Run(abc.ABC):
     def load_network(
         self, checkpoint: os.PathLike | str | None = None, saved: bool = True
     ) -> keras.Model:
-        """The network with the weights of a checkpoint, given by path or name.
+        """Builds the network with the weights of a checkpoint.
 
         Args:
-            saved: the network as it was saved, not as this recipe makes it.
+            checkpoint: path or name; None: see `find_checkpoint`.
+            saved: whether to build the network that model.json describes instead of the recipe's.
         """
         with refuse_oversize(str(self.path)):
             network = self.build_network(saved)
@@ -214,12 +222,12 @@ class Run(abc.ABC):
 
 
 def at(run: str | os.PathLike, checkpoint: str | None) -> str:
-    """The place of a run's checkpoint for `macaron_tf.load`; None = that which it chooses."""
+    """The place of a run's checkpoint for `macaron_tf.load`, which chooses one if it is None."""
     return f"{os.fspath(run)}@{checkpoint}" if checkpoint else os.fspath(run)
 
 
 def write_json(path: epath.Path, value) -> None:
-    """Writes a JSON file that is never half-written; NaN and infinity, which it lacks, as null."""
+    """Writes a JSON file in one step; NaN and infinity, which JSON lacks, become null."""
     text = json.dumps(finite(value), indent=1, ensure_ascii=False, allow_nan=False)
     storage.write_aside(path, f"{text}\n".encode())
 
@@ -231,23 +239,23 @@ def _recipe_text(path: epath.Path, writer: str) -> str:
     except (UserError, UnicodeDecodeError) as error:
         if path.suffix == ".keras":
             raise needs_vocabulary(path) from error
-        mend = f"is not a run: cannot read {file}; give the folder that {writer} wrote"
+        mend = f"is not a run, because {file} cannot be read: give the folder that {writer} wrote"
         if is_saved(path):
             mend = (
-                "was saved without the recipe of a training, which this command needs: give the "
-                "run, or a folder that save_pretrained wrote of one"
+                "was saved without a training recipe, which this command needs: give the run, or "
+                "a folder to which save_pretrained saved a run"
             )
         raise UserError(f"{path} {mend}") from error
 
 
 def kept_data_dir(path: str | os.PathLike) -> str | None:
-    """TensorFlow Datasets' folder that a run was trained with; None where it is not known."""
+    """The folder of TensorFlow Datasets that a run was trained with; None if it is unknown."""
     folder = _data_record(storage.as_path(path)).get(_DATA_DIR)
     return folder if isinstance(folder, str) and folder else None
 
 
 def _data_record(path: epath.Path) -> dict[str, typing.Any]:
-    """The contents of a run's data.json; {} where it cannot be read."""
+    """The contents of a run's data.json; {} if it cannot be read."""
     try:
         return storage.read_json(path / "data.json")
     except UserError:
@@ -255,35 +263,40 @@ def _data_record(path: epath.Path) -> dict[str, typing.Any]:
 
 
 def read_kind(path: str | os.PathLike) -> str:
-    """The kind of the recipe of a run's folder, such as "translation"; see `Recipe.kind`."""
+    """The kind of a run's recipe, such as "translation"; see `Recipe.kind`."""
     text = _recipe_text(storage.as_path(path), "a `train` command")
     try:
         return parse_json(text, kind=str)["kind"]
     except ValueError as error:
         raise UserError(
-            f"{path}/recipe.json is not a recipe that this version wrote: it names no kind of run"
+            f"{path}/recipe.json is not a recipe of this version, because it names no kind of run: "
+            "train the run again"
         ) from error
 
 
 def metrics_line(metrics: Mapping[str, float]) -> str:
-    """Metrics in a line, such as "score 0.9123  accuracy 0.9123"."""
+    """Formats metrics in a line, such as "score 0.9123  accuracy 0.9123"."""
     return "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
 
 
 def default_splits(source: str | None, splits: list[str]) -> list[str]:
-    """The splits that a source is scored on; "all" for a file that is not cut into splits."""
+    """The splits that a source is scored on: `splits`, or "all" if the source has no splits."""
     return splits if not source or Source.of(source).has_splits else ["all"]
 
 
 def write_scores(
     folder: str | os.PathLike, what: str, subject: str, settings: str, identity, record: dict
 ) -> None:
-    """Writes scores, and prints `what` they are and where.
+    """Writes scores to a JSON file and prints its path, in the form `what: path`.
 
     Args:
-        subject: the source and splits; the file's name takes the last 100 characters.
-        settings: for the name.
-        identity: weights, texts and settings, as JSON has them; others have another name.
+        folder: folder of the file.
+        what: description of the scores.
+        subject: source and splits; the file's name has their last 100 characters.
+        settings: middle part of the file's name.
+        identity: weights, texts and settings; a hash of their JSON ends the file's name, so that
+            scores of others get another file.
+        record: contents of the file.
     """
     words = re.sub(r"[^A-Za-z0-9.]+", "-", subject)[-100:].strip("-.")
     text = json.dumps(identity, sort_keys=True, default=lambda array: array.tolist())

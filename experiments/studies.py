@@ -1,5 +1,6 @@
-"""Shared parts of studies: the commands that they run, means and spread over seeds as Markdown, the
-figures and the JSON of every number beside them.
+"""Shared parts of studies: running commands, and reporting results over seeds.
+
+A report has Markdown tables of means and deviations, figures, and a JSON file of every number.
 """
 
 import argparse
@@ -32,13 +33,13 @@ from macaron_tf.io.progress import Progress
 from macaron_tf.plug_ins import trusts_code
 from macaron_tf.training.progress import VALIDATION, read_lines
 
-_COLUMNS = 3  # panels of a figure beside each other
-_TICKS = 8  # values of a logarithmic axis that are all named
-_ROOT = pathlib.Path(__file__).parents[1]  # of a checkout, or a wheel's folder of commands
+_COLUMNS = 3  # panels in a row of a figure
+_TICKS = 8  # most values of a logarithmic axis that all get a tick
+_ROOT = pathlib.Path(__file__).parents[1]  # the checkout, or the folder that a wheel installed to
 
 
 def validations(run: pathlib.Path | str) -> list[dict]:
-    """The lines of a run's validations, of its `metrics.jsonl`."""
+    """The validations in the `metrics.jsonl` of a run."""
     lines = read_lines(as_path(run) / "metrics.jsonl")
     return [line for line in lines if line["kind"] == VALIDATION]
 
@@ -46,22 +47,34 @@ def validations(run: pathlib.Path | str) -> list[dict]:
 def grid(
     tasks: Sequence[str], out: pathlib.Path, *more: str, log: pathlib.Path | None = None
 ) -> list[dict]:
-    """`finetune grid` of some tasks; its `experiments.finetune.grid.combinations`."""
+    """Runs `finetune grid` and returns its `experiments.finetune.grid.combinations`.
+
+    Args:
+        tasks: names of the tasks.
+        out: folder of the grid.
+        more: further words of the command.
+        log: see `command`.
+    """
     command("finetune", "grid", *tasks, str(out), *more, log=log)
     return read_json(out / "grid.json", combinations=list)["combinations"]
 
 
 def tuning(options: argparse.Namespace) -> list[str]:
-    """The words for `finetune grid` of the data and of `cli.finetuning`, but for the tasks."""
+    """The words of `finetune grid` for `--data-dir`, `--source` and `--finetune-set`."""
     words = [*flags("--data-dir", options.data_dir), *flags("--source", options.source)]
     return [*words, *flags("--set", *options.finetune_set)]
 
 
 def command(script: str, *words: str, log: pathlib.Path | None = None) -> None:
-    """Runs a command of experiments in a process of its own: only its seed decides the result.
+    """Runs `python -m experiments.SCRIPT` in a new process, so that only its seed matters.
 
     Args:
-        log: file that its output is appended to; None = stdout.
+        script: name of the command's module in `experiments`.
+        words: arguments of the command.
+        log: file to which its output is appended; None: stdout.
+
+    Raises:
+        UserError: the command failed.
     """
     trust = ["--trust-code"] if trusts_code() else []
     line = [sys.executable, "-m", f"experiments.{script}", *words, *trust]
@@ -72,7 +85,7 @@ def command(script: str, *words: str, log: pathlib.Path | None = None) -> None:
         try:
             status = process.wait()
         except KeyboardInterrupt:
-            process.terminate()  # a training saves, which `subprocess.run` would kill
+            process.terminate()  # lets a training save, where `subprocess.run` would kill it
             process.wait()
             raise
     if status:
@@ -84,19 +97,25 @@ def command(script: str, *words: str, log: pathlib.Path | None = None) -> None:
 
 
 def flags(name: str, *values: str | None) -> list[str]:
-    """The words of an option that is given once for each value; None gives none."""
+    """The words of the option `name`, repeated for each value that is not None."""
     return [word for value in values if value is not None for word in (name, value)]
 
 
 def read_json(path: pathlib.Path, kind: type = dict, /, **fields: type) -> Any:
-    """The content of a JSON file that a study keeps, with fields of some types."""
+    """Reads a JSON file of a study; raises if `kind` or the types of `fields` do not match."""
     return storage.read_json(path, kind, mend="remove it and give the same command again", **fields)
 
 
 def kept(file: pathlib.Path, settings: dict[str, Any], make: Callable[[], dict]) -> dict:
-    """A result in a file beside the settings that it was made with, made unless it is there.
+    """Returns the result in a JSON file, or makes and writes it if there is no such file.
 
-    A file of other settings is refused.
+    Args:
+        file: the file, which also holds the settings.
+        settings: settings that the result is made with.
+        make: function that computes the result.
+
+    Raises:
+        UserError: the file was made with other settings.
     """
     if not file.exists():
         write_json(file, {**make(), "settings": settings})
@@ -106,19 +125,20 @@ def kept(file: pathlib.Path, settings: dict[str, Any], make: Callable[[], dict])
         if earlier.get(name) != value:
             raise UserError(
                 f"{file} was made with {name} {earlier.get(name)!r}, not {value!r}: give another "
-                "folder, or what it was made with"
+                "folder, or the settings that it was made with"
             )
     return row
 
 
 def at_once(jobs: int, tasks: Mapping[str, Callable[[], Any]], shares: int | None = None) -> list:
-    """Runs tasks in `jobs` threads, each on its share of the CPUs; their results, in order.
+    """Runs tasks in `jobs` threads, each on its share of the CPUs; returns their results in order.
 
-    A task's error cancels those that have not begun.
+    If a task raises, tasks that have not begun are cancelled.
 
     Args:
-        tasks: by the words of their lines of progress.
-        shares: parts that the CPUs are shared into; None = `jobs`.
+        jobs: number of threads.
+        tasks: functions by the text of their line of progress.
+        shares: number of parts that the CPUs are divided into; None: `jobs`.
     """
     parts, numbers = shares or jobs, queue.SimpleQueue()
     for number in range(jobs):
@@ -127,15 +147,15 @@ def at_once(jobs: int, tasks: Mapping[str, Callable[[], Any]], shares: int | Non
     def take_share() -> None:
         if sys.platform == "linux":
             cpus = sorted(os.sched_getaffinity(0))
-            # For this thread and the processes that it starts.
+            # This applies to the thread and to processes that it starts.
             os.sched_setaffinity(0, cpus[numbers.get() :: parts] or cpus)
 
     def timed(task: Callable[[], Any]) -> tuple[Any, float]:
         began = time.monotonic()
         return task(), (time.monotonic() - began) / 60
 
-    spent = []  # minutes of each task that had work to do
-    # A single task shows its own progress.
+    spent = []  # minutes of each task, without those whose result existed already
+    # A single thread needs no bar, because its task shows its own progress.
     several = Progress(f"{len(tasks)} tasks, {jobs} at once") if jobs > 1 else None
     with (
         several or contextlib.nullcontext(),
@@ -158,7 +178,7 @@ def at_once(jobs: int, tasks: Mapping[str, Callable[[], Any]], shares: int | Non
 
 
 def grouped(rows: Iterable[dict], key: str) -> dict[Any, list[dict]]:
-    """Rows by their value of a key, in the order of the values' first rows."""
+    """Groups rows by their value of `key`, in the order in which the values first occur."""
     found: dict[Any, list[dict]] = {}
     for row in rows:
         found.setdefault(row[key], []).append(row)
@@ -166,15 +186,18 @@ def grouped(rows: Iterable[dict], key: str) -> dict[Any, list[dict]]:
 
 
 def values(rows: Iterable[dict], metric: str) -> list[float]:
-    """A metric of the rows that have it."""
+    """The values of a metric, of those rows that have it."""
     return [row[metric] for row in rows if row.get(metric) is not None]
 
 
 def curves(rows: Iterable[dict], key: str, x: str, y: str, curve: str | None = None) -> dict:
-    """The lines of a figure, a value of `key` each: the values of several seeds at each x.
+    """The curves of a figure: value of `key` to x to the values of y over seeds.
 
     Args:
-        curve: key of a row's points; None = the validations of its "run".
+        rows: runs, several seeds for each value of `key`.
+        key: key of the rows that names the curve.
+        x, y: keys of a point, such as "step" and "loss".
+        curve: key of a row's list of points; None: the validations of the folder in its "run".
     """
     found = {}
     for name, mine in grouped(rows, key).items():
@@ -185,7 +208,7 @@ def curves(rows: Iterable[dict], key: str, x: str, y: str, curve: str | None = N
 
 
 def cell(values: Sequence[float], digits: int, scale: float = 1.0) -> str:
-    """`mean ± deviation` of the sample, as a table shows it; `-` of nothing."""
+    """Formats `mean ± standard deviation` of a sample for a table; `-` without values."""
     if not values:
         return "-"
     text = f"{scale * statistics.mean(values):.{digits}f}"
@@ -193,7 +216,7 @@ def cell(values: Sequence[float], digits: int, scale: float = 1.0) -> str:
 
 
 def mean_of(rows: Iterable[dict], metric: str, digits: int, scale: float = 1.0) -> str:
-    """The `cell` of the rows' values of a metric."""
+    """Formats the rows' values of a metric by `cell`."""
     return cell(values(rows, metric), digits, scale)
 
 
@@ -216,9 +239,14 @@ def write(
     """Writes OUT/NAME.md and OUT/NAME.json, and prints the report.
 
     Args:
-        script: name of the command's module.
-        figure: whether there is a NAME.png to show.
-        rest: of the JSON, besides the command and the versions.
+        out: folder of the files.
+        name: name of the files without ending.
+        script: name of the command's module in `experiments`.
+        options: parsed arguments of the command.
+        title: heading of the report.
+        lines: lines of Markdown of the report.
+        figure: whether the report shows NAME.png.
+        rest: contents of the JSON besides the command and the versions.
     """
     line = as_typed(shlex.join(["python", "-m", f"experiments.{script}", *options.arguments]))
     record = {"command": line, **_versions(), **rest}
@@ -233,7 +261,7 @@ def write(
 
 
 def _versions() -> dict[str, str]:
-    """Our version, with the commit of a checkout, and the commit of the user's own repository."""
+    """The version and commit of this package, and the commit of the user's own repository."""
     ours, here = (_ROOT / ".git").exists(), pathlib.Path()
     top = _git(here, "rev-parse", "--show-toplevel")[1]
     theirs = top and not (ours and os.path.samefile(top, _ROOT))
@@ -242,10 +270,10 @@ def _versions() -> dict[str, str]:
 
 
 def commit(folder: pathlib.Path = _ROOT) -> str:
-    """The commit that is checked out in a folder, in short; "" without a repository or git.
+    """The abbreviated commit checked out in a folder; "" without a repository or git.
 
-    It ends in `-dirty` where a file was edited since. A run writes into `experiments/results`
-    itself, so edits there do not count.
+    It ends in `-dirty` if a file was edited since. Edits in `experiments/results` do not count,
+    because studies write their results there.
     """
     short = _git(folder, "describe", "--always", "--exclude", "*")[1]
     edits = "diff", "--quiet", "HEAD", "--", ":/", ":(top,exclude)experiments/results"
@@ -271,18 +299,22 @@ def mean_curves(
     bar: Callable[[Sequence[float]], float] | None = None,
     levels: Mapping[str, tuple[float, str]] = types.MappingProxyType({}),
 ) -> None:
-    """Draws a panel a title, a line a name.
+    """Draws curves of means over seeds with error bars, in one panel or several.
 
     Args:
-        panels: title -> name -> x -> the values of several seeds.
-        bar: half the length of a bar, of the values of several seeds; their deviation when None.
-        levels: height and name of a dotted line in a panel, by the panel's title.
+        panels: title of the panel -> name of the curve -> x -> values of several seeds.
+        path: the PNG file to write.
+        x_label, y_label: labels of the axes.
+        log_x, log_y: whether the axis is logarithmic.
+        bar: returns half the length of an error bar from the values of several seeds; None: their
+            standard deviation.
+        levels: height and name of a dotted horizontal line, by the title of its panel.
     """
     columns = min(len(panels), _COLUMNS)
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(4.5 * columns + 1.5, 3.6 * rows), layout="constrained")
     axes = [figure.add_subplot(rows, columns, number + 1) for number in range(len(panels))]
-    # A name has the same colour in every panel.
+    # A curve has the same colour in every panel.
     names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
     for axis, (title, lines) in zip(axes, panels.items(), strict=True):
         for name, points in lines.items():
@@ -290,7 +322,7 @@ def mean_curves(
             means = [statistics.mean(points[x]) for x in xs]
             bars = [(bar or _deviation)(points[x]) for x in xs]
             style = dict(capsize=2, label=name, color=f"C{names.index(name)}")
-            # A line of one point is not seen.
+            # Without a marker a single point would be invisible.
             axis.errorbar(xs, means, bars, marker="o" if len(xs) == 1 else None, **style)
         if title in levels:
             height, name = levels[title]
@@ -313,7 +345,6 @@ def _deviation(values: Sequence[float]) -> float:
 
 
 def write_figure(figure: Figure, path: pathlib.Path, dpi: int = 110) -> None:
-    """Writes a figure as PNG."""
     image = io.BytesIO()
     figure.savefig(image, format="png", dpi=dpi)
     write_aside(path, image.getvalue())

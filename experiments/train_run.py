@@ -1,4 +1,4 @@
-"""Training as every command's `train` does it: open, check, seed, build, fit, report."""
+"""Training shared by the `train` commands: open, check, seed, build, fit, report."""
 
 import argparse
 import dataclasses
@@ -23,7 +23,7 @@ from macaron_tf.training.callbacks import Callbacks
 from macaron_tf.training.checkpoints import CheckpointDirectory
 from macaron_tf.training.session import Validate
 
-_SAMPLES = 5  # answers that a validation shows
+_SAMPLES = 5  # answers that each validation shows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,10 +31,11 @@ class RunData:
     """The training data of a run.
 
     Attributes:
-        batches: `batches(start)` is the endless dataset from micro-batch number `start` on.
-        fingerprint: SHA-256 of the data, equal in a resumed run; "" = not checked.
+        batches: function that returns the endless dataset from a given micro-batch number on.
+        fingerprint: SHA-256 of the data, which must be equal when a run is resumed; "": not
+            checked.
         counts: sizes and places for data.json, such as `{"pairs": 29_000}`.
-        per_worker: each worker process makes its own batches, see `FitModel`.
+        per_worker: whether each worker process makes its own batches, see `FitModel`.
     """
 
     batches: Callable[[int], tf.data.Dataset]
@@ -52,21 +53,24 @@ def train_run(
     note: str | None = "",
     callbacks: Callbacks | None = None,
 ) -> TrainingResult:
-    """Trains a run in its folder, or continues the run in that folder.
+    """Trains a run, or resumes it if its folder holds one.
 
-    Keras's backend is the engine. A resumed run equals the uninterrupted one to the bit. Bad input
-    leaves no folder behind: the first write makes the folder, after every check.
+    It trains with Keras's current backend. A resumed run equals an uninterrupted one to the bit.
+    The folder is made after all checks, so that bad input leaves none behind.
 
     Args:
-        validation: makes a network's validation, see `macaron_tf.training.train`.
-        strategy: the devices; None = the current ones.
-        initialize: gives a built network pre-trained weights; called unless there is a checkpoint.
-        note: ends the line about the model, such as ", from runs/bert"; None = no line.
-        callbacks: of the command; None = no more than a training's own.
+        run: the run to train.
+        data: the training data.
+        validation: returns the validation function of a network, see `macaron_tf.training.train`.
+        strategy: the devices; None: the current ones.
+        initialize: function that loads pre-trained weights into the built network; called if there
+            is no checkpoint.
+        note: end of the printed line about the model, such as ", from runs/bert"; None: no line.
+        callbacks: the command's callbacks; None: only those of every training.
 
     Raises:
-        UserError: the folder holds a run of other settings, vocabulary or data; or see `train`.
-        Interrupted: stopped by a signal, after saving; see `train`.
+        UserError: the folder holds a run with other settings, vocabulary or data; or see `train`.
+        Interrupted: a signal stopped the training, after it saved; see `train`.
     """
     check_train_packages()
     recipe, vocabulary_hash = run.recipe, ""
@@ -84,10 +88,11 @@ def train_run(
             "slower than float32: give --set training.dtype_policy=float32",
             file=sys.stderr,
         )
-    # Weights, dropout, the order of batches and masks follow from this seed.
+    # This seed determines weights, dropout, masks and the order of the batches.
     keras.utils.set_random_seed(recipe.training.seed)
     with Workers(strategy).watched(), strategy.scope():
-        copies = 4 if recipe.training.optimizer == "adam" else 2  # with gradients and moments
+        # Weights and gradients, and with Adam two moments.
+        copies = 4 if recipe.training.optimizer == "adam" else 2
         with refuse_oversize(recipe.model_name, copies):
             network = run.build_network()
         if CheckpointDirectory(run.path).latest() is None:
@@ -97,7 +102,7 @@ def train_run(
         on_jax = keras.backend.backend() == "jax"
         objective = recipe.make_objective(static_shapes=on_jax or is_tpu(strategy))
         if on_jax:
-            from macaron_tf.training.jax_model import build_jax_model  # it needs JAX
+            from macaron_tf.training.jax_model import build_jax_model  # needs JAX
 
             model = build_jax_model(network, objective, recipe.training, stage)
         else:
@@ -108,7 +113,7 @@ def train_run(
     model.evaluation_memory = run.memory(network, "evaluation")
     if note is not None:
         print(f"{recipe.model_name}: {network.count_params():,} parameters{note}", flush=True)
-    ours = False  # set once this process holds the folder's lock
+    ours = False  # becomes True when this process holds the folder's lock
 
     def start() -> None:
         nonlocal ours
@@ -134,7 +139,7 @@ def train_run(
         failed = out_of_memory(error) or not (began or isinstance(error, Diverged))
         left = new and ours and failed and run.path.exists()
         if left and not CheckpointDirectory(run.path).steps():
-            as_path(run.path).rmtree()  # so that the same folder takes other settings
+            as_path(run.path).rmtree()  # so that the folder can be used with other settings
         raise
 
 
@@ -149,23 +154,26 @@ def train_pairs(
     batches: Callable[[int], tf.data.Dataset] | None = None,
     **start,
 ) -> TrainingResult:
-    """Trains a run, with a `writer` and a recipe's `decoding`, on pairs of texts.
+    """Trains an encoder-decoder on pairs of texts, with generated answers in each validation.
 
     Args:
-        judged: held-out text, whose loss a validation computes.
-        asked: (source, target) lines that a validation answers, greedily: that takes a tenth of the
-            time of a beam of 5 and is good enough to choose a checkpoint.
-        score: metrics of the answers.
-        sample: shows an answer, with places for source, target and answer.
-        batches: the training batches from a micro-batch on; those of `data` when None.
+        run: the run; it has a method `writer`, and its recipe a section `decoding`.
+        data: the training pairs.
+        judged: held-out pairs whose loss each validation computes.
+        asked: (source, target) lines that each validation answers. It decodes greedily, which takes
+            a tenth of the time of a beam of 5 and is good enough to choose a checkpoint.
+        score: function that returns the metrics of the answers.
+        sample: format of a shown answer, with three fields for source, target and answer.
+        strategy: the devices.
+        batches: see `RunData`; None: those of `data`.
         start: `initialize`, `note` and `callbacks` of `train_run`.
     """
     recipe = run.recipe
     metric, perfect = recipe.training.best_metric, score([target for _, target in asked])
     if perfect.get(metric) == 0:
         raise UserError(
-            f"training.best_metric={metric} is 0 even for the references themselves: give loss "
-            "with training.best_mode=min, or metric.tokenize=char for BLEU"
+            f"training.best_metric={metric} is 0 even for the references themselves: set "
+            "training.best_metric=loss and training.best_mode=min, or metric.tokenize=char for BLEU"
         )
 
     def validation(network: keras.Model):
@@ -190,17 +198,17 @@ def train_pairs(
 
 
 def measured(model: TrainedModel, dataset: tf.data.Dataset) -> dict[str, float]:
-    """The metrics that the model's objective names, on a dataset."""
+    """Evaluates a model on a dataset; returns the metrics that its objective names."""
     metrics = model.evaluate(dataset, verbose=0, return_dict=True)
     return {name: metrics[name] for name in model.objective.metric_names}
 
 
 def warn_full(lengths: np.ndarray, most: int, setting: str) -> None:
-    """Warns on stderr of texts `lengths (N,)` that reach the greatest length: they may be cut."""
+    """Warns on stderr if texts, of `lengths` `(N,)`, have `most` tokens: they may have been cut."""
     if full := int((lengths >= most).sum()):
         print(
-            f"warning: {full:,} of {len(lengths):,} texts have {most} tokens or were cut to as "
-            f"many: a greater {setting} keeps more",
+            f"warning: {full:,} of {len(lengths):,} texts have {most} tokens or were cut to "
+            f"{most}: a greater {setting} keeps more",
             file=sys.stderr,
         )
 
@@ -212,11 +220,15 @@ def report(
     *steps: str,
     best: str = "best validation {metric} {score:.4f} at step {step:,}",
 ) -> None:
-    """Prints the reason a training ended, its best checkpoint (the line `best`) and next commands.
+    """Prints why a training ended, its best checkpoint, and commands to try next.
 
     Args:
-        options: of `train`.
-        steps: commands, where {me} is the recipe's, {run} the folder, {data} its `--data-dir`.
+        result: the training's result.
+        recipe: the run's recipe.
+        options: the options of `train`.
+        steps: formats of the commands, where {me} is the recipe's command, {run} the folder and
+            {data} the option `--data-dir`.
+        best: format of the line about the best checkpoint.
     """
     print(f"stopped after step {result.step:,}: {result.reason}; {result.elapsed_seconds:.0f} s")
     if result.best_step is not None:

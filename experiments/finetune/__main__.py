@@ -1,4 +1,4 @@
-"""Fine-tuning of encoders, from pre-trained weights to scores and GLUE's files.
+"""Fine-tunes pre-trained models on tasks, scores them, and writes files for the GLUE server.
 
     python -m experiments.finetune train rte runs/rte --init runs/bert --data-dir DIR
     python -m experiments.finetune train classify runs/mine --source tsv:mine.tsv --init runs/bert
@@ -11,7 +11,7 @@
         --learning-rates 5e-5 3e-5 --batch-sizes 16 32 --seeds 1 2 3 --data-dir DIR
     python -m experiments.finetune submit runs/cola runs/rte glue/ --data-dir DIR
 
-`train` and `grid` go on where they were stopped when the same command is given again.
+To resume an interrupted `train` or `grid`, give the same command again.
 """
 
 import argparse
@@ -19,17 +19,17 @@ import argparse
 from experiments import command_line as cli
 
 _FORMS = """tasks: cola sst2 mrpc qqp stsb mnli qnli rte wnli (GLUE), boolq multirc (SuperGLUE),
-squad squad2 (questions whose answer stands in a text), conll2003 (entities), race swag hellaswag
-copa story_cloze (choices); `tasks` says more. On a table of your own: classify (a text or two,
-classes as the label column has them), regress (a score), tag (a tag for each word), choose (the
-number of the right one of choice1, choice2 ...). Columns are found in the header, or named by
---set table.text=COLUMN, table.text_b, table.label; `settings classify table` lists what else there
-is. The run keeps them.
+squad squad2 (questions answered by a span of a text), conll2003 (entities), race swag hellaswag
+copa story_cloze (multiple choice); the command `tasks` shows their columns. Tasks on your own
+table: classify (one text or two, and the class), regress (a score), tag (a tag for each word),
+choose (the number of the correct one of choice1, choice2 ...). Columns are found by the header, or
+named by --set table.text=COLUMN, table.text_b, table.label; `settings classify table` lists the
+other settings. The run saves them.
 
-FROM, what to start with:
-  RUN[@CHECKPOINT]   a pre-training run, or a fine-tuning run of another task; or a folder that
-                     save_pretrained wrote; of experiments.elmo an LSTM over its frozen vectors
-                     is trained, --set words.elmo_place=none without them
+FROM, the model to start from:
+  RUN[@CHECKPOINT]   a pre-training run, a fine-tuning run of another task, or a folder that
+                     save_pretrained wrote. For a run of experiments.elmo, an LSTM over its frozen
+                     vectors is trained, or without them with --set words.elmo_place=none
   hugging-face:DIR   a sentence-transformers directory, or config.json, weights and tokenizer of a
                      BERT, RoBERTa, XLM, XLM-R, ALBERT, ELECTRA, XLNet, BART, GPT or GPT-2
   keras-hub:DIR      a preset's folder: BERT, DistilBERT, ELECTRA, RoBERTa or GPT-2
@@ -38,32 +38,34 @@ FROM, what to start with:
   none               weights drawn at random; with --model NAME and --vocabulary DIR
 
 sources of examples:
-  tfds:NAME[/CONFIG][:VERSION]  a TensorFlow Datasets set with the task's fields, in --data-dir; of
-                                classify, regress and tag any set, whose fields are the columns
-  tsv:FILE                      a table of one's own: a header naming the task's columns and
-                                `label`, tabs between; {split} in the name becomes train,
-                                validation or test; .gz too
-  jsonl:FILE, parquet:FILE      the same columns in JSON objects, one a line, or in Parquet
-  datasets:DIR                  a set of Hugging Face's, written by save_to_disk
-  squad:FILE                    questions in SQuAD's JSON, {split} as above
-  conll:FILE                    a word and its tag a line, empty lines between sentences, {split}
-                                train, and dev for conll2003
-  python:MODULE:FUNCTION        your own: FUNCTION(split) gives a dict of the columns an example
-without {split}, a share of the file's examples is held out for validation: --set table.held_out=0.2
+  tfds:NAME[/CONFIG][:VERSION]  a TensorFlow Datasets set in --data-dir that has the task's fields;
+                                classify, regress and tag take any set, with its fields as columns
+  tsv:FILE                      your own table, separated by tabs, with a header that names the
+                                task's columns and `label`; may be .gz. {split} in the file's name
+                                becomes train, validation or test
+  jsonl:FILE, parquet:FILE      the same columns as lines of JSON objects, or in Parquet
+  datasets:DIR                  a Hugging Face data set that save_to_disk wrote
+  squad:FILE                    questions in SQuAD's JSON; {split} as above
+  conll:FILE                    lines of a word and its tag, with empty lines between sentences;
+                                {split} becomes train, and dev for conll2003
+  python:MODULE:FUNCTION        your own function: FUNCTION(split) yields a dict of the columns for
+                                each example
+If a file's name has no {split}, part of the examples is held out for validation: --set
+table.held_out=0.2
 
-lines for `predict`:
-  a text, or two with a tab between; of squad question and context, or a JSON object of both a
-  line; of conll2003 the words of a sentence, spaces between; of choices the text, the question
-  where the task has one, and each choice, tabs between, nothing for a choice that is not there
+Lines for `predict` have one text, or two separated by a tab. squad: question, tab and context, or
+a JSON object of both; conll2003: the words of a sentence, separated by spaces; multiple choice: the
+text, the question if the task has one, and each choice, separated by tabs, with nothing for a
+missing choice.
 """
 
 _TASK = cli.argument("task", "name of a task")
 _PRESET = cli.local_place(
     "--preset NAME",
-    "macaron: 3 epochs, 5e-5 linearly to 0; bert: the same, of questions 2 at 3e-5; "
-    "gpt: 6.25e-5, hardly a warm-up; elmo: 5 epochs at 1e-3; spanbert: 2e-5, of questions 4 "
-    "epochs; swish_rnn: 1e-5 constant, the paper's steps; or a function of your own of a task, "
-    "FILE.py[:NAME] or package.module:NAME (default %(default)s)",
+    "settings of a paper. macaron: 3 epochs, learning rate 5e-5 linearly to 0; bert: the same, but "
+    "2 epochs at 3e-5 for squad; gpt: 6.25e-5 with a short warm-up; elmo: 5 epochs at 1e-3; "
+    "spanbert: 2e-5, 4 epochs for squad; swish_rnn: constant 1e-5 and the paper's steps. Or your "
+    "own function of a task, FILE.py[:NAME] or package.module:NAME (default %(default)s)",
     default="macaron",
 )
 _TRAINING = cli.together(
@@ -76,7 +78,7 @@ _TRAINING = cli.together(
 
 
 def print_tasks(options: argparse.Namespace) -> None:
-    """Prints each task's columns, classes and metrics."""
+    """The command `tasks`: prints each task's columns, classes and metrics."""
     from macaron_tf.data.tasks.definitions import OWN_TASKS, TASKS
     from macaron_tf.tasks import labelled
 
@@ -94,38 +96,38 @@ main = cli.program(
     __doc__,
     cli.command(
         "train",
-        "fine-tune on a task, or go on with an interrupted run",
+        "fine-tune on a task, or resume an interrupted run",
         "experiments.finetune.train:run",
         cli.unless_resumed(
             _TASK,
             cli.RUN_TO_TRAIN,
-            cli.place("--init FROM", "what to start with", required=True),
+            cli.place("--init FROM", "the model to start from, see below", required=True),
         ),
         _TRAINING,
         cli.CALLBACKS,
     ),
     cli.command(
         "grid",
-        "fine-tune every combination of settings, and write one table",
+        "fine-tune with every combination of settings, and write one table",
         "experiments.finetune.grid:run",
-        cli.argument("tasks task", "names of tasks: the columns", nargs="+"),
-        cli.place("out", "folder of the runs and of grid.md and grid.json"),
+        cli.argument("tasks task", "names of tasks, the table's columns", nargs="+"),
+        cli.place("out", "folder of the runs, grid.md and grid.json"),
         cli.place(
             "--init [NAME=]FROM",
-            "what to start with: the rows; a row is called by the folder's name, or NAME",
+            "models to start from, the table's rows; a row is named NAME, or like the folder",
             required=True,
             nargs="+",
         ),
         *(
-            cli.count(f"{flag} N", f"{text} (the preset's by default)", least=least, nargs="+")
+            cli.count(f"{flag} N", f"{text} (default: the preset's)", least=least, nargs="+")
             for flag, least, text in (
                 ("--learning-rates", 0.0, "peak learning rates"),
-                ("--batch-sizes", 1, "examples a batch"),
-                ("--epochs", 0.0, "passes over the training set"),
-                ("--seeds", 0, "seeds; the table's means and deviations are over these"),
+                ("--batch-sizes", 1, "numbers of examples per batch"),
+                ("--epochs", 0.0, "numbers of passes over the training set"),
+                ("--seeds", 0, "seeds; the table shows mean and deviation over them"),
             )
         ),
-        cli.switch("--baseline", "add a row of what `baseline` scores"),
+        cli.switch("--baseline", "add a row with the scores of the command `baseline`"),
         _TRAINING,
     ),
     cli.command(
@@ -134,34 +136,35 @@ main = cli.program(
         "experiments.finetune.evaluate:evaluate",
         cli.TRAINED,
         cli.argument(
-            "--split", "split to score; the task's development sets by default, of a file all"
+            "--split",
+            "split to score (default: the task's development sets, or all of a file)",
         ),
         cli.argument(
             "--languages CODE",
-            "languages to score one by one, of a model that knows several (XLM)",
+            "languages to score one by one, if the model has several (XLM)",
             nargs="+",
         ),
-        cli.place("--output DIR", "where metrics and predictions go; RUN/scores by default"),
+        cli.place("--output DIR", "folder for metrics and predictions (default: RUN/scores)"),
         cli.EXAMPLES,
         cli.DEVICES,
     ),
     cli.command(
         "predict",
-        "answer lines, in order",
+        "print the model's answer for each line",
         "experiments.finetune.evaluate:predict",
         cli.TRAINED,
-        cli.argument("--language CODE", "of the lines, of a model that knows several (XLM)"),
-        cli.place("--input FILE", "lines, as below; stdin by default"),
+        cli.argument("--language CODE", "language of the lines, if the model has several (XLM)"),
+        cli.place("--input FILE", "file of the lines, see below (default: stdin)"),
         cli.place(
             "--output FILE",
-            "a line each: the label and each class's probability; the score; the answer, its "
-            "probability and where it begins and ends; of tags a line a word; stdout by default",
+            "file of the answers: label and probability of each class; the score; the answer with "
+            "its probability, begin and end; or a line for each word and tag (default: stdout)",
         ),
         cli.JSON,
     ),
     cli.command(
         "submit",
-        "answer the test sets, in the GLUE server's files",
+        "predict the test sets and write files for the GLUE server",
         "experiments.finetune.evaluate:submit",
         cli.place("runs run", "folders of runs, one for each task", nargs="+"),
         cli.place("out", "folder for CoLA.tsv, RTE.tsv and so on"),
@@ -170,10 +173,10 @@ main = cli.program(
     ),
     cli.command(
         "baseline",
-        "score TF-IDF and a linear model (or each word's usual tag), to compare with",
+        "score a linear model on TF-IDF features (for tags, each word's most frequent tag)",
         "experiments.finetune.evaluate:baseline",
         _TASK,
-        cli.place("--output FILE", "JSON of the metrics"),
+        cli.place("--output FILE", "JSON file for the metrics"),
         cli.EXAMPLES,
     ),
     cli.command(

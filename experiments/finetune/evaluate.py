@@ -1,4 +1,4 @@
-"""`finetune predict`, `evaluate`, `submit` and `baseline`: answers and scores."""
+"""`finetune predict`, `evaluate`, `submit` and `baseline`: predictions and scores."""
 
 import argparse
 import itertools
@@ -22,7 +22,7 @@ from macaron_tf.training.checkpoints import read_manifest, weights_record
 
 
 def predict(options: argparse.Namespace) -> None:
-    """Answers the lines of a file or stdin, in order."""
+    """The command `predict`: prints the model's answers to lines of a file or stdin, in order."""
     model = load(at(options.run, options.checkpoint))
     if not isinstance(model.task, LabelledTask):
         raise UserError(f"{options.run} is a {model.task.name}: give a run of `finetune train`")
@@ -37,7 +37,7 @@ def predict(options: argparse.Namespace) -> None:
 
 
 def evaluate(options: argparse.Namespace) -> None:
-    """Scores a run on any split of any source; writes metrics and predictions."""
+    """The command `evaluate`: scores a run on a split; writes metrics and predictions."""
     opened = FinetuningRun.open(options.run)
     task, kind = opened.task, labelled(opened.task)
     source = options.source or opened.recipe.source
@@ -47,10 +47,14 @@ def evaluate(options: argparse.Namespace) -> None:
         splits = default_splits(source, splits)
     languages = dict.fromkeys(options.languages or ())
     if languages and task.kind != "classification":
-        raise UserError(f"--languages is of classifications, and {task.name} is none: leave it out")
+        raise UserError(
+            f"--languages is for classification only, and {task.name} is none: leave it out"
+        )
     for language in languages:
-        opened.recipe.changed(language=language)  # refuses a language that the model has not read
-    examples, spoken, given = {}, {}, (options.tfds, source)  # the sets, the language of each
+        opened.recipe.changed(
+            language=language
+        )  # raises for a language that the model does not know
+    examples, spoken, given = {}, {}, (options.tfds, source)  # sets by name, their languages
     for language in languages or (None,):
         if own and language is None and kind.names_of(splits, *given) is None:
             found = kind.read_splits([*splits, TRAIN], *given, opened.recipe.table)
@@ -66,8 +70,8 @@ def evaluate(options: argparse.Namespace) -> None:
     for (one, first), (other, second) in itertools.combinations(examples.items(), 2):
         if spoken[one] != spoken[other] and first.texts == second.texts:
             raise UserError(
-                f"{source} has the same texts for {spoken[one]} and {spoken[other]}: give "
-                "--languages the one that they are in"
+                f"{source} has the same texts for {spoken[one]} and {spoken[other]}: give only "
+                "their actual language to --languages"
             )
     checkpoint = opened.checkpoint(options.checkpoint)
     manifest = read_manifest(checkpoint)
@@ -106,31 +110,33 @@ def evaluate(options: argparse.Namespace) -> None:
 
 
 def check_trained(opened: FinetuningRun, train: Any) -> None:
-    """Refuses what is left of a table beside its held-out part, where the run learnt from others.
+    """Raises if the training part of a table is not the one that the run was trained on.
 
-    Once a line is added or taken out another part is held out, much of which the run has seen.
+    When a line is added or removed, another part of the table is held out, and the run has been
+    trained on much of it.
     """
     recipe = opened.recipe
     encoded = labelled(opened.task).encoded(opened.vocabulary, train, recipe.limits)
     opened.check_data(
         ExampleBatches(encoded, recipe.batch_size).fingerprint(),
-        "restore the table, whose held-out part is scored, or give other examples by --source",
+        "restore the table, so that the held-out part is the same, or give other examples by "
+        "--source",
     )
 
 
 def submit(options: argparse.Namespace) -> None:
-    """Answers the test sets of each run's task; nothing is written before all are there."""
+    """The command `submit`: predicts the test sets of all runs' tasks, then writes all files."""
     runs: dict[str, FinetuningRun] = {}
     for path in options.runs:
         opened = FinetuningRun.open(path)
         name = opened.task.name
         if not opened.task.submissions:
             raise UserError(
-                f"{path} is of {name}, of which no server takes files: `evaluate` scores it"
+                f"{path} is a run on {name}, for which no server scores files: use `evaluate`"
             )
         if name in runs:
             raise UserError(
-                f"{runs[name].path} and {path} are both of {name}: give one run for each task"
+                f"{runs[name].path} and {path} are both runs on {name}: give one run for each task"
             )
         runs[name] = opened
     test_sets = [
@@ -152,16 +158,16 @@ def submit(options: argparse.Namespace) -> None:
         )
         print(f"{path}: {len(examples):,} answers of {opened.path}")
     out = storage.as_path(options.out)  # without a slash at its end
-    print(f"next: zip -j {out}.zip {out}/*   and hand that in")
+    print(f"next: zip -j {out}.zip {out}/*   and upload the zip file")
 
 
 def baseline(options: argparse.Namespace) -> None:
-    """Fits, scores and prints what can be had without a network."""
+    """The command `baseline`: prints the metrics of a model without a network."""
     task = get_task(options.task, own=True)
     metrics = score_baseline(TaskData(task, options.source, options.tfds))
     if metrics is None:
         raise UserError(
-            f"there is no baseline for {task.name}: give a task of classes, scores or tags"
+            f"there is no baseline for {task.name}: give a task with classes, scores or tags"
         )
     print(metrics_line(metrics))
     if options.output:
@@ -170,7 +176,7 @@ def baseline(options: argparse.Namespace) -> None:
 
 
 def score_baseline(data: TaskData) -> dict[str, float] | None:
-    """Metrics of the kind's baseline, named by `by_split`; None where there is no baseline."""
+    """The metrics of a task's baseline, named as by `by_split`; None if it has no baseline."""
     predictions = data.kind.baseline(data.splits[TRAIN])
     if predictions is None:
         return None

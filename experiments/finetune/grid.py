@@ -1,4 +1,4 @@
-"""`finetune grid`: every combination as a run, and one table."""
+"""`finetune grid`: a run for every combination of settings, and one table."""
 
 import argparse
 import dataclasses
@@ -43,7 +43,7 @@ from macaron_tf.text.base import check_vocabulary
 from macaron_tf.training import Diverged
 from macaron_tf.training.checkpoints import CheckpointDirectory
 
-# Settings that the options decide: overriding them would belie the table.
+# Settings that options of the command decide: with `--set` the table would show other values.
 _OWN = {
     "training.learning_rate": "--learning-rates",
     "training.seed": "--seeds",
@@ -52,7 +52,7 @@ _OWN = {
 }
 JSON, MARKDOWN = "grid.json", "grid.md"
 _GROUP = ("model", "task", "learning_rate", "batch_size", "epochs")
-# Lu et al. 2019, table 2, whose mean is of these and of WNLI.
+# Tasks in table 2 of Lu et al. 2019, except WNLI, which its mean includes.
 _GLUE = {"cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"}
 _GLUE_MEAN = (
     " In table 2 of Lu et al. 2019 the eight tasks average 81.48 (Macaron) and 78.75 (BERT); the "
@@ -63,7 +63,14 @@ _LABEL = re.compile(r"[\w.+-]+")
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """One run of a grid, in the folder `path`: `model` is its row of the table."""
+    """A run of the grid.
+
+    Attributes:
+        model: name of its row in the table.
+        init: the model to start from.
+        recipe: the recipe.
+        path: folder of the run.
+    """
 
     model: str
     init: Start
@@ -71,7 +78,7 @@ class Cell:
     path: epath.Path
 
     def complete(self, data: TaskData) -> FinetuningResult | None:
-        """The result of a run that is there already, of the same settings and examples."""
+        """The result, if the run is already complete with the same settings and examples."""
         opened = FinetuningRun.resume(self.path, self.recipe)
         if opened is None:
             return None
@@ -83,22 +90,22 @@ class Cell:
         return result
 
     def train(self, data: TaskData, strategy: tf.distribute.Strategy) -> FinetuningResult:
-        """Trains the run; the result of one that diverges says so."""
+        """Trains the run and returns its result, also if it diverges."""
         try:
             trained = train_recipe(self.recipe, self.path, data, self.init, strategy)
         except Diverged as error:
-            # The table of a study of learning rates says which of them were too high.
+            # The grid goes on, because its table shows which learning rates were too high.
             print(f"diverged: {error}", file=sys.stderr)
             trained = None
-        # The next run starts from nothing but its seed, and this one's graphs are let go.
+        # Frees the graphs of this run, so that the next one depends on its seed only.
         keras.utils.clear_session()
         return result_of(self.path, trained)
 
     def keep_best(self) -> None:
-        """Leaves the finished run the one checkpoint of its score, or none without a score.
+        """Removes the checkpoints of a finished run, except the best one.
 
-        A checkpoint of BERT-base is 1.3 GB with its optimizer's state: two a run would be 84 GB
-        of a grid of 32.
+        A checkpoint of BERT-base has 1.3 GB with its optimizer's state: two for each run would be
+        84 GB in a grid of 32.
         """
         checkpoints = CheckpointDirectory(self.path)
         best = checkpoints.best()
@@ -108,7 +115,7 @@ class Cell:
                     tf.io.gfile.rmtree(os.fspath(checkpoints.of_step(step)))
 
     def record(self, result: FinetuningResult) -> dict:
-        """A line of the table's JSON."""
+        """The run's entry in grid.json."""
         recipe, training = self.recipe, self.recipe.training
         return {
             "model": self.model,
@@ -126,9 +133,12 @@ class Cell:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Trains what is missing, then writes and prints the table; of a run its best is kept."""
+    """The command `grid`: trains missing runs, and writes and prints the table.
+
+    Of each run only the best checkpoint is kept.
+    """
     if options.source and len(options.tasks) > 1:
-        raise UserError(f"--source {options.source} is of one task: give one TASK")
+        raise UserError(f"--source {options.source} is for one task: give one TASK")
     for name in ("tasks", "learning_rates", "batch_sizes", "epochs", "seeds"):
         given = getattr(options, name) or []
         if twice := [value for i, value in enumerate(given) if value in given[:i]]:
@@ -136,7 +146,7 @@ def run(options: argparse.Namespace) -> None:
     steps = {"training.max_steps": "--epochs"} if options.epochs else {}
     refuse_given(options.set, {**_OWN, **steps})
     inits = _inits(options)
-    list(_cells(options, inits, {}))  # bad settings are said before data are read
+    list(_cells(options, inits, {}))  # raises for bad settings before data are read
     data = {}
     for task in options.tasks:
         described = get_task(task, own=True)
@@ -167,7 +177,7 @@ def run(options: argparse.Namespace) -> None:
         score = "no score" if result.best_score is None else f"score {result.best_score:.4f}"
         print(f"{name}: {score} ({result.reason})", flush=True)
         record["runs"].append(one.record(result))
-        # A long grid can be read while it runs.
+        # Written after each run, so that the table of a long grid can be read early.
         full = {**record, "combinations": combinations(record["runs"])}
         write_json(out / JSON, full)
         text = markdown(full)
@@ -178,7 +188,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _inits(options: argparse.Namespace) -> dict[str, Start]:
-    """The start of every row, by the row's name; `NAME=FROM` gives one."""
+    """The start of each row by the row's name, which is NAME in `--init NAME=FROM`."""
     inits: dict[str, Start] = {}
     for given in options.init:
         name, equals, place = given.partition("=")
@@ -198,7 +208,7 @@ def _inits(options: argparse.Namespace) -> dict[str, Start]:
 def _cells(
     options: argparse.Namespace, inits: dict[str, Start], data: dict[str, TaskData]
 ) -> Iterator[Cell]:
-    """Every combination; of resolved recipes once the data are there."""
+    """Yields a cell for every combination; its recipe is resolved if `data` has its task."""
     for (model, init), task in itertools.product(inits.items(), options.tasks):
         recipe = preset(options.preset, get_task(task, own=True))
         recipe = configure(recipe, init, options.source, options.set)
@@ -221,12 +231,12 @@ def _cells(
 
 
 def combinations(runs: list[dict]) -> list[dict]:
-    """Seeds put together: a line for each model, task and choice of settings, best first.
+    """Groups runs that differ only in their seed: by model, task and settings.
 
     Returns:
-        For each: the settings, "mean" and "deviation" (of the sample) over the seeds with a score,
-        "diverged", the number of runs that stopped for NaN or never had a finite output, and
-        "runs". A combination of which some diverged comes after those of which none did.
+        A dict for each group: the settings; "mean" and sample "deviation" over seeds with a score;
+        "diverged", the number of runs that stopped at NaN or had no finite score; and "runs". For
+        each task and model the best group comes first, and groups with diverged runs come last.
     """
     groups: dict[tuple, list[dict]] = {}
     for run in runs:
@@ -248,12 +258,12 @@ def combinations(runs: list[dict]) -> list[dict]:
 
 
 def metric_values(runs: list[dict], metric: str) -> list[float]:
-    """A metric, or the `"score"`, of the runs of a combination that have it."""
+    """The values of a metric, or of `"score"`, in the runs that have it."""
     return values([{**run["metrics"], "score": run["score"]} for run in runs], metric)
 
 
 def markdown(record: dict) -> str:
-    """The text of grid.md: the best of each model and task, and below every combination."""
+    """The text of grid.md: the best score of each model and task, then every combination."""
     tasks, lines = record["tasks"], record["combinations"]
     best = {(line["model"], line["task"]): line for line in reversed(lines)}
     rows = []
@@ -274,10 +284,10 @@ def markdown(record: dict) -> str:
     text = [
         "# Fine-tuning" + ("" if done == planned else f" ({done} of {planned} runs)"),
         f"`{record['command']}`",
-        "Development-set scores times 100: of each model and task the combination with the best "
-        f"mean over seeds ({seeds}), ± the sample's standard deviation.",
+        "Development-set scores times 100. Each cell is the combination with the best mean over "
+        f"seeds ({seeds}), ± the sample's standard deviation.",
         "\n".join(table(["model", *tasks, "mean"], rows)),
-        f"The score is the mean of: {names}." + _GLUE_MEAN * compares_with_table_2,
+        f"A task's score is the mean of its metrics: {names}." + _GLUE_MEAN * compares_with_table_2,
         *_as_published(record, best),
         "\n".join(table(head, every)),
     ]
@@ -285,19 +295,19 @@ def markdown(record: dict) -> str:
 
 
 def _as_published(record: dict, best: dict[tuple[str, str], dict]) -> list[str]:
-    """The best runs by the metrics that the preset's paper must have, where those are others."""
+    """Lines of the table by the metrics of the preset's paper; empty if they are the same."""
     metrics, tasks, rows = TABLE_METRICS.get(record["preset"], {}), record["tasks"], []
     other = [f"{task} by {metrics[task]}" for task in tasks if task in metrics]
     if not other:
         return []
     for model in record["models"]:
-        found = []  # of each task
+        found = []  # the scores of each task
         for task in tasks:
             runs = best.get((model, task), {"runs": []})["runs"]
             found.append(metric_values(runs, metrics.get(task, "score")))
         mean = _mean([statistics.mean(scores) if scores else None for scores in found])
         rows.append([model, *(cell(scores, 1, 100) for scores in found), mean])
-    text = f"The same with {' and '.join(other)}, which the numbers of the paper's table must be:"
+    text = f"The same with {' and '.join(other)}, probably the metrics of the paper's table:"
     return [text, "\n".join(table(["model", *tasks, "mean"], rows))]
 
 

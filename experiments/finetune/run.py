@@ -1,27 +1,28 @@
-"""A fine-tuning run: its settings, the papers' by name (`PRESETS`), its outputs and metrics.
+"""Recipe and run of fine-tuning, and `PRESETS`, the settings of papers.
 
-macaron: Lu et al. 2019, appendix B.3, and its released code: batches of 16 or 32, 3 to 5 epochs,
+macaron: Lu et al. 2019, appendix B.3, and its released code. Batches of 16 or 32, 3 to 5 epochs,
 learning rate 5e-5 (code; the paper's text prints 5e-3) or 3e-5, 10% warm-up, then linearly to 0,
-Adam with epsilon 1e-6, weight decay 0.01, the best on the development set kept. Betas and head are
-BERT's. Judged once an epoch.
+Adam with epsilon 1e-6, weight decay 0.01; the best checkpoint on the development set is kept. Betas
+and head are those of BERT. Validation once per epoch.
 
-bert: Devlin et al. 2018, otherwise as macaron. Questions: 2 epochs at 3e-5 (its released code; the
-paper: 3 epochs at 5e-5), batches of 32, of SQuAD 2.0 48 (section 4.3), rows of 384, a window every
-128 tokens. All others: 3 epochs at 5e-5 in batches of 32, of appendix A.3's grid.
+bert: Devlin et al. 2018, otherwise as macaron. Questions: 2 epochs at 3e-5 (released code; the
+paper has 3 epochs at 5e-5), batches of 32, or 48 for SQuAD 2.0 (section 4.3), rows of 384, a window
+every 128 tokens. Other tasks: 3 epochs at 5e-5 in batches of 32, from the grid of appendix A.3.
 
-gpt: Radford et al. 2018, section 4.1: 3 epochs at 6.25e-5 in batches of 32, warmed up over 0.2% of
-the updates, then linearly to 0, lambda 0.5, a dropout of 0.1 before the classifier. Adam is its
-pre-training's.
+gpt: Radford et al. 2018, section 4.1. 3 epochs at 6.25e-5 in batches of 32, warm-up over 0.2% of
+the updates, then linearly to 0, lambda 0.5, dropout of 0.1 before the classifier. Adam has the
+settings of pre-training.
 
-elmo: 5 epochs of Adam from 1e-3, linearly to 0, for the LSTM over a frozen ELMo (Peters et al.
-2018 say no more of most of theirs than the network); contexts in windows of 400 words.
+elmo: 5 epochs of Adam from 1e-3, linearly to 0, for the LSTM over a frozen ELMo, because Peters et
+al. 2018 describe little more than the networks of their tasks; contexts in windows of 400 words.
 
-spanbert: Joshi et al. 2020, its released code's commands: questions 4 epochs at 2e-5 in batches of
-32, rows of 512, a window every 128 tokens. All others as bert, with 2e-5.
+spanbert: Joshi et al. 2020, the commands of its released code. Questions: 4 epochs at 2e-5 in
+batches of 32, rows of 512, a window every 128 tokens. Other tasks as bert, with 2e-5.
 
-swish_rnn: Lei et al. 2022, appendix B: batches of 32, Adam without weight decay, 1,000 updates of
-warm-up, then a constant learning rate out of {1e-5, 5e-6, 3e-6, 2e-6}, judged every 1,000 updates,
-at most the updates of its table 4; 3 runs, their mean reported. Betas are its pre-training's.
+swish_rnn: Lei et al. 2022, appendix B. Batches of 32, Adam without weight decay, 1,000 updates of
+warm-up, then a constant learning rate from {1e-5, 5e-6, 3e-6, 2e-6}, validation every 1,000
+updates, at most the updates of its table 4; the mean of 3 runs is reported. Betas are those of its
+pre-training.
 """
 
 import argparse
@@ -57,8 +58,8 @@ from macaron_tf.training.config import fine_tuning
 
 RESULT = "result.json"
 
-# Updates of table 4 of Lei et al. 2022; of larger sets that are not in it, as many as its sets of
-# that size have. All others take `_SWISH_RNN_LEAST`.
+# Updates in table 4 of Lei et al. 2022. Larger sets that it lacks get the updates of sets of their
+# size, all others `_SWISH_RNN_LEAST`.
 _SWISH_RNN_STEPS = {
     "boolq": 50_000,
     "cola": 50_000,
@@ -78,20 +79,20 @@ _SWISH_RNN_LEAST = 20_000  # of mrpc and rte
 class FinetuningRecipe(EpochRecipe):
     """Every setting of a fine-tuning run.
 
-    As in BERT's released code an epoch counts examples, where long ones may have several rows.
-    Texts of a classification that are longer than `max_length` are cut; contexts and tagged
-    sentences are read through windows.
+    As in BERT's released code, an epoch counts examples, even though long ones may have several
+    rows. Texts to classify that are longer than `max_length` are cut; contexts of questions and
+    sentences to tag are read in overlapping windows.
 
     Attributes:
-        head_dropout: on the head's input, the pooled vector or the positions'; spans have none.
+        head_dropout: dropout rate of the head's input, which is the pooled vector or those of all
+            positions. Heads of questions have no dropout.
         spans: limits of questions and contexts.
-        table: columns and classes of the tasks on a table of one's own.
-        language: of the training texts of a classification, for a model of several languages;
-            None = the model's first.
-        languages: of the model, in the order of their embeddings.
-        language_weight: lambda of a causal model's own loss beside that of a classification, see
-            `AuxiliaryLanguageObjective`.
-        words: the layers over an ELMo's vectors.
+        table: columns and classes for tasks on your own table.
+        language: language of texts to classify, if the model has several; None: the model's first.
+        languages: the model's languages in the order of their embeddings.
+        language_weight: lambda, weight of the language model loss that is added when a causal model
+            learns to classify, see `AuxiliaryLanguageObjective`.
+        words: settings of the layers over ELMo's vectors.
     """
 
     kind = "finetuning"
@@ -114,12 +115,13 @@ class FinetuningRecipe(EpochRecipe):
         least = labelled(self.described).least_length(self.spans)
         if self.max_length < least:
             raise UserError(
-                f"max_length is {self.max_length}: a row of {self.task} needs {least} or more"
+                f"max_length is {self.max_length}, but a row of {self.task} needs {least} tokens: "
+                "raise it"
             )
         if self.language and self.described.kind != "classification":
             raise UserError(
-                f"language={self.language!r} is of classifications, and {self.task} is none: it "
-                "reads every text in the model's first language; leave language out"
+                f"language={self.language!r} is for classification only, and {self.task}, which is "
+                "none, reads texts in the model's first language: leave language out"
             )
         Limits(self.max_length, language=self.language, languages=self.languages)
 
@@ -163,17 +165,21 @@ class FinetuningRecipe(EpochRecipe):
     ) -> EncoderConfig | EncoderDecoderConfig | ElmoConfig:
         config = super().model_config(vocab_size)
         if isinstance(config, ElmoConfig) and self.described.kind == "choice":
-            raise UserError(f"{self.task} asks for choices: ELMo has classes, spans and tags")
+            raise UserError(
+                f"{self.task} is multiple choice, which ELMo does not support: give --init another "
+                "model"
+            )
         segments = config.num_segments if isinstance(config, EncoderConfig) else 0
         if self.described.second and segments == 1:
             raise UserError(
-                f"{self.task} is about two texts: the model needs model.num_segments of 2 (or 0)"
+                f"{self.task} has two texts, but the model one segment: set model.num_segments=2 "
+                "or 0"
             )
         return config
 
 
 def _epochs(task: Task, learning_rate: float, spans=None, **settings) -> FinetuningRecipe:
-    """A recipe in epochs; `spans` are further settings of questions."""
+    """Makes a recipe with lengths in epochs; `spans` are additional settings for questions."""
     if task.kind == "spans":
         settings |= spans or {}
     return FinetuningRecipe(
@@ -215,7 +221,7 @@ def _swish_rnn(task: Task) -> FinetuningRecipe:
 
 
 PRESETS: dict[str, Callable[[Task], FinetuningRecipe]] = {
-    # Paragraphs are longer than sentences: rows as BERT's.
+    # Contexts of questions are longer than sentences, so their rows are as long as BERT's.
     "macaron": lambda task: _epochs(task, 5e-5, dict(max_length=384)),
     "bert": _bert,
     "gpt": lambda task: _epochs(task, 6.25e-5, warmup_fraction=0.002),
@@ -224,15 +230,15 @@ PRESETS: dict[str, Callable[[Task], FinetuningRecipe]] = {
     "swish_rnn": _swish_rnn,
 }
 
-# Metrics of a paper's table that says "CoLA" and "MultiRC" alone. Lei et al. 2022, table 1: BERT
-# has 82.0 for CoLA, where the Matthews coefficients of larger models beside it are 60.6 to 66.3,
-# and 69.5 for MultiRC, where RoBERTa's mean of F1a and EM is 68 (SuperGLUE's leaderboard). Whether
-# that is F1a or the accuracy of single answers the number does not say.
+# Metrics that Lei et al. 2022, table 1, must have used for CoLA and MultiRC, without naming them.
+# BERT has 82.0 for CoLA, while the Matthews coefficients of larger models are 60.6 to 66.3; so it
+# is accuracy. BERT has 69.5 for MultiRC, while RoBERTa's mean of F1a and EM is 68 (SuperGLUE's
+# leaderboard); so it is F1a, or maybe the accuracy of single answers.
 TABLE_METRICS = {"swish_rnn": {"cola": "accuracy", "multirc": "f1a"}}
 
 
 def preset(name: str, task: Task) -> FinetuningRecipe:
-    """A paper's recipe for a task, by its name among `PRESETS`, or a function of the user's."""
+    """Makes the recipe for a task, by the name of one of `PRESETS` or by a user's function."""
     if name not in PRESETS and not is_place(name):
         near = nearest(name, PRESETS)
         raise UserError(f"no preset is called {name!r}; there are {', '.join(PRESETS)}{near}")
@@ -240,21 +246,22 @@ def preset(name: str, task: Task) -> FinetuningRecipe:
 
 
 def run_settings(options: argparse.Namespace) -> None:
-    """The command `settings TASK [WORD ...]`."""
+    """The command `settings TASK [WORD ...]`: prints the settings of a preset's recipe."""
     recipe = override(preset(options.preset, get_task(options.task, own=True)), options.set)
     registry.print_settings(recipe, options.words)
 
 
 @dataclasses.dataclass(frozen=True)
 class FinetuningResult:
-    """The end of a run; RUN/result.json.
+    """The result of a run, which is saved as RUN/result.json.
 
     Attributes:
-        reason: `"max_steps"`, `"max_minutes"`, `"early_stopping"` or `"diverged"`.
-        step: updates done; None where the run diverged.
-        best_step, best_score: of the best validation; None where none had a finite score.
-        metrics: of that validation.
-        seconds: wall-clock time; None where the run diverged.
+        reason: why the run ended: `"max_steps"`, `"max_minutes"`, `"early_stopping"` or
+            `"diverged"`.
+        step: number of updates; None if the run diverged.
+        best_step, best_score: step and score of the best validation; None if no score was finite.
+        metrics: metrics of the best validation.
+        seconds: wall-clock time; None if the run diverged.
     """
 
     reason: str
@@ -266,7 +273,7 @@ class FinetuningResult:
 
 
 def by_split(measured: Mapping[str, dict[str, float]]) -> dict[str, float]:
-    """Metrics of development sets: the first one's by their names, others' behind the split's."""
+    """Joins the metrics of development sets; names get the split as prefix, except the first's."""
     first = next(iter(measured))
     return {
         name if split == first else f"{split}_{name}": value
@@ -278,7 +285,7 @@ def by_split(measured: Mapping[str, dict[str, float]]) -> dict[str, float]:
 def measure(
     task: Task, outputs: Mapping[str, Any], examples: Mapping[str, Any]
 ) -> dict[str, float]:
-    """Metrics of outputs, both arguments by split, as `by_split` names them."""
+    """The metrics of outputs, named as by `by_split`; both dicts have the splits as keys."""
     kind = labelled(task)
     return by_split({split: kind.measure(outputs[split], examples[split]) for split in outputs})
 
@@ -291,7 +298,7 @@ class FinetuningRun(Run):
 
     @property
     def task(self) -> Task:
-        """The task that it was trained for."""
+        """The task that the run was trained for."""
         return self.recipe.described
 
     def make_network(self) -> keras.Model:
@@ -308,14 +315,14 @@ class FinetuningRun(Run):
         super().write(network, fingerprint, **counts)
 
     def answering(self, checkpoint: os.PathLike | str | None = None) -> LabelledTask:
-        """The task with a checkpoint's weights, see `load_network`."""
+        """The task with the network of a checkpoint, ready to answer, see `load_network`."""
         checkpoint = self.checkpoint(checkpoint)
         tuned = read_manifest(checkpoint).get("metrics") or {}
         given = self.load_network(checkpoint), self.vocabulary, tuned
         return labelled(self.task, self.recipe.limits, *given)
 
     def result(self) -> FinetuningResult | None:
-        """The end of the run; None where it has not come."""
+        """The result of the run; None if it has not ended."""
         try:
             return FinetuningResult(**storage.read_json(self.path / RESULT))
         except (UserError, TypeError):

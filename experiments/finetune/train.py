@@ -46,11 +46,14 @@ TRAIN = "train"
 
 
 class TaskData:
-    """A task's training and development sets, read once and tokenized once.
+    """The training and development sets of a task, which are read and tokenized once.
 
     Attributes:
-        table: the settings of that name, with what the data tell.
-        splits: "train" and the development sets, with labels.
+        table: the recipe's settings `table`, completed with columns and classes found in the data.
+        tfds: access to TensorFlow Datasets.
+        task: the task with the columns and classes of `table`.
+        kind: the kind of the task, see `macaron_tf.tasks.labelled`.
+        splits: examples of "train" and of the development sets, with labels.
     """
 
     def __init__(
@@ -70,15 +73,15 @@ class TaskData:
 
     @property
     def validation(self) -> dict[str, Any]:
-        """The development sets."""
+        """The development sets, by split."""
         return {split: examples for split, examples in self.splits.items() if split != TRAIN}
 
     def fit(self, recipe: FinetuningRecipe) -> FinetuningRecipe:
-        """The recipe with these columns and classes, and its numbers of updates."""
+        """Returns the recipe with the data's columns and classes, and its numbers of updates."""
         return recipe.changed(table=self.table).resolved(len(self.splits[TRAIN]))
 
     def encoded(self, vocabulary: PieceVocabulary, limits: Limits) -> dict[str, EncodedExamples]:
-        """The rows of every split, see `TaskKind.encode`; the last vocabulary's are kept."""
+        """The rows of every split, see `TaskKind.encode`; those of the last call are cached."""
         if (key := (vocabulary.hash, limits)) not in self._encoded:
             encoded = {
                 split: self.kind.encoded(vocabulary, examples, limits)
@@ -86,13 +89,13 @@ class TaskData:
             }
             self._encoded = {key: encoded}
             if self.kind.cuts:
-                longest = "max_length, with a start trained on such rows,"
+                longest = "max_length, if the weights were trained on such rows,"
                 warn_full(encoded[TRAIN].rows.lengths, limits.max_length, longest)
         return self._encoded[key]
 
 
 def run(options: argparse.Namespace) -> None:
-    """Trains, or goes on, and says what to do next."""
+    """The command `train`: trains or resumes a run and prints next commands."""
     given = options.model, options.vocabulary, options.lower_case
     if options.resume:
         own = FinetuningRun.open(options.resume)
@@ -104,7 +107,7 @@ def run(options: argparse.Namespace) -> None:
         recipe = configure(preset(options.preset, task), init, options.source, options.set)
     check_recipe(recipe, init)
     path = as_path(options.run)
-    FinetuningRun.begun(path)  # refuses a run of another kind before the data are read
+    FinetuningRun.begun(path)  # raises for a run of another kind before the data are read
     refuse_unread(recipe, options.set)
     data = TaskData(task, recipe.source, options.tfds, recipe.table)
     if task.own:
@@ -123,17 +126,17 @@ def run(options: argparse.Namespace) -> None:
 def configure(
     recipe: FinetuningRecipe, init: Start, source: str | None, settings: list[str]
 ) -> FinetuningRecipe:
-    """A preset's recipe for this start, with settings replaced."""
+    """Adapts a preset's recipe to the start and the source, then replaces settings."""
     own = {"source": source or recipe.source, "languages": init.languages}
     return override(recipe.changed(**init.settings, **own), settings)
 
 
 def check_recipe(recipe: FinetuningRecipe, init: Start) -> None:
-    """Refuses settings that cannot be trained with, before minutes are spent on data."""
+    """Raises for settings that do not fit the start, before minutes are spent on the data."""
     task = recipe.described
     init.check(recipe.model_config(init.vocabulary.size))
     fields = dataclasses.fields(recipe)
-    given = {one.name for one in fields if getattr(recipe, one.name) != one.default}  # a preset's
+    given = {one.name for one in fields if getattr(recipe, one.name) != one.default}  # by a preset
     refuse_unread(recipe, (name for name in recipe.unread() if name.rstrip(".") in given))
     recipe.check_metric(("score", *task.metrics, *task.more_metrics, "loss"))
 
@@ -146,22 +149,30 @@ def train_recipe(
     strategy: tf.distribute.Strategy,
     callbacks: Callbacks | None = None,
 ) -> TrainingResult:
-    """Fine-tunes in a run's folder; the run found there is continued.
+    """Fine-tunes in the folder `path`, or resumes the run that the folder holds.
+
+    Args:
+        recipe: the recipe.
+        path: folder of the run.
+        data: the task's data.
+        init: the model, vocabulary and weights to start from.
+        strategy: the devices.
+        callbacks: the command's callbacks.
 
     Raises:
-        Diverged: too many updates in a row were NaN; the best validation before is recorded.
+        Diverged: too many updates in a row were NaN; result.json has the best validation so far.
     """
     vocabulary = init.vocabulary
     recipe = data.fit(recipe)
     check_recipe(recipe, init)
-    mend = "; for a classification in {} give --set language=CODE"
+    mend = "; to classify texts in {} give --set language=CODE"
     warn_start(init, recipe, recipe.language, mend)
-    FinetuningRun.resume(path, recipe)  # refused before minutes of tokenizing
+    FinetuningRun.resume(path, recipe)  # raises before minutes of tokenizing
     run = FinetuningRun(path, recipe, vocabulary, data_dir=data.tfds and data.tfds.data_dir)
     encoded = data.encoded(vocabulary, recipe.limits)
 
     def validation(network: keras.Model):
-        """Loss of the first development set, and metrics of all."""
+        """Makes the validation: loss on the first development set, metrics on all."""
         task = labelled(data.task, recipe.limits, network, vocabulary)
         outputs_of = SetOutputs(task, recipe.batch_size)
         sets = {
@@ -202,7 +213,7 @@ def train_recipe(
 
 
 def result_of(path: epath.Path, trained: TrainingResult | None) -> FinetuningResult:
-    """The end of a training in a run's folder; None = it diverged."""
+    """The result of a training in the folder `path`; `trained` is None if it diverged."""
     ended = ("diverged", None) if trained is None else (trained.reason, trained.step)
     seconds = None if trained is None else round(trained.elapsed_seconds, 1)
     directory = CheckpointDirectory(path)

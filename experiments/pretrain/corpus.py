@@ -1,4 +1,4 @@
-"""`pretrain prepare` and `pretrain vocabulary`: documents become rows of ids."""
+"""`pretrain prepare` and `pretrain vocabulary`: from documents to a vocabulary and rows of ids."""
 
 import argparse
 import dataclasses
@@ -31,7 +31,7 @@ from macaron_tf.text.normalization import NormalizationConfig
 
 
 def train_vocabulary(recipe: PretrainingRecipe, tfds: Tfds | None = None) -> PieceVocabulary:
-    """Trains a recipe's vocabulary on its `vocabulary_lines`, ten million at most."""
+    """Trains a recipe's vocabulary on its `vocabulary_lines`, at most ten million."""
     config, lines = recipe.vocabulary, vocabulary_lines(recipe, tfds)
     if config.kind == "wordpiece":
         return WordPieceVocabulary.train(
@@ -50,10 +50,11 @@ def train_vocabulary(recipe: PretrainingRecipe, tfds: Tfds | None = None) -> Pie
 
 
 def vocabulary_lines(recipe: PretrainingRecipe, tfds: Tfds | None = None) -> Iterator[str]:
-    """The lines, none blank, that a recipe's vocabulary is trained on: all sources in turn.
+    """Yields the non-blank lines that a recipe's vocabulary is trained on.
 
-    With `corpus.language_alpha` the monolingual sources are drawn with the corpus's weights, which
-    keeps words of rare languages whole (Conneau and Lample 2019, section 3.1).
+    Documents are taken from all sources in turn. With `corpus.language_alpha` they are instead
+    sampled from the monolingual sources with the corpus's weights, so that words of rare languages
+    are not split into many pieces (Conneau and Lample 2019, section 3.1).
     """
     corpus, most = recipe.corpus, recipe.vocabulary.max_documents
     if corpus.language_alpha is not None:
@@ -63,7 +64,7 @@ def vocabulary_lines(recipe: PretrainingRecipe, tfds: Tfds | None = None) -> Ite
         )
     sources = [open_source(source, tfds, most) for source in corpus.sources]
     if corpus.language_alpha is None:
-        # In turn: the trainer stops after some millions of lines and must see all sources.
+        # In turn, because the trainer stops after some millions of lines and must see all sources.
         texts = itertools.chain.from_iterable(itertools.zip_longest(*sources, fillvalue=""))
     else:
         texts = (document.text for document in corpus_mixture(corpus, tfds, most))
@@ -79,13 +80,16 @@ def prepare_corpus(
     vocabulary: PieceVocabulary | None = None,
     **options,
 ) -> PretrainingCorpus:
-    """A recipe's corpus, prepared unless it exists.
+    """Opens a recipe's corpus, and prepares it if it does not exist.
 
     Args:
-        out: the corpus's folder; None = a folder of `cache_directory()` named by the settings.
-        vocabulary_dir: a vocabulary to use instead of training one.
-        vocabulary: the same, as an object.
-        options: of `prepare`.
+        recipe: the recipe.
+        out: folder of the corpus; None: a folder in `cache_directory()` named by a hash of the
+            settings.
+        vocabulary_dir: folder of a vocabulary to use instead of training one.
+        tfds: access to TensorFlow Datasets.
+        vocabulary: vocabulary to use instead of training one.
+        options: further arguments of `macaron_tf.data.corpus.writing.prepare`.
     """
     if out is None:
         settings = [FORMAT, *map(repr, (recipe.corpus, recipe.vocabulary))]
@@ -98,8 +102,8 @@ def prepare_corpus(
         vocabulary = _own_vocabulary(recipe, out, tfds)
     if isinstance(vocabulary, MosesPairVocabulary):
         raise UserError(
-            f"a corpus is cut without a language for each line, which a {vocabulary.kind} "
-            "vocabulary needs: leave its --vocabulary or --init out, or fine-tune that model"
+            f"a {vocabulary.kind} vocabulary needs the language of each line, which a corpus does "
+            "not tell: leave out --vocabulary or --init, or fine-tune that model"
         )
     return prepare(recipe.corpus, vocabulary, out, tfds=tfds, **options)
 
@@ -107,7 +111,7 @@ def prepare_corpus(
 def _own_vocabulary(
     recipe: PretrainingRecipe, out: str | os.PathLike, tfds: Tfds | None
 ) -> PieceVocabulary:
-    """The vocabulary in a corpus's folder, or one that is trained."""
+    """The vocabulary in a corpus's folder; trains one if there is none."""
     if not (as_path(out) / RECORD).exists():
         print(f"training a vocabulary of {recipe.vocabulary.size:,} pieces", flush=True)
         return train_vocabulary(recipe, tfds)
@@ -116,14 +120,14 @@ def _own_vocabulary(
         theirs, ours = (getattr(v, name) for v in (described(vocabulary), recipe.vocabulary))
         if theirs != ours:
             raise UserError(
-                f"{out} holds a vocabulary of {name} {theirs!r}, the recipe wants {ours!r}: "
-                f"prepare another folder, or --set vocabulary.{name}={theirs}"
+                f"{out} has a vocabulary with {name}={theirs!r}, but the recipe needs {ours!r}: "
+                f"prepare another folder, or give --set vocabulary.{name}={theirs}"
             )
     return vocabulary
 
 
 def described(vocabulary: PieceVocabulary) -> VocabularyConfig:
-    """A vocabulary's settings in a recipe's form; what it was trained on is unknown."""
+    """The settings of a trained vocabulary, with defaults for those of its training text."""
     settings = vocabulary.settings()
     lower_case = {**settings, **settings.get("normalization", {})}["lower_case"]
     kind = vocabulary.kind
@@ -133,12 +137,12 @@ def described(vocabulary: PieceVocabulary) -> VocabularyConfig:
 
 
 def run_prepare(options: argparse.Namespace) -> None:
-    """Prepares and says what to do next."""
+    """The command `prepare`: prepares a corpus and prints the next command."""
     recipe = registry.load(options.recipe, PretrainingRecipe, options.set)
     how = {"processes": options.processes}
     if options.beam:
         if options.processes > 1:
-            raise UserError("--beam has workers of its own: leave --processes out")
+            raise UserError("--beam starts workers of its own: leave --processes out")
         with needed("preparing a corpus with --beam"):
             from macaron_tf.data.corpus import beam
         how = {"write": functools.partial(beam.write, options=options.beam)}
@@ -148,7 +152,7 @@ def run_prepare(options: argparse.Namespace) -> None:
 
 
 def run_vocabulary(options: argparse.Namespace) -> None:
-    """Trains and saves."""
+    """The command `vocabulary`: trains and saves a recipe's vocabulary."""
     recipe = registry.load(options.recipe, PretrainingRecipe, options.set)
     vocabulary = train_vocabulary(recipe, options.tfds)
     vocabulary.save(options.out)

@@ -1,4 +1,4 @@
-"""`pretrain evaluate` and `fill`: a run's loss on a corpus, and its words for each [MASK]."""
+"""`pretrain evaluate` and `fill`: the loss on a corpus, and predictions for each [MASK]."""
 
 import argparse
 import dataclasses
@@ -23,12 +23,12 @@ from macaron_tf.training.checkpoints import weights_record
 
 
 def run(options: argparse.Namespace) -> None:
-    """Evaluates, prints, and writes the scores."""
+    """The command `evaluate`: prints a run's scores and writes them to a file."""
     opened = PretrainingRun.open(options.run)
     recipe, has_memory = opened.recipe, opened.recipe.learnt.has_memory
     if (options.memory or options.clamp) and not has_memory:
         raise UserError(
-            f"--memory, --clamp: {opened.path} was trained without a memory; leave them out"
+            f"{opened.path} was trained without a memory: leave --memory and --clamp out"
         )
     corpus = PretrainingCorpus.open(options.corpus)
     check_vocabulary(opened.vocabulary.hash, corpus.vocabulary.hash, opened.path)
@@ -41,14 +41,17 @@ def run(options: argparse.Namespace) -> None:
         recipe, rest = recipe.changed(corpus=corpus.config, batch_size=texts), rows % texts
         if rest:
             rows -= rest
-            print(f"{rest:,} rows at the end are left out: {texts} texts of equal length are read")
+            print(
+                f"the last {rest:,} rows are left out, so that {texts} texts of equal length remain"
+            )
     check_corpus(recipe, corpus, "paired")
     languages = recipe.corpus.languages
     if languages != corpus.config.languages:
         raise UserError(
-            f"{corpus.folder} is in {', '.join(corpus.config.languages) or 'no named language'}, "
-            f"{opened.path} was trained on {', '.join(languages) or 'none'}: give a corpus of the "
-            "same languages in that order"
+            f"the languages of {corpus.folder} are "
+            f"{', '.join(corpus.config.languages) or 'not named'}, but {opened.path} was trained "
+            f"on {', '.join(languages) or 'none that are named'}: give a corpus with the same "
+            "languages in that order"
         )
     if options.clamp is not None:
         changed = {**dict(recipe.model_options), "clamp_length": options.clamp}
@@ -58,7 +61,7 @@ def run(options: argparse.Namespace) -> None:
         chosen = recipe.changed(
             validation_batches=None,
             memory_length=memory_length,
-            training=dict(accumulation_steps=1),  # no memory of an update's micro-batches
+            training=dict(accumulation_steps=1),  # one memory, not one per micro-batch
         )
         with options.devices.scope():
             asked = dataclasses.replace(opened, recipe=chosen)
@@ -91,13 +94,13 @@ def run(options: argparse.Namespace) -> None:
 
 
 def run_fill(options: argparse.Namespace) -> None:
-    """Fills in the texts given, or the lines of stdin."""
+    """The command `fill`: prints words for each [MASK] of the given texts or of stdin's lines."""
     model = load(at(options.run, options.checkpoint), options.lower_case)
     if not isinstance(model.task, Filling):
         known = ", ".join(name for name, kind in PRETRAINING.items() if kind.fills_masks)
         raise UserError(
-            f"{options.run} is a {model.task.name} and fills no {MASK}: give a run of {known}, or "
-            "an encoder of another library with its head over masked tokens"
+            f"{options.run} is a {model.task.name} and cannot fill {MASK}: give a run of {known}, "
+            "or another library's encoder with its masked language model head"
         )
     for text in options.text or decoded(sys.stdin.buffer):
         try:

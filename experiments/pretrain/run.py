@@ -41,17 +41,19 @@ from macaron_tf.settings import INT32, Count, Natural, OneOf, Positive, Settings
 
 @dataclasses.dataclass(frozen=True)
 class VocabularyConfig(Settings):
-    """The vocabulary that is trained on a corpus that has none.
+    """Settings of the vocabulary to train if none is given.
 
     Attributes:
-        kind: `"wordpiece"` (BERT's), `"sentencepiece"` (BPE: XLM's), `"unigram"` (SentencePiece's
-            other model: ALBERT's) or `"byte_bpe"` (RoBERTa's).
-        size: pieces, the special ones included.
-        lower_case: fold case; with WordPiece and unigram accents go too, as in BERT and ALBERT.
-        max_documents: greatest number of documents read, the first of each source; None = all.
-        max_characters: of `"wordpiece"`: the text's most frequent characters that become pieces; a
-            word with another one is [UNK]. None = 1,000, or 99.95% of a text of more, such as
-            Chinese, as far as they fit into three quarters of the pieces.
+        kind: `"wordpiece"` (BERT), `"sentencepiece"` (BPE, as XLM), `"unigram"` (SentencePiece's
+            unigram model, as ALBERT) or `"byte_bpe"` (RoBERTa).
+        size: number of pieces, with special tokens.
+        lower_case: whether text is lower-cased; WordPiece and unigram also strip accents then, as
+            in BERT and ALBERT.
+        max_documents: number of documents to read from the beginning of each source; None: all.
+        max_characters: with `"wordpiece"`, number of characters that become pieces, the most
+            frequent ones; a word with another character is [UNK]. None: 1,000, or more for text
+            such as Chinese: as many as cover 99.95% of it and fit into three quarters of the
+            pieces.
     """
 
     section: ClassVar[str] = "vocabulary"
@@ -69,37 +71,39 @@ class PretrainingRecipe(Recipe):
 
     Attributes:
         corpus: settings of the rows. With `corpus.pairs` a row is a pair of segments, and the
-            model also learns whether they belong together; a model with language embeddings has
-            one for each of `corpus.languages`.
+            model also learns to predict whether they belong together. A model with language
+            embeddings has one for each of `corpus.languages`.
         vocabulary: settings of the vocabulary.
         masking: settings of masked tokens.
-        objective: `"masked_language"`; `"span_boundary"`, also masked spans from their neighbours
-            (SpanBERT); `"replaced_tokens"` (ELECTRA); `"causal_language"`, the next token (with
-            `model.causal=True`); `"segment_language"`, the next token of texts that continue from
-            row to row (Transformer-XL); or `"permutation_language"`, tokens of such texts in
-            random order (XLNet). An encoder-decoder learns `"span_corruption"` (T5) or
-            `"denoising"` (BART). `package.module:Name` is a `PretrainingObjective` of your own.
-        corruption: of `"span_corruption"`.
-        denoising: of `"denoising"`.
-        generator_width: of `"replaced_tokens"`, the generator's share of the encoder's width.
-        discriminator_weight: of `"replaced_tokens"`, of the discriminator's loss.
-        partial_prediction: K of `"permutation_language"`: one token in so many is predicted.
-        memory_length: of objectives with a memory: M, positions of earlier rows that attention
-            sees.
-        bidirectional: of `"permutation_language"`: every text of an update is read in both
-            directions, so that half of its rows are read backwards (XLNet).
-        isolate_documents: documents of one row, with `corpus.packing="full_text"` or
-            "full_sentences", do not see each other, as if each had a row of its own: attention
-            stays within a document, its positions begin at 0 and recurrences anew. The corpus
-            stays as it is: a document ends with its [SEP].
-        head_transform: a layer before the table in the head over masked tokens (BERT), or the
-            table alone (XLM); a language model's head is the table alone.
-        batch_size: rows of a micro-batch. With a memory, the micro-batches of an update have texts
-            of their own, which go on in the next update.
-        init: origin of the weights, of `--init`; None = they are drawn.
-        static_shapes: score padding among the masked positions too, which makes all shapes static
-            (XLA, TPU); the result is the same.
-        validation_batches: evaluated batches of the validation rows; None = all.
+        objective: what the model learns. An encoder: `"masked_language"` (BERT);
+            `"span_boundary"`, which also predicts masked spans from their neighbours (SpanBERT);
+            or `"replaced_tokens"` (ELECTRA). A causal model: `"causal_language"`, the next token
+            (GPT); or `"segment_language"`, the next token of texts that continue from row to row
+            (Transformer-XL). `"permutation_language"`: tokens of such texts in random order
+            (XLNet). An encoder-decoder: `"span_corruption"` (T5) or `"denoising"` (BART).
+            `package.module:Name` is your own `PretrainingObjective`.
+        corruption: settings of objective `"span_corruption"`.
+        denoising: settings of objective `"denoising"`.
+        generator_width: with `"replaced_tokens"`, width of the generator as a fraction of the
+            encoder's.
+        discriminator_weight: with `"replaced_tokens"`, weight of the discriminator's loss.
+        partial_prediction: with `"permutation_language"`, K: one of K tokens is predicted.
+        memory_length: M, the number of positions of earlier rows that attention sees, for
+            objectives with a memory.
+        bidirectional: with `"permutation_language"`, whether every text of an update is read in
+            both directions, so that half of the rows are read backwards (XLNet).
+        isolate_documents: whether documents that share a row, with `corpus.packing="full_text"` or
+            "full_sentences", do not see each other, as if each had a row of its own. Attention
+            stays within a document, positions begin at 0, and recurrences start afresh. The corpus
+            is not changed: [SEP] marks the end of a document.
+        head_transform: whether the head over masked tokens has a layer before the embedding table
+            (BERT) or the table alone (XLM). A language model's head is always the table alone.
+        batch_size: rows in a micro-batch. With a memory, each micro-batch of an update has its own
+            texts, which continue in the next update.
+        init: the place that `--init` named; None: the weights started at random.
+        static_shapes: whether padding among the masked positions is scored too, which makes all
+            shapes static (XLA, TPU). The result is the same.
+        validation_batches: number of validation batches to evaluate; None: all.
     """
 
     kind = "pretraining"
@@ -132,35 +136,39 @@ class PretrainingRecipe(Recipe):
             )
         if self.learnt.learns == "causal_language" and self.corpus.has_translations:
             raise UserError(
-                f"objective {self.objective!r} reads text of one language a row: leave the "
+                f"objective {self.objective!r} needs rows in a single language: leave the "
                 "translation pairs out of corpus.sources"
             )
         if self.isolate_documents:
             given = f"isolate_documents=True with objective {self.objective!r}"
             if self.learnt.has_memory:
-                raise UserError(f"{given}: its memory goes on over documents; leave it out")
+                raise UserError(
+                    f"{given} has no effect on the memory, which spans documents: leave "
+                    "isolate_documents out"
+                )
             if self.learnt.encoder_decoder:
                 raise UserError(
-                    f"{given}: an encoder-decoder reads a row as one text; leave it out"
+                    f"{given} is not possible, because an encoder-decoder reads a row as one text: "
+                    "leave isolate_documents out"
                 )
             if self.corpus.has_translations:
                 raise UserError(
-                    "isolate_documents=True: a translation's halves see each other; leave it out, "
-                    "or the translation pairs out of corpus.sources"
+                    "isolate_documents=True would separate the two sides of translation pairs: "
+                    "leave it out, or leave the pairs out of corpus.sources"
                 )
             if not self.corpus.crosses_documents:
                 given = f"isolate_documents=True with corpus.packing={self.corpus.row_packing!r}"
                 raise UserError(
-                    f"{given}, whose rows have one document each: set corpus.packing=full_text or "
-                    "full_sentences"
+                    f"{given} has no effect, because each row has one document: set "
+                    "corpus.packing=full_text or full_sentences"
                 )
         if self.learnt.learns == "span_boundary" and self.masking.choice != "spans":
             raise UserError("objective 'span_boundary' needs spans: set masking.choice=spans")
         if self.learnt.has_memory:
             if self.corpus.batch_alpha is not None:
                 raise UserError(
-                    f"objective {self.objective!r} goes on from batch to batch, with one language "
-                    "in each it cannot: leave out corpus.batch_alpha"
+                    f"objective {self.objective!r} continues texts from batch to batch, which is "
+                    "not possible with one language per batch: leave out corpus.batch_alpha"
                 )
             if self.memory_length < 1:
                 raise UserError(
@@ -185,7 +193,7 @@ class PretrainingRecipe(Recipe):
             "memory_length": [name for name, kind in PRETRAINING.items() if kind.has_memory],
             "head_transform": ("masked_language", "span_boundary"),
         }
-        if is_place(self.objective):  # its `preparation` gets them
+        if is_place(self.objective):  # its `preparation` gets the settings of masking
             del readers["masking."]
         found = super().unread()
         for name, kinds in readers.items():
@@ -210,7 +218,10 @@ class PretrainingRecipe(Recipe):
 
     @functools.cached_property
     def learnt(self) -> type[PretrainingObjective]:
-        """The objective of ours whose network and rows it has: `objective_class` or its base."""
+        """The built-in objective that determines network and rows.
+
+        It is `objective_class` itself, or the one that a user's class names in `learns`.
+        """
         return PRETRAINING[self.objective_class.learns]
 
     def model_config(self, vocab_size: int | None = None) -> EncoderConfig | EncoderDecoderConfig:
@@ -225,13 +236,13 @@ class PretrainingRecipe(Recipe):
         if config.longest is not None and config.longest < length:
             raise UserError(
                 f"model.max_length is {config.max_length}, less than corpus.sequence_length, "
-                f"{self.corpus.sequence_length}: raise it or take shorter rows"
+                f"{self.corpus.sequence_length}: raise it, or use shorter rows"
             )
         if self.learnt.encoder_decoder:
             if self.corpus.languages:
                 raise UserError(
-                    f"objective {self.objective!r} knows no languages: give the corpus's sources "
-                    "none"
+                    f"objective {self.objective!r} does not support languages: leave them out of "
+                    "corpus.sources"
                 )
             return config
         if self.corpus.paired and config.num_segments < 2:
@@ -240,12 +251,13 @@ class PretrainingRecipe(Recipe):
             )
         if config.causal != self.learnt.causal:
             raise UserError(
-                f"objective {self.objective!r} with model.causal={config.causal}: a causal model "
-                "learns 'causal_language' or 'segment_language', and nothing else does"
+                f"objective {self.objective!r} does not go with model.causal={config.causal}: set "
+                "model.causal=True for 'causal_language' and 'segment_language', and False for "
+                "others"
             )
         if config.adaptive_cutoffs and not (self.learnt.causal or self.learnt.has_memory):
             raise UserError(
-                f"objective {self.objective!r} scores tokens by their table of embeddings: set "
+                f"objective {self.objective!r} does not support an adaptive softmax: set "
                 "model.adaptive_cutoffs=()"
             )
         if config.adaptive_cutoffs and vocab_size:
@@ -253,12 +265,13 @@ class PretrainingRecipe(Recipe):
                 cluster_bounds(vocab_size, config.adaptive_cutoffs)
         if self.learnt.learns == "permutation_language" and "swish_rnn" in config.blocks:
             raise UserError(
-                "model.block=swish_rnn with objective 'permutation_language': its recurrence would "
-                "tell each token to itself; take transformer or macaron"
+                "model.block=swish_rnn does not go with objective 'permutation_language', because "
+                "its recurrence would reveal each token to its own prediction: set "
+                "model.block=transformer or macaron"
             )
         if self.learnt.has_memory and not config.relative:
             raise UserError(
-                f"objective {self.objective!r} needs attention that looks back: set "
+                f"objective {self.objective!r} needs attention with relative positions: set "
                 "model.positions=transformer_xl"
             )
         if self.isolate_documents:
@@ -267,14 +280,15 @@ class PretrainingRecipe(Recipe):
         if config.num_languages and not self.corpus.languages:
             raise UserError(
                 f"{self.model} has language embeddings but no source of the corpus has a language: "
-                "give each its own, (NAME, SPLIT, None, LANGUAGE), or --set model.num_languages=0"
+                "give each source one, as in (NAME, SPLIT, None, LANGUAGE), or --set "
+                "model.num_languages=0"
             )
         if config.num_languages:
             config = dataclasses.replace(config, num_languages=len(self.corpus.languages))
         return config
 
     def network(self, config: EncoderConfig | EncoderDecoderConfig) -> keras.Model:
-        """The model with its heads."""
+        """The unbuilt network with the heads of the objective."""
         policy = {"dtype": self.training.dtype_policy}
         match self.learnt.learns:
             case "masked_language" | "span_boundary":
@@ -337,14 +351,14 @@ class PretrainingRun(Run):
     def build_network(self, saved: bool = False) -> keras.Model:
         network = super().build_network(saved)
         if self.recipe.learnt.has_memory and not saved:
-            # Each replica keeps its own rows' memory, see `macaron_tf.distribution.distributed`.
+            # Each replica has its rows' memory, see `macaron_tf.distribution.distributed`.
             mesh = keras.distribution.distribution()
             replicas = tf.distribute.get_strategy().num_replicas_in_sync
             parts = mesh.num_model_replicas if mesh else replicas
             if self.recipe.batch_size % parts:
                 raise UserError(
-                    f"batch_size={self.recipe.batch_size} is no multiple of {parts}, the replicas "
-                    "or the mesh's data, as the memory of a text in each row needs: set another "
+                    f"batch_size={self.recipe.batch_size} is no multiple of {parts}, the number of "
+                    "replicas or of the mesh's data axis, which the memory needs: set another "
                     "batch_size"
                 )
             rows = self.recipe.batch_size // replicas

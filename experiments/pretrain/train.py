@@ -1,4 +1,4 @@
-"""`pretrain train`: a recipe on a corpus."""
+"""`pretrain train`: trains a recipe on a corpus."""
 
 import argparse
 from collections.abc import Callable
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Trains, or resumes, and says what to do next."""
+    """The command `train`: trains or resumes a run and prints next commands."""
     path, own, start = as_path(options.run), None, None
     if options.resume:
         own = PretrainingRun.open(path)
@@ -46,14 +46,15 @@ def run(options: argparse.Namespace) -> None:
             recipe = recipe.changed(**start.settings)
     recipe = override(recipe, options.set, PretrainingRun.begun(path))
     refuse_unread(recipe, options.set)
-    recipe.model_config()  # refuses wrong settings before minutes are spent on the data
+    # These raise for wrong settings before minutes are spent on the data. With --corpus, settings
+    # of the text follow from the corpus and are compared when it is read.
+    recipe.model_config()
     recipe.check_metric(recipe.make_objective().metric_names)
-    # The same; settings of the text follow from a given corpus, and are compared when it is read.
     PretrainingRun.resume(path, recipe, *(("corpus.", "vocabulary.") if options.corpus else ()))
     check_addresses(options.data_service)
     if options.vocabulary and (options.corpus or start):
         owner = "--init" if start else "the corpus"
-        raise UserError(f"--vocabulary: {owner} brings its own; leave it out")
+        raise UserError(f"--vocabulary does not go with {owner}, which has its own: leave it out")
     known = own and own.data_record().get("corpus")
     if folder := options.corpus or known:
         corpus = PretrainingCorpus.open(folder)
@@ -91,22 +92,24 @@ def train_recipe(
     start: "Start | None" = None,
     callbacks: Callbacks | None = None,
 ) -> TrainingResult:
-    """Trains a recipe in a run's folder; the run found there is continued.
+    """Trains a recipe in the folder `path`, or resumes the run that the folder holds.
 
     Args:
-        corpus: prepared, with rows of the recipe's length and kind.
-        strategy: the devices; None = the current ones.
-        data_service: addresses of `experiments.data_service`, separated by commas, which make the
-            same batches; None = here.
-        own_shards: each of several workers reads its own shards only. The order of the rows then
-            depends on the number of workers.
-        start: gives the weights of `recipe.init`.
-        callbacks: of the command.
+        recipe: the recipe.
+        path: folder of the run.
+        corpus: a prepared corpus with rows of the recipe's length and kind.
+        strategy: the devices; None: the current ones.
+        data_service: addresses of `experiments.data_service`, separated by commas, to make the
+            batches; None: this process makes them.
+        own_shards: whether each of several workers reads only its own shards. The order of the rows
+            then depends on the number of workers.
+        start: the weights of `recipe.init`; None: random weights.
+        callbacks: the command's callbacks.
     """
     check_corpus(recipe, corpus)
     if corpus.rows("train") < recipe.batch_size:
         raise UserError(
-            f"{corpus.folder} has {corpus.rows('train')} rows to train on, less than one batch of "
+            f"{corpus.folder} has {corpus.rows('train')} training rows, less than one batch of "
             f"{recipe.batch_size}: give more text, or lower batch_size"
         )
     # The run's recipe holds the settings that its corpus was prepared with.
@@ -116,7 +119,7 @@ def train_recipe(
 
     def initialize(network: keras.Model) -> None:
         if start and (drawn := start.copy_to(network)):
-            print(f"drawn, for {start.given} has none: {', '.join(drawn)}", flush=True)
+            print(f"random weights, because {start.given} has none: {', '.join(drawn)}", flush=True)
 
     try:
         return train_run(
@@ -134,7 +137,7 @@ def train_recipe(
             callbacks=callbacks,
         )
     except tf.errors.OpError as error:
-        # A shard damaged since the corpus was opened, perhaps one that a service reads.
+        # A shard may have been damaged since the corpus was opened, here or at the data service.
         clear = corpus.shard_error(error) or service_error(error)
         if clear is None:
             raise
@@ -142,8 +145,8 @@ def train_recipe(
 
 
 def _read_start(given: str, lower_case: bool | None = None) -> "Start":
-    """Reads `--init`: any network of text with its vocabulary."""
-    # Readers of other libraries and all tasks, which a training from nothing does without.
+    """Reads the network and vocabulary that `--init` names."""
+    # Imported here: they load the readers of other libraries, which other trainings do not need.
     from macaron_tf.places import load
     from macaron_tf.starts import start_of
 
@@ -157,7 +160,7 @@ def _batches(
     data_service: str | None,
     own_shards: bool,
 ) -> Callable[[int], tf.data.Dataset]:
-    """`batches(start)`, the endless training batches from a micro-batch on."""
+    """Returns `batches(start)`, which gives the endless training batches from a micro-batch on."""
     size, seed, mask_seed = recipe.batch_size, recipe.training.seed, recipe.training.seed
     if recipe.learnt.has_memory and (data_service or own_shards):
         raise UserError(
@@ -167,21 +170,21 @@ def _batches(
     if own_shards and workers.several:
         if keras.backend.backend() == "jax":
             raise UserError(
-                "--own-shards is of --engine tensorflow: leave it out, and each process takes its "
-                "rows of every batch"
+                "--own-shards works with --engine tensorflow only: leave it out, so that each "
+                "process takes its rows of every batch"
             )
         if corpus.config.batch_alpha is not None:
             raise UserError(
-                "corpus.batch_alpha draws each batch's language from all files: leave out "
-                "--own-shards"
+                "corpus.batch_alpha draws each batch's language from all files, which --own-shards "
+                "does not read: leave out --own-shards"
             )
         if size % workers.count:
             raise UserError(
-                f"batch_size is {size}, not a multiple of the {workers.count} workers, which "
-                "--own-shards wants: --set batch_size=..."
+                f"batch_size is {size}, but with --own-shards it must be a multiple of the "
+                f"{workers.count} workers: --set batch_size=..."
             )
         corpus, size = corpus.shard(workers.number, workers.count), size // workers.count
-        if recipe.masking.duplicates is None:  # static masks depend on the row alone
+        if recipe.masking.duplicates is None:  # static masks depend on the row only
             mask_seed = process_seed(seed, workers.number)
     objective, numbered = recipe.make_objective(), recipe.masking.duplicates is not None
 
@@ -206,8 +209,8 @@ def _batches(
 
 
 def validation_batches(recipe: PretrainingRecipe, corpus: PretrainingCorpus) -> tf.data.Dataset:
-    """A corpus's validation rows, under fixed masks."""
-    if recipe.learnt.has_memory:  # texts of equal length
+    """The batches of a corpus's validation rows, always with the same masks."""
+    if recipe.learnt.has_memory:  # needs texts of equal length
         rows = stream_dataset(corpus, "validation", recipe.batch_size, repeat=False)
     else:
         rows = corpus.dataset(
@@ -225,15 +228,18 @@ def validation_batches(recipe: PretrainingRecipe, corpus: PretrainingCorpus) -> 
 
 
 def check_corpus(recipe: PretrainingRecipe, corpus: PretrainingCorpus, same: str = "pairs") -> None:
-    """Refuses a corpus whose rows are of another length or kind than the recipe's.
+    """Raises if a corpus's rows have another length or kind than the recipe's.
 
     Args:
-        same: `"pairs"`, or `"paired"` where rows of the other kind of pairs will do.
+        recipe: the recipe.
+        corpus: the corpus.
+        same: setting of `corpus` that must be equal: `"pairs"`, or `"paired"` if only its being
+            "none" or not matters.
     """
     for name in ("sequence_length", same):
         mine, theirs = getattr(recipe.corpus, name), getattr(corpus.config, name)
         if mine != theirs:
             raise UserError(
-                f"{corpus.folder} was prepared with {name}={theirs!r}, the recipe wants "
-                f"{mine!r}: prepare another corpus, or --set corpus.{name}={theirs!r}"
+                f"{corpus.folder} was prepared with {name}={theirs!r}, but the recipe has "
+                f"{mine!r}: prepare another corpus, or give --set corpus.{name}={theirs!r}"
             )

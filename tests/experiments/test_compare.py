@@ -498,7 +498,7 @@ def test_bad_arms_are_one_sentence(study_corpus, tmp_path, refused):
         ),
         (
             ["demo", "b=multi30k_macaron_tiny", "--set", "training.warmup_steps=9000"],
-            "training.warmup_steps=9000 outlasts training.max_steps=1600, so the run would end",
+            "training.warmup_steps=9000 is not less than training.max_steps=1600,",
         ),
         ([*pair, "--seeds", "1", "1"], "--seeds 1 1: give each value once"),
         (["bert_tiny", "b=bert_tiny:training.seed=2"], "b: leave out training.seed"),

@@ -287,9 +287,12 @@ def test_a_pre_training_run_gives_encoder_pooler_and_vocabulary(toy, tmp_path, c
     assert_same_weights(network.pooler, pretrained.pooler)
 
     warn_start(init, recipe)
-    assert "never saw rows of more than 12 tokens" in capsys.readouterr().err
+    assert "was trained on rows of at most 12 tokens" in capsys.readouterr().err
     TaskData(get_task("sst2"), f"tsv:{toy}/{{split}}.tsv").encoded(vocabulary, Limits(4))
-    assert "max_length, with a start trained on such rows, keeps more" in capsys.readouterr().err
+    assert (
+        "max_length, if the weights were trained on such rows, keeps more"
+        in capsys.readouterr().err
+    )
 
     def check(*settings):
         init.check(override(recipe, settings).model_config(vocabulary.size))
@@ -354,7 +357,7 @@ MISTAKES = [
     ("train sst2 OUT OWN --init /nowhere", "/nowhere is no run"),
     ("train sst2 OUT OWN --init hugging-face:/nowhere", "no folder /nowhere"),
     ("train sst2 OUT OWN --init none", "needs --model NAME"),
-    ("train sst2 OUT OWN --init RUN --model bert_tiny", "brings its own model"),
+    ("train sst2 OUT OWN --init RUN --model bert_tiny", "has its own model: leave --model"),
     ("train sst2 OUT OWN --init RUN --vocabulary OTHER", "vocabulary mismatch"),
     ("TRAIN --set spans.max_answer=3", "spans has no effect here: a task of questions"),
     ("TRAIN --set words.lstm_dim=7", "words has no effect here: a model over an ELMo's"),
@@ -365,7 +368,7 @@ MISTAKES = [
     ),
     (
         "train sst2 OUT OWN --init none --vocabulary TOY/vocabulary --model elmo_tiny",
-        "elmo_tiny is trained before it is asked",
+        "elmo_tiny needs pre-trained weights",
     ),
     ("predict FOLDER", "is no run"),
     ("predict RUN --input /nowhere", "cannot be read"),

@@ -224,7 +224,7 @@ def test_a_diverged_models_outputs_score_nan(folder):
         ("train conll2003 --source text:x", "unknown source 'text:x' of the task 'conll2003'"),
         ("predict RUNS/squad2 --input FOLDER/pairs", "line 2: 1 columns, not 2"),
         ("predict RUNS/squad2 --input FOLDER/objects", "line 1 is no JSON object"),
-        ("submit RUNS/squad2 FOLDER", "of which no server takes files"),
+        ("submit RUNS/squad2 FOLDER", "for which no server scores files"),
         ("baseline squad2 --source squad:RUNS/{split}.json", "no baseline for squad2"),
     ],
 )
@@ -351,4 +351,4 @@ def test_choices_are_fine_tuned(model, toy, tmp_path, answered, refused):
         served.signatures["serving_default"](**{n: tf.constant(c) for n, c in alone.items()})
     # Without its recipe the run is none to go on with, whatever the settings.
     (run / "recipe.json").unlink()
-    refuses("holds checkpoints and no recipe.json", FinetuningRun.resume, run, opened.recipe)
+    refuses("has checkpoints but no recipe.json", FinetuningRun.resume, run, opened.recipe)

@@ -61,9 +61,9 @@ def test_a_given_translation_is_read_instead(number_run, tmp_path, ran, refused)
     found, *_ = looked(ran, tmp_path / "given", number_run, source, other)
     assert "".join(found["target_tokens"][:-1]).replace("▁", " ").split() == other.split()
     out = ["--out", tmp_path / "none"]
-    refused(main, [number_run, "a", "b", "c", *out], "3 texts: give one or two")
+    refused(main, [number_run, "a", "b", "c", *out], "3 texts are given: give one or two")
     refused(main, [number_run, " ", *out], "no text to look at")
-    refused(main, [number_run, "one " * 300, *out], "tokens, more than the 256")
+    refused(main, [number_run, "one " * 300, *out], "tokens, but")
     assert not (tmp_path / "none").exists()
 
 
@@ -124,8 +124,8 @@ def test_what_neither_attends_nor_remembers_is_refused(tmp_path, refused):
     alone = tmp_path / "alone.keras"
     built(models.Encoder, tiny(**SIZES)).save(alone)
     places = {
-        gated: "only blocks of gmlp",
-        elmo: "holds a network without attention or a SwishRNN, Elmo",
+        gated: "has only gmlp blocks",
+        elmo: "which has no attention or SwishRNN to show",
         alone: "alone",
     }
     for place, words in places.items():

@@ -81,7 +81,7 @@ def test_a_changed_table_is_refused(own, tmp_path, ran, refused, capsys):
         # With lines more another part would be held out, most of it learnt from.
         (folder / "own.tsv").write_text(text + "".join(text.splitlines(keepends=True)[1:21]))
         assert main(["evaluate", str(folder / "run")]) == 2
-        assert "restore the table, whose held-out part" in capsys.readouterr().err
+        assert "restore the table, so that the held-out part" in capsys.readouterr().err
         (folder / "own.tsv").write_text(text.replace("1 star", "2 stars"))
         changed = ["train", "classify", folder / "run", *flags]
         assert main([str(word) for word in changed]) == 2
@@ -95,7 +95,7 @@ def test_a_grid_on_a_table_finds_its_runs_again(own, tmp_path, ran):
     flags = without(own[1], "batch_size", "training.learning_rate")
     grid = ["grid", "classify", tmp_path, *flags, "--set", "training.max_steps=2"]
     first, again = (ran(main, *grid).out for _ in range(2))
-    assert "The score is the mean of: classify accuracy." in first
+    assert "A task's score is the mean of its metrics: classify accuracy." in first
     assert "validation  loss" in first and "validation  loss" not in again
 
 

@@ -246,7 +246,7 @@ def test_parts_that_do_not_fit_are_a_sentence(change, message, outside, capsys):
         ("def f(:", "./own.py", "own.py raised SyntaxError: .*own.py, line 1"),
         ("import keras", "./own.py", "own.py has nothing of that kind: write ./own.py:NAME"),
         (RECIPES + "def two(): pass", "./own.py", "own.py has mine, two: write ./own.py:NAME"),
-        (RECIPES + "def two(): pass", "./own.py:two", "returns a NoneType: let it return a Pre"),
+        (RECIPES + "def two(): pass", "./own.py:two", "returns a NoneType: make it return a Pre"),
         ("def f(): return {}[1]", "./own.py", "./own.py raised KeyError: 1 .*own.py, line 1"),
         ("def f(): return 1", "own:g", "own has f, but no 'g'"),
         ("from experiments.recipes.translation import demo", "./own.py:demo", "kind 'translation'"),

@@ -200,7 +200,7 @@ def test_settings_are_replaced_by_path():
         ("model.hiden_dim=8", "there is no 'hiden_dim' here; .* 'model.hidden_dim'"),
         ("model.hidden_dim=x", "model.hidden_dim='x' must be a whole number"),
         ("training=1", "choose one of training.max_steps"),
-        ("training.seed.x=1", "seed has no parts"),
+        ("training.seed.x=1", "seed is no section of settings"),
         ("training.seed=many", "training.seed=.many. must be a whole number of at least 0"),
         ("training.seed=1.5", "training.seed=1.5 must be a whole number"),
         ("data.normalization.lower_case=1", "lower_case=1 must be True or False"),
@@ -330,7 +330,7 @@ def test_a_warm_up_follows_a_shorter_run():
 
 def test_a_warm_up_that_outlasts_the_run_is_refused():
     settings = ["training.max_steps=1500", "training.warmup_steps=1500"]
-    words = "outlasts training.max_steps=1500, .* give training.warmup_steps=150, or more updates"
+    words = "not less than training.max_steps=1500, .* give training.warmup_steps=150, or more upda"
     with pytest.raises(UserError, match=words):
         registry.load("multi30k_macaron_tiny", settings=settings)
     short = registry.load("multi30k_macaron_tiny", settings=settings[:1])

@@ -112,7 +112,7 @@ def test_every_command_takes_what_load_opens(
     files = ["--input", tmp_path / "lines", "--output", tmp_path / "vectors.npy"]
     refused(embed, ["encode", tmp_path / "toy.keras", *files], "a network without a vocabulary")
     refuses("has a vocabulary of its own", macaron_tf.load, toy_run, vocabulary=folder)
-    refused(finetune, ["evaluate", tmp_path / "toy"], "was saved without the recipe of a training")
+    refused(finetune, ["evaluate", tmp_path / "toy"], "was saved without a training recipe")
     for main, word, name, run in (
         (finetune, "predict", "toy", toy_run),
         (translate, "translate", "numbers", number_run),
@@ -183,7 +183,7 @@ def test_it_is_not_trained_on(saved, toy, refused):
     refused(
         finetune,
         ["train", "sst2", str(saved / "toy"), *toy_flags(toy)],
-        "of save_pretrained",
+        "was written by save_pretrained",
         saved,
     )
     refused(translate, ["average", str(saved / "numbers")], "holds 0 checkpoints", saved)

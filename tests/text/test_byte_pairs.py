@@ -270,7 +270,7 @@ def test_languages_whose_words_others_cut(release, monkeypatch):
 def test_a_corpus_is_refused(release, tmp_path):
     MosesPairVocabulary.from_fastbpe(**release).save(tmp_path / "saved")
     recipe = registry.load("xlm_captions_tiny", PretrainingRecipe)
-    refuses("without a language for each line", prepare_corpus, recipe, str(tmp_path / "corpus"),
+    refuses("needs the language of each line", prepare_corpus, recipe, str(tmp_path / "corpus"),
             str(tmp_path / "saved"))  # fmt: skip
     assert not (tmp_path / "corpus").exists()
 

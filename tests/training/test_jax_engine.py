@@ -134,8 +134,8 @@ def test_a_wrong_mesh_is_refused(text):
     ("words", "sentence"),
     [
         (["--engine", "jax"], "--engine jax comes too late"),  # Keras is here, on TensorFlow
-        (["--mesh", "data=2"], "--mesh data=2 is of --engine jax"),
-        (["--engine", "jax", "--strategy", "cpu"], "--strategy is of --engine tensorflow"),
+        (["--mesh", "data=2"], "--mesh data=2 needs --engine jax"),
+        (["--engine", "jax", "--strategy", "cpu"], "--strategy works with --engine tensorflow"),
     ],
 )
 def test_engines_that_cannot_be_are_refused(words, sentence, refused, tmp_path):

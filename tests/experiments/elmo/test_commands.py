@@ -262,7 +262,7 @@ def test_bad_input_is_named(run, tmp_path, refused):
     from experiments.finetune.__main__ import main as finetune
 
     for words, message in (
-        (["copa", new, "--init", run], "copa asks for choices"),
+        (["copa", new, "--init", run], "copa is multiple choice"),
         (["rte", new, "--init", run, "--set", "words.max_characters=9"], "give --init instead"),
         (["rte", new, "--init", "none", "--model", "elmo_tiny", "--vocabulary", run], "--init RUN"),
     ):

@@ -177,7 +177,7 @@ def test_nothing_is_traced_again_and_memory_stays_flat(source, corpus, tmp_path,
         ("model.name=3", "there is no 'name' here"),
         ("model.activation=foo", "foo"),
         ("model.rnn_step_sizes=None", "rnn_step_sizes=None must be"),
-        ("isolate_documents=True", "packing='doc_text', whose rows have one document each: set"),
+        ("isolate_documents=True", "packing='doc_text' has no effect"),
         ("corpus.sources=3", "corpus.sources=3 must be one or several of"),
     ],
 )
@@ -211,15 +211,18 @@ def test_bad_recipes_corpora_and_texts_are_one_sentence(source, corpus, trained,
         (["train", "brt", run, "--corpus", corpus], "no recipe is called 'brt'"),
         ([*begin, "--corpus", tmp_path / "none"], "no corpus in"),
         ([*begin, "--corpus", words], "vocabulary"),
-        ([*begin, "--corpus", corpus, "--vocabulary", corpus], "the corpus brings its own"),
+        (
+            [*begin, "--corpus", corpus, "--vocabulary", corpus],
+            "does not go with the corpus, which has its own",
+        ),
         ([*begin, "--set", "corpus.sources=text:/nowhere/*"], "/nowhere/*"),
         (
             ["prepare", "bert_tiny", corpus, *settings, "--set", "vocabulary.size=30"],
-            "holds a vocabulary of size 27, the recipe wants 30",
+            "has a vocabulary with size=27, but the recipe needs 30",
         ),
         (
             ["prepare", "bert_tiny", corpus, "--processes", "2", "--beam", "runner=DirectRunner"],
-            "--beam has workers of its own: leave --processes out",
+            "--beam starts workers of its own: leave --processes out",
         ),
         (["evaluate", trained, "--corpus", longer], "sequence_length=24"),
         (["fill", tmp_path, "a [MASK]"], "is no run"),
@@ -338,7 +341,10 @@ def test_a_second_phase_starts_from_the_first_ones_weights(trained, source, tmp_
     changes += ["corpus.pairs=next_sentence", "training.save_every_steps=1", "model.dropout=0"]
     run = tmp_path / "second"
     command = ["train", "bert_tiny", run, "--init", trained, *flags(changes)]
-    assert "drawn, for " in (out := ran(main, *command).out) and "pooler, sentence_pair" in out
+    assert (
+        "random weights, because " in (out := ran(main, *command).out)
+        and "pooler, sentence_pair" in out
+    )
     opened, before = PretrainingRun.open(run), PretrainingRun.open(trained)
     assert opened.recipe.init == str(trained) and opened.vocabulary.hash == before.vocabulary.hash
     assert opened.recipe.model_config().hidden_dim == 32  # the first run's shapes
@@ -355,7 +361,11 @@ def test_a_second_phase_of_another_kind_of_model_is_refused(trained, source, tmp
     for recipe, words, message in (
         ("gpt2_tiny", [], "'causal_language' with model.causal=False"),
         ("t5_tiny", [], "is no encoder-decoder"),
-        ("bert_tiny", ["--vocabulary", "x"], "--vocabulary: --init brings its own; leave it out"),
+        (
+            "bert_tiny",
+            ["--vocabulary", "x"],
+            "--vocabulary does not go with --init, which has its own",
+        ),
         ("bert_tiny", ["--resume", str(trained)], "--resume: leave out recipe, run, --init, wh"),
     ):
         words += ["--init", str(trained), *flags(settings)]

@@ -190,8 +190,8 @@ def test_two_replicas_make_the_same_run_each_with_its_own_texts(settings, corpus
         (XL, "model.adaptive_cutoffs=9,4", "adaptive_cutoffs=(9, 4) must ascend\n"),
         (XL, "model.adaptive_cutoffs=9,4000", "model.adaptive_cutoffs: "),
         (XL, "batch_size=1000", "batch_size"),
-        (XL, "isolate_documents=True", "its memory goes on over documents; leave it out"),
-        ("xlnet_tiny", "model.block=swish_rnn", "would tell each token to itself"),
+        (XL, "isolate_documents=True", "no effect on the memory, which spans documents"),
+        ("xlnet_tiny", "model.block=swish_rnn", "would reveal each token to its own prediction"),
     ],
 )
 def test_bad_settings_are_refused(recipe, setting, words, settings, corpus, tmp_path, refused):

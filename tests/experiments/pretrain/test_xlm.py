@@ -113,7 +113,7 @@ def test_a_resumed_run_in_turns_is_the_uninterrupted_one(translated, sources, tm
 
 def test_what_has_no_meaning_is_refused(sources):
     causal = [*settings(sources), "objective=causal_language", "model.causal=True"]
-    refuses("one language a row: leave the translation pairs out", registry.load, "xlm_tiny",
+    refuses("rows in a single language: leave the translation pairs out", registry.load, "xlm_tiny",
             PretrainingRecipe, causal)  # fmt: skip
     memory = ["memory_length=8", *settings(sources[:2]), "corpus.batch_alpha=0.7"]
     refuses("leave out corpus.batch_alpha", registry.load, "transformer_xl_tiny",

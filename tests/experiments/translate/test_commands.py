@@ -90,8 +90,12 @@ def test_sampling_is_repeatable_and_varies(number_run, answered, refused):
     assert sampled("--temperature", "0") == "eins zwei drei\nvier fünf sechs sieben\n"
     for flag, value in (("--top-k", "2"), ("--top-p", "1.0"), ("--seed", "1")):
         words = ["translate", number_run, flag, value]
-        refused(main, words, f"{flag} is of draws: leave it out, or give a --temperature")
-        refused(main, [*words, "--temperature", "0"], f"{flag} is of draws")
+        refused(
+            main,
+            words,
+            f"{flag} has an effect on sampling only: leave it out, or give a --temperature",
+        )
+        refused(main, [*words, "--temperature", "0"], f"{flag} has an effect on sampling")
 
 
 def test_vocabulary_command_and_mismatch(number_run, number_text, tmp_path, ran, refused):
