@@ -1,1 +1,1 @@
-"""`python -m experiments.compare`: arms trained seed by seed on equal data, and a verdict."""
+"""`python -m experiments.compare`: trains variants on equal data and judges their differences."""

@@ -1,4 +1,4 @@
-"""Blocks, splitting schemes, recipes or pre-trained weights compared: one table with a verdict.
+"""Compares blocks, splitting schemes, recipes or pre-trained weights, and judges the differences.
 
     python -m experiments.compare runs/compare --data-dir DIR
     python -m experiments.compare runs/norms --corpus corpora/mini \\
@@ -11,20 +11,22 @@
     python -m experiments.compare runs/sst2 --data-dir DIR \\
         bert=sst2:init=runs/bert swish=sst2:init=runs/swish,training.learning_rate=1e-3
 
-An arm is [NAME=]RECIPE[:PATH=VALUE,...], a recipe with settings as of --set. All are of one kind:
+An arm is [NAME=]RECIPE[:PATH=VALUE,...]: a recipe with settings in the form of --set. All arms
+have the same kind, which decides the score:
 
   pre-training   the loss on validation text after the last update; with --tasks also the
-                 development scores of each run fine-tuned on them
-  translation    BLEU of the averaged checkpoints by the recipe's beam search, on the validation
+                 development scores of each run when fine-tuned on these tasks
+  translation    BLEU of the averaged checkpoints with the recipe's beam search, on the validation
                  split, with a paired bootstrap for each seed
-  fine-tuning    the development score of a task, the arm's recipe; init=FROM as of `finetune`,
-                 and preset=NAME or source=FORM where wanted
+  fine-tuning    the development score. RECIPE is the name of a task; give init=FROM as for
+                 `finetune`, and preset=NAME or source=FORM if needed
 
-Without arms: a GPT of 0.8 million weights with Transformer's and Macaron's blocks, and with
-Macaron's layer by full steps (recipe gpt_quick), in five minutes on two cores.
+Without arms, the command compares three GPTs with 0.8 million weights (recipe gpt_quick): with
+Transformer blocks, with Macaron blocks, and with Macaron's layer by full steps. That takes five
+minutes on two cores.
 
-Arms read equal text: others are refused. Writes OUT/compare.md, .json and .png. Complete runs are
-not trained again: an interrupted command goes on when it is given again.
+All arms must read the same text. The command writes OUT/compare.md, .json and .png. Complete runs
+are not trained again: to resume an interrupted command, give it again.
 """
 
 from experiments import command_line as cli
@@ -37,28 +39,30 @@ main = cli.single_program(
     cli.STUDY,
     cli.place(
         "arms [NAME=]RECIPE[:PATH=VALUE,...]",
-        "two or more, of which the others are compared with the first",
+        "two or more arms; the first is the baseline for the others",
         nargs="*",
     ),
     cli.place(
-        "--corpus DIR", "of `pretrain prepare`, for pre-trainings (default: made in OUT/corpus)"
+        "--corpus DIR",
+        "folder that `pretrain prepare` wrote, for pre-training (default: made in OUT/corpus)",
     ),
     cli.TFDS,
     cli.finetuning(),
     cli.count(
         "--learning-rates R",
-        "of --tasks, each of which takes the best (default: the preset's)",
+        "learning rates of fine-tuning on --tasks; each task uses its best (default: the preset's)",
         least=0.0,
         nargs="+",
     ),
     cli.count(
         "--jobs N",
-        "trainings at once, each on its share of the CPUs (default: 2; with a GPU 1)",
+        "trainings to run at once, each on its share of the CPUs (default: 2; with a GPU 1)",
     ),
     cli.argument(
         "--equal",
-        "parameters: choose model.feed_forward_dim so that every arm has the first one's; time: "
-        "give every arm as many updates as take the time of the first one's, by a short timing",
+        "parameters: choose model.feed_forward_dim so that every arm has as many parameters as "
+        "the first; time: measure the time of updates, and choose their number so that every arm "
+        "trains for as long as the first",
         choices=("parameters", "time"),
         nargs="+",
         action=arguments.Distinct,
@@ -66,32 +70,32 @@ main = cli.single_program(
     ),
     cli.count(
         "--rates R",
-        "learning rates to try: every arm is judged at its best one",
+        "learning rates to try; every arm is judged at its best one",
         least=0.0,
         nargs="+",
         action=arguments.Distinct,
     ),
     cli.count(
         "--tuning-seeds N",
-        "seeds that pick the rates (default: one that is none of --seeds)",
+        "seeds that choose the best of --rates (default: one that is not among --seeds)",
         least=0,
         nargs="+",
         action=arguments.Distinct,
     ),
     cli.count(
         "--widths D",
-        "values of model.hidden_dim: arms are compared at each, and their trend is judged; "
-        "model.feed_forward_dim keeps its proportion",
+        "values of model.hidden_dim at which to compare the arms and judge the trend; "
+        "model.feed_forward_dim is scaled in proportion",
         nargs="+",
         action=arguments.Distinct,
     ),
     cli.argument(
         "--differ PATH",
-        "settings of the text in which arms may differ, for they are what is compared",
+        "settings of the text in which arms may differ, because you want to compare them",
         nargs="+",
         default=[],
     ),
-    cli.settings("training.max_steps=500, of every arm"),
+    cli.settings("training.max_steps=500, for every arm"),
 )
 
 if __name__ == "__main__":

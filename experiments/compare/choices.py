@@ -1,4 +1,4 @@
-"""The choices made for each arm: its width, its parameters, its updates and its learning rate."""
+"""Settings that the comparison chooses for each arm: width, parameters, updates, learning rate."""
 
 import collections
 import dataclasses
@@ -16,29 +16,29 @@ from macaron_tf.distribution.device_memory import refuse_oversize
 from macaron_tf.errors import UserError
 from macaron_tf.training.progress import read_lines
 
-_EQUAL = 0.01  # of the parameters
-_STEADY = 1.2  # greatest ratio of two timings
-_TIMED, _EVERY, _TURNS = 60, 5, 2  # updates of a timing, those of one interval, timings of an arm
+_EQUAL = 0.01  # greatest relative difference of parameters that counts as equal
+_STEADY = 1.2  # greatest ratio of two timings of an arm
+_TIMED, _EVERY, _TURNS = 60, 5, 2  # updates of a timing, updates of an interval, timings of an arm
 
-# Trains arms with the tuning seeds: the rows, None for a run that diverged.
+# Trains arms with the tuning seeds and returns their rows; None: the run diverged.
 Train = Callable[[Sequence[Arm]], dict[tuple[Arm, int], dict | None]]
 
 
 def check_arms(kind: Kind, arms: Sequence[Arm], chosen: dict[str, str]) -> None:
-    """Refuses settings that the command chooses: `chosen`, their flags by the settings' paths."""
+    """Raises if an arm sets what the command chooses; `chosen` maps setting paths to flags."""
     unsuitable = [flag for path, flag in chosen.items() if path != "training.learning_rate"]
     if unsuitable and not kind.draws:
         raise UserError(
-            f"{unsuitable[0]}: fine-tuned arms have the model of their init and count in epochs: "
-            "leave it out"
+            f"{unsuitable[0]} does not go with fine-tuning, where init determines the model and "
+            "the training counts epochs: leave it out"
         )
     for arm, (path, flag) in itertools.product(arms, chosen.items()):
         if arm.sets(path) and not (path == "training.max_steps" and arm is arms[0]):
-            raise UserError(f"{arm.name}: {flag} chooses {path}: leave it out")
+            raise UserError(f"{arm.name}: {flag} chooses {path}: leave {path} out")
 
 
 def at_width(kind: Kind, arm: Arm, width: int) -> Arm:
-    """The arm with a model of this width; the feed-forward network keeps its proportion."""
+    """Returns the arm with `hidden_dim=width` and `feed_forward_dim` scaled in proportion."""
     config = kind.recipe(arm).model_config()
     inner = max(round(config.feed_forward_dim * width / config.hidden_dim), 1)
     settings = f"model.hidden_dim={width}", f"model.feed_forward_dim={inner}"
@@ -46,14 +46,14 @@ def at_width(kind: Kind, arm: Arm, width: int) -> Arm:
 
 
 def with_parameters(kind: Kind, arm: Arm, first: Arm) -> Arm:
-    """The arm with the `feed_forward_dim` at which its model has the first one's parameters."""
+    """Returns the arm with the `feed_forward_dim` that gives it as many parameters as `first`."""
 
     def at(width: int) -> Arm:
         return arm.changed(f"model.feed_forward_dim={width}")
 
     wanted, found = parameters(kind, first), parameters(kind, arm)
     width = start = kind.recipe(arm).model_config().feed_forward_dim
-    # Parameters are linear in the width, but for rounding.
+    # The number of parameters is linear in the width, except for rounding.
     slope = (parameters(kind, at(2 * start)) - found) / start
     if found != wanted and slope:
         width = max(round(start + (wanted - found) / slope), 1)
@@ -77,11 +77,13 @@ def parameters(kind: Kind, arm: Arm) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Timed:
-    """The time of an arm's update, and the updates that it is given.
+    """The time of an arm's update, and the number of updates chosen for it.
 
     Attributes:
-        ratio: the update's time over that of the first arm's update.
-        seconds: the update's time.
+        arm, width: name and width of the arm.
+        ratio: time of an update divided by that of the first arm.
+        seconds: time of an update.
+        updates: chosen number of updates.
     """
 
     arm: str
@@ -94,12 +96,18 @@ class Timed:
 def with_time(
     kind: Kind, groups: list[list[Arm]], out: pathlib.Path, jobs: int
 ) -> tuple[list[list[Arm]], list[Timed]]:
-    """The arms with as many updates as take the time of the first arm's; the timings.
+    """Chooses numbers of updates such that arms train for as long as the first of their group.
 
-    Two short trainings time each arm, alone on the CPUs that a training will have, on the batches
-    of one seed. An interval of a few updates counts with the smaller of its two times. The ratio of
-    two arms is the median over intervals, which hold equal batches. Warm-ups scale along. Timings
-    that differ much are refused: the machine is busy.
+    Two short trainings time each arm on the batches of one seed, on as many CPUs as each training
+    will have, while nothing else runs. The time of an interval of a few updates is the smaller of
+    the two. The ratio of two arms is the median over intervals, which have equal batches. Warm-ups
+    are scaled in proportion.
+
+    Returns:
+        The groups of arms with their new numbers of updates, and the timings.
+
+    Raises:
+        UserError: two timings of an arm differ by more than 20%, because the machine is busy.
     """
     arms = list(itertools.chain.from_iterable(groups))
     turns = [
@@ -139,7 +147,10 @@ def with_time(
 
 
 def _intervals(kind: Kind, arm: Arm, run: pathlib.Path) -> list[float]:
-    """The seconds of each interval of a short training; its folder is removed, the times stay."""
+    """The seconds of each interval of a short training, which are saved beside its folder.
+
+    The folder itself is removed.
+    """
     settings = kind.settings(arm, 0) + [
         f"training.max_steps={_TIMED}",
         f"training.validate_every={_TIMED}",
@@ -150,7 +161,7 @@ def _intervals(kind: Kind, arm: Arm, run: pathlib.Path) -> list[float]:
     log, file = (run.parent / f"{run.name}.{end}" for end in ("log", "json"))
 
     def make() -> dict[str, Any]:
-        shutil.rmtree(run, ignore_errors=True)  # one that was interrupted
+        shutil.rmtree(run, ignore_errors=True)  # left by an interrupted timing
         kind.fit(arm, settings, run, log)
         ends = [line["seconds"] for line in read_lines(run / "timing.jsonl")]
         shutil.rmtree(run)
@@ -163,10 +174,12 @@ def _intervals(kind: Kind, arm: Arm, run: pathlib.Path) -> list[float]:
 
 @dataclasses.dataclass(frozen=True)
 class Tuned:
-    """The scores of an arm at each rate, and the rate that is picked.
+    """The scores of an arm at each learning rate, and the best rate.
 
     Attributes:
-        scores: of the tuning seeds, by the rate; None where a run diverged.
+        arm, width: name and width of the arm.
+        scores: scores with the tuning seeds, by rate; None if a run diverged.
+        picked: the best rate.
     """
 
     arm: str
@@ -176,7 +189,7 @@ class Tuned:
 
     @property
     def edge(self) -> str:
-        """`"least"` or `"greatest"` if the picked rate is that of the rates tried; else ""."""
+        """`"least"` or `"greatest"` if that is what the best rate is among those tried, else ""."""
         ends = {min(self.scores): "least", max(self.scores): "greatest"}
         return ends.get(self.picked, "") if len(self.scores) > 1 else ""
 
@@ -184,7 +197,11 @@ class Tuned:
 def with_rates(
     kind: Kind, arms: Sequence[Arm], rates: Sequence[float], train: Train
 ) -> tuple[list[Arm], list[Tuned]]:
-    """The arms, each at the rate of its best mean score; the scores that decided."""
+    """Chooses for each arm the learning rate with the best mean score.
+
+    Returns:
+        The arms with their rates, and the scores that decided.
+    """
     tried = {
         arm: [arm.changed(f"training.learning_rate={rate!r}", rate=rate) for rate in sorted(rates)]
         for arm in arms
@@ -197,7 +214,7 @@ def with_rates(
         scores = {one: [row and row[kind.score] for row in rows[one]] for one in ones}
         whole = [one for one in ones if None not in scores[one]]
         if not whole:
-            raise UserError(f"{arm.name} diverged at every one of --rates: give lower ones")
+            raise UserError(f"{arm.name} diverged at all of --rates: give lower ones")
         made.append(max(whole, key=lambda one: kind.sign * statistics.mean(scores[one])))
         by_rate = {one.rate: mine for one, mine in scores.items()}
         found.append(Tuned(arm.name, arm.width, by_rate, made[-1].rate))

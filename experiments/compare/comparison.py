@@ -1,4 +1,4 @@
-"""The comparison: plans and refuses, trains what is missing, and has it judged and reported."""
+"""The command: checks the arms, trains missing runs, and writes the report."""
 
 import argparse
 import dataclasses
@@ -28,7 +28,7 @@ QUICK = (
 
 
 def run(options: argparse.Namespace) -> None:
-    """Trains missing runs, then writes the table and the figure."""
+    """The command `compare`: trains missing runs, then writes the report."""
     tuning_seeds, chosen = _tuning_seeds(options), _chosen(options)
     both = {path: flag for path, flag in chosen.items() if flag in ("--widths", "--rates")}
     refuse_given(options.set, {"training.seed": "--seeds", **both})
@@ -71,16 +71,17 @@ def run(options: argparse.Namespace) -> None:
 def _tuning_seeds(options: argparse.Namespace) -> list[int]:
     given = options.tuning_seeds
     if given and not options.rates:
-        raise UserError("--tuning-seeds are of --rates: give them too, or leave it out")
+        raise UserError("--tuning-seeds needs --rates: give these too, or leave it out")
     if both := set(given or ()).intersection(options.seeds):
         raise UserError(
-            f"--tuning-seeds {min(both)} is one of --seeds: pick rates by other seeds than judge"
+            f"--tuning-seeds {min(both)} is also one of --seeds: choose rates with other seeds "
+            "than those that judge the arms"
         )
     return given or [next(seed for seed in itertools.count() if seed not in options.seeds)]
 
 
 def _chosen(options: argparse.Namespace) -> dict[str, str]:
-    """The settings that the command chooses for each arm, and the flag that says so."""
+    """The settings that the command chooses for each arm, mapped to the flag that requests it."""
     found = {
         "model.hidden_dim": options.widths and "--widths",
         "model.feed_forward_dim": "parameters" in options.equal and "--equal parameters",
@@ -93,9 +94,10 @@ def _chosen(options: argparse.Namespace) -> dict[str, str]:
 def _train_all(
     kind: Kind, arms: Sequence[Arm], seeds: Sequence[int], judged: bool = False
 ) -> dict[tuple[Arm, int], dict | None]:
-    """Trains arms with seeds; the row of each run. None: it diverged, which fails if `judged`.
+    """Trains arms with each seed and returns the rows of the runs.
 
-    Seed by seed: an interrupted comparison has every arm with the first seeds.
+    It trains all arms with one seed before the next seed, so that an interrupted comparison has
+    complete seeds. A run that diverged has the row None, or raises if `judged`.
     """
     options = kind.options
     out, pairs = pathlib.Path(options.out), list(itertools.product(seeds, arms))
@@ -124,56 +126,59 @@ def _train_all(
 
 
 def _arms(words: Sequence[str], settings: Sequence[str] = ()) -> list[Arm]:
-    """The arms of a command line, each with a name of its own, all of one kind.
+    """Parses the arms; raises unless their names differ and they are of one kind.
 
     Args:
-        settings: of `--set`, the last of which may have been meant to go on.
+        words: the arms as given on the command line.
+        settings: values of `--set`. One of `words` may have been meant as another value.
     """
     arms = [Arm.parse(text) for text in words]
     for text, arm in zip(words, arms, strict=True):
         known = arm.recipe in (*registry.FAMILY_OF, *TASKS, *OWN_TASKS) or is_place(arm.recipe)
         if settings and "=" in text and not known:
             raise UserError(
-                f"{text!r} is no arm, since no recipe is called {arm.recipe!r}"
+                f"{text!r} is no arm, because no recipe is called {arm.recipe!r}"
                 f"{nearest(arm.recipe, registry.FAMILY_OF)}; a setting needs its own flag, as in "
                 f"--set {settings[-1]} --set {text}"
             )
     if len(arms) < 2:
-        raise UserError(f"{words[0]!r} is one arm: give two or more")
+        raise UserError(f"{words[0]!r} is a single arm: give two or more")
     for arm in arms:
         if [one.name for one in arms].count(arm.name) > 1:
             raise UserError(f"two arms are called {arm.name}: give NAME={arm.recipe}:PATH=VALUE")
         if arm.sets("training.seed"):
-            raise UserError(f"{arm.name}: leave out training.seed: --seeds are every arm's")
+            raise UserError(
+                f"{arm.name}: leave out training.seed, which --seeds sets for every arm"
+            )
         if (one := kind_of(arms[0])) is not (other := kind_of(arm)):
             names = (kind.run_class.recipe_class.kind for kind in (one, other))
             raise UserError(
-                f"{arms[0].name} and {arm.name} are of two kinds, {' and '.join(names)}: compare "
-                "arms of one"
+                f"{arms[0].name} and {arm.name} are of different kinds, {' and '.join(names)}: "
+                "compare arms of one kind"
             )
     return arms
 
 
 def _check_data(kind: Kind, recipes: dict[str, Recipe], differ: Sequence[str]) -> None:
-    """Refuses arms that read or are scored on other text than the first one."""
+    """Raises if an arm reads, or is scored on, other text than the first one."""
     first, *others = recipes
     known = [path for recipe in recipes.values() for path, *_ in settings_of(recipe)]
     for path in differ:
         if not any(is_among(one, [path]) and is_among(one, kind.data) for one in known):
             raise UserError(f"--differ {path} is no setting of the text{nearest(path, known)}")
-    # A corpus that is given brings its own settings.
+    # With --corpus, the corpus determines these settings.
     given = ("corpus.", "vocabulary.") if kind.options.corpus else ()
     for name in others:
         for path, (one, other) in recipes[first].differences(recipes[name]).items():
             if is_among(path, kind.data) and not is_among(path, (*differ, *given)):
                 raise UserError(
-                    f"{name} has {path}={other!r}, {first} {one!r}: arms read equal text; give "
-                    f"both the same, or --differ {path} where that is what is compared"
+                    f"{name} has {path}={other!r}, but {first} {one!r}: give both the same, or "
+                    f"--differ {path} to compare arms that read different text"
                 )
 
 
 def _check_different(recipes: dict[str, Recipe]) -> None:
-    """Refuses two arms that train the same."""
+    """Raises if two arms describe the same training."""
 
     def operators(recipe: Recipe) -> tuple:
         config = recipe.model_config()
@@ -182,4 +187,4 @@ def _check_different(recipes: dict[str, Recipe]) -> None:
     for (first, one), (second, other) in itertools.combinations(recipes.items(), 2):
         named = one.differences(other).keys() <= {"model", "model_options"}
         if named and operators(one) == operators(other):
-            raise UserError(f"{second} spells the same training as {first}: change one of them")
+            raise UserError(f"{second} is the same training as {first}: change one of them")

@@ -1,4 +1,4 @@
-"""The kinds of trainings that are compared: how an arm of each is trained and scored."""
+"""The kinds of comparisons: how arms of pre-training, translation, fine-tuning are scored."""
 
 import abc
 import argparse
@@ -45,22 +45,23 @@ from macaron_tf.training import Diverged
 from macaron_tf.training.checkpoints import CheckpointDirectory
 from macaron_tf.training.progress import read_lines
 
-_ROWS = 16_384  # of a corpus, in which pieces are counted
-_ANSWERS = 20  # tried as the answer to every line
+_ROWS = 16_384  # rows of a corpus in which to count pieces
+_ANSWERS = 20  # references to try as the answer to every line
 
 
 @dataclasses.dataclass(frozen=True)
 class Arm:
     """One side of a comparison: `[NAME=]RECIPE[:PATH=VALUE,...]` on a command line.
 
-    A value may hold commas, as a scheme does: a setting ends before `,PATH=`. A recipe may be a
-    place, `FILE.py[:NAME]` or `package.module:NAME`.
+    A value may contain commas, as a scheme does: a setting ends before `,PATH=`. A recipe may be a
+    user's function, `FILE.py[:NAME]` or `package.module:NAME`.
 
     Attributes:
-        name: in tables and folders; the recipe's name where none is given.
-        settings: as for `--set`.
-        width: the model's, of `--widths`.
-        rate: the learning rate, of `--rates`.
+        name: name in tables and folders, by default that of the recipe.
+        recipe: name or place of the recipe.
+        settings: settings in the form of `--set`.
+        width: one of `--widths`; None: without that flag.
+        rate: one of `--rates`; None: without that flag.
     """
 
     name: str
@@ -76,41 +77,45 @@ class Arm:
         parts = re.split(r",\s*(?=[a-z_]+(?:\.\w+)*=)", settings) if settings else []
         name = name or recipe
         if not re.fullmatch(r"[\w.+-]+", name):
-            raise UserError(f"{text!r}: name it by letters, digits and _ . + -, as in NAME=RECIPE")
+            raise UserError(
+                f"the name of the arm {text!r} may have letters, digits and _ . + - only: give "
+                "another, as in NAME=RECIPE"
+            )
         return cls(name, recipe, tuple(parts))
 
     @property
     def label(self) -> str:
-        """The name, width and rate: begins the names of the arm's folders."""
+        """Name, width and rate, with which the names of the arm's folders begin."""
         width = "" if self.width is None else f"-w{self.width}"
         return f"{self.name}{width}" + ("" if self.rate is None else f"-lr{self.rate:g}")
 
     def changed(self, *settings: str, **values: Any) -> "Arm":
-        """The arm with settings replaced or added, and with fields replaced."""
+        """Returns the arm with `settings` replaced or added, and the fields `values` replaced."""
         paths = {setting.partition("=")[0] for setting in settings}
         kept = (one for one in self.settings if one.partition("=")[0] not in paths)
         return dataclasses.replace(self, settings=(*kept, *settings), **values)
 
     def sets(self, path: str) -> bool:
-        """Whether a setting is one of the arm's own."""
+        """Whether the arm itself sets `path`."""
         return any(setting.partition("=")[0] == path for setting in self.settings)
 
 
 class Kind(abc.ABC):
-    """A kind of training.
+    """A kind of training, and how its runs are trained and scored.
 
     Attributes:
-        run_class: of its runs.
-        data: settings in which arms that read equal text agree, or beginnings of their paths.
-        may_change: beginnings of settings that may differ in a run that is there.
-        score: key of the score that decides; `sign` is 1 where more of it is better, else -1.
-        margin: distance from `guessing` within which an arm has learnt little else.
-        draws: whether the seed draws a run's weights.
-        timing: settings that make the validation of a timing short.
-        columns: head, digits and factor of a column of the table, by the score's key; one that no
-            arm has, or that repeats the score, is left out.
-        curves: title of a panel of the figure, by the metric of a validation.
-        judged_curve: the metric of `curves` that `score` is too.
+        run_class: class of the runs.
+        data: settings, or sections that end in a dot, that decide which text an arm reads.
+        may_change: settings, or sections, that may differ in a run that exists already.
+        score: key of the score that decides.
+        sign: 1 if a greater score is better, else -1.
+        margin: greatest distance from `guessing` at which an arm counts as guessing.
+        draws: whether the seed determines the initial weights.
+        timing: settings that shorten the validations of a timing.
+        columns: columns of the table by key of the score: heading, digits and factor. A column that
+            no arm has, or that repeats the deciding score, is left out.
+        curves: panels of the figure: metric of a validation to title.
+        judged_curve: the metric of `curves` that equals `score`.
     """
 
     run_class: ClassVar[type[Run]]
@@ -129,31 +134,35 @@ class Kind(abc.ABC):
         self.options = options
         self.sets = studies.flags("--data-dir", options.data_dir)
         self.sets += ["--download"] if options.download else []
-        self.left_out: dict[str, dict[str, str]] = {}  # of --set, by the arm
+        self.left_out: dict[str, dict[str, str]] = {}  # settings of --set without effect, by arm
 
     @property
     def label(self) -> str:
-        """The score's name."""
+        """Heading of the column of the deciding score."""
         return self.columns[self.score][0]
 
     def settings(self, arm: Arm, seed: int | None = None) -> list[str]:
-        """The settings of an arm's run."""
+        """The settings of an arm's run: those of `--set`, its own, and the seed."""
         own = [] if seed is None else [f"training.seed={seed}"]
         left_out = self.left_out.get(arm.name, ())
         shared = [setting for setting in self.options.set if setting not in left_out]
         return [*shared, *arm.settings, *own]
 
     def without(self, setting: str) -> list[str]:
-        """The arms that a setting of `--set` is left out of."""
+        """The arms in which a setting of `--set` has no effect."""
         return [name for name, left in self.left_out.items() if setting in left]
 
     def shared(self, setting: str) -> str:
-        """A setting of `--set` as the page says it."""
+        """A setting of `--set` for the report, with the arms that do not use it."""
         names = self.without(setting)
         return f"{setting} (not in {', '.join(names)})" if names else setting
 
     def leave_out(self, arms: Sequence[Arm]) -> None:
-        """Leaves each setting of `--set` out of the arms that do not read it, and says so once."""
+        """Notes in which arms each setting of `--set` has no effect, and prints that.
+
+        Raises:
+            UserError: a setting has no effect in any arm.
+        """
         for arm in arms:
             recipe = self.recipe(arm)
             refuse_unread(recipe, arm.settings)
@@ -163,32 +172,35 @@ class Kind(abc.ABC):
             if len(names) == len(arms):
                 refuse_unread(recipe, [setting])
             if names:
-                goes = "which goes" if len(names) == 1 else "which go"
-                print(f"--set {setting}: no effect in {', '.join(names)}, {goes} without it")
+                print(f"--set {setting} is left out of {', '.join(names)}, where it has no effect")
 
     def recipe(self, arm: Arm) -> Recipe:
-        """An arm's recipe; refuses settings that make no model."""
+        """The recipe of an arm; raises if its settings do not make a valid model."""
         for setting in arm.settings:
             if setting.startswith("init"):
-                raise UserError(f"{arm.name}: leave out {setting}: weights are drawn by the seed")
+                raise UserError(
+                    f"{arm.name}: leave out {setting}, because the seed determines the weights"
+                )
         recipe = registry.load(arm.recipe, self.run_class.recipe_class, self.settings(arm))
         recipe.model_config()
         return recipe
 
     def prepare(self, recipes: dict[str, Recipe], out: pathlib.Path) -> None:
-        """Prepares what the arms read, where trainings do not do so themselves."""
+        """Prepares the data of all arms, if trainings do not do that themselves."""
         if self.options.corpus:
-            raise UserError(f"--corpus {self.options.corpus}: only pre-trainings read one")
+            raise UserError(
+                f"--corpus {self.options.corpus} is for pre-training only: leave it out"
+            )
         if self.options.tasks:
             tasks = " ".join(self.options.tasks)
-            raise UserError(f"--tasks {tasks}: only pre-trainings are fine-tuned on them")
+            raise UserError(f"--tasks {tasks} is for pre-training only: leave it out")
 
     @abc.abstractmethod
     def network(self, name: str, recipe: Recipe) -> keras.Model:
-        """The network of an arm, not built."""
+        """Makes the unbuilt network of the arm `name`."""
 
     def check(self, arm: Arm, seed: int, run: pathlib.Path) -> None:
-        """Refuses the run in a folder if it is of other settings or another text."""
+        """Raises if the folder `run` holds a run with other settings or another text."""
         kind, file = self.run_class.recipe_class, run / "recipe.json"
         recipe = registry.load(arm.recipe, kind, self.settings(arm, seed))
         if file.is_file():
@@ -197,22 +209,22 @@ class Kind(abc.ABC):
 
     @abc.abstractmethod
     def train(self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None) -> dict:
-        """Trains an arm's run unless it is complete; its `row`.
+        """Trains an arm's run unless it is complete, and returns its `row`.
 
         Raises:
-            Diverged: the run has.
+            Diverged: the run diverged.
         """
 
     @abc.abstractmethod
     def fit(
         self, arm: Arm, settings: Sequence[str], run: pathlib.Path, log: pathlib.Path | None
     ) -> None:
-        """Runs the command that trains an arm with these settings."""
+        """Runs the command that trains an arm with `settings` in the folder `run`."""
 
     def fit_unless_diverged(
         self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None
     ) -> None:
-        """Runs `fit`, unless the run has diverged before and would do so again."""
+        """Runs `fit`, unless the run diverged before; raises `Diverged` if it diverges."""
         failed = None
         if not (run / DIVERGED).exists():
             try:
@@ -226,11 +238,11 @@ class Kind(abc.ABC):
             raise failed
 
     def more(self, run: pathlib.Path, log: pathlib.Path | None) -> dict:
-        """Further scores of a run that is judged."""
+        """Additional scores of a run that is judged."""
         return {}
 
     def row(self, run: pathlib.Path, scores: dict) -> dict:
-        """The scores of a run with its cost and its curve."""
+        """The row of a run: its scores, time, memory and validation curve."""
         timing = read_lines(run / "timing.jsonl")
         memory = studies.values(timing, "memory_mib")
         return {
@@ -243,20 +255,23 @@ class Kind(abc.ABC):
         }
 
     def guessing(self, rows: list[dict]) -> tuple[float, str] | None:
-        """The score of the best answer that looks at no text, and words for it; None = unknown.
+        """The score of the best answer that ignores the input, and its description.
 
         Args:
-            rows: of all runs.
+            rows: the rows of all runs.
+
+        Returns:
+            None if it is unknown.
         """
         return None
 
     def tests(self, first: list[dict], others: list[dict]) -> list[dict]:
-        """Tests of each seed by the outputs of two arms; none by default."""
+        """Tests of an arm's outputs against the first arm's, for each seed; none by default."""
         return []
 
 
 def tuned_columns(tasks: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """A task and its metric by the head of a column: scores, then those of `TABLE_METRICS`."""
+    """Columns of fine-tuning, heading to (task, metric): scores, then those of `TABLE_METRICS`."""
     other = TABLE_METRICS["swish_rnn"]
     columns = {task: (task, "score") for task in tasks}
     return columns | {f"{x} {other[x]}": (x, other[x]) for x in tasks if x in other}
@@ -264,7 +279,7 @@ def tuned_columns(tasks: Sequence[str]) -> dict[str, tuple[str, str]]:
 
 class Pretraining(Kind):
     run_class = PretrainingRun
-    # The settings of the text follow from the corpus.
+    # These settings follow from the corpus.
     may_change = ("corpus.", "vocabulary.")
     data = ("objective", "masking.", "corruption.", "denoising.", "validation_batches", *may_change)
     score, sign, margin = "loss", -1, 0.1
@@ -277,9 +292,9 @@ class Pretraining(Kind):
         "pair_accuracy": ("pairs right %", 1, 100.0),
         "span_boundary_loss": ("boundary loss", 2, 1.0),
         "replaced_recall": ("replaced found %", 1, 100.0),
-        "replaced_precision": ("of those said %", 1, 100.0),
+        "replaced_precision": ("precision %", 1, 100.0),
     }
-    curves: ClassVar = {"loss": "validation loss, nats a token"}
+    curves: ClassVar = {"loss": "validation loss, nats per token"}
     judged_curve = "loss"
 
     def __init__(self, options: argparse.Namespace):
@@ -288,7 +303,7 @@ class Pretraining(Kind):
         self.columns = self.columns | {name: (name, 1, 100.0) for name in self.tuned}
 
     def prepare(self, recipes: dict[str, Recipe], out: pathlib.Path) -> None:
-        """Opens or makes the corpora: one, but for arms that differ in it."""
+        """Opens or prepares the corpus, or several if arms differ in it."""
         self.corpora: dict[str, PretrainingCorpus] = {}
         made: dict[Any, PretrainingCorpus] = {}
         for name, recipe in recipes.items():
@@ -324,12 +339,12 @@ class Pretraining(Kind):
             self.fit_unless_diverged(arm, seed, run, log)
         if not _is_complete(run):
             steps = self.recipe(arm).training.max_steps
-            raise UserError(f"{run} stopped before step {steps:,}: see its output")
+            raise UserError(f"{run} stopped before step {steps:,}: read its output for the reason")
         for line in (curve := studies.validations(run)):
             if line["loss"] is None:
                 raise Diverged(
-                    f"{run} diverged: its validation loss at step {line['step']:,} is no number; "
-                    "lower training.learning_rate, or leave the run out"
+                    f"{run} diverged, because its validation loss at step {line['step']:,} is not "
+                    "finite: lower training.learning_rate, or leave the run out"
                 )
         return self.row(run, curve[-1])
 
@@ -337,7 +352,7 @@ class Pretraining(Kind):
         return self._finetuned(run, log) if self.tuned else {}
 
     def _finetuned(self, run: pathlib.Path, log: pathlib.Path | None) -> dict[str, float]:
-        """The scores of `--tasks`, each fine-tuned from a run at its best learning rate."""
+        """The scores of a run fine-tuned on `--tasks`, each at its best learning rate."""
         rates = self.options.learning_rates or ()
         words = ["--init", f"model={run}", *studies.tuning(self.options)]
         words += ["--learning-rates", *map(repr, rates)] if rates else []
@@ -362,7 +377,7 @@ class Pretraining(Kind):
             found = np.zeros(corpus.vocabulary.size)
             rows = corpus.dataset(split, 1024, None, repeat=False, drop_remainder=False)
             for batch in rows.take(_ROWS // 1024):
-                # The first token of a row is given.
+                # Without the first token of a row, which is not predicted.
                 ids = batch["token_ids"].numpy()[:, 1:].ravel()
                 found += np.bincount(ids, minlength=len(found))
             found[special] = 0
@@ -370,11 +385,11 @@ class Pretraining(Kind):
 
         seen, asked = counts("train") + 1, counts("validation")
         loss = float(-(asked @ np.log(seen / seen.sum())) / asked.sum())
-        return loss, "each token by its share of the training text"
+        return loss, "predicting each token by its frequency in the training text"
 
 
 def _is_complete(run: pathlib.Path) -> bool:
-    """Whether a folder holds a pre-training that has come to its end."""
+    """Whether a folder holds a complete pre-training run."""
     begun = PretrainingRun.begun(run)
     return bool(begun) and begun.max_steps in studies.values(studies.validations(run), "step")
 
@@ -390,7 +405,7 @@ class Translation(Kind):
         "chrf": ("chrF", 2, 1.0),
     }
     curves: ClassVar = {
-        "loss": "validation loss (smoothed, nats a token)",
+        "loss": "validation loss (smoothed, nats per token)",
         "bleu": "greedy BLEU in training",
     }
     judged_curve = "bleu"
@@ -405,9 +420,9 @@ class Translation(Kind):
         studies.command("translate", "train", *words, log=log)
 
     def train(self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None) -> dict:
-        """By the commands that a person would type."""
+        """Runs `translate train`, `average` and `evaluate`; see `Kind.train`."""
         recipe = registry.load(arm.recipe, TranslationRecipe, self.settings(arm, seed))
-        # A folder of its own: RUN/scores may hold a person's evaluations of other text.
+        # Not RUN/scores, which may have a user's evaluations of other text.
         output = run / "comparison"
         found = _own_scores(run, output, recipe)
         if not found:
@@ -418,8 +433,8 @@ class Translation(Kind):
             found = _own_scores(run, output, recipe)
         if len(found) != 1:
             raise UserError(
-                f"{output} holds {len(found)} evaluations of the run's last average, not 1: "
-                "remove that folder to evaluate again"
+                f"{output} has {len(found)} evaluations of the run's last average, not 1: remove "
+                "that folder to evaluate again"
             )
         return self.row(run, found[0])
 
@@ -431,7 +446,7 @@ class Translation(Kind):
         return max(scores), f"the best of {len(known)} references as the answer to every line"
 
     def tests(self, first: list[dict], others: list[dict]) -> list[dict]:
-        """A paired bootstrap of each seed's translations."""
+        """Compares the translations of each seed by paired bootstrap."""
         found = []
         for one, other in zip(first, others, strict=True):
             metric = TranslationMetric(**one["metric"])
@@ -443,7 +458,7 @@ class Translation(Kind):
 
 
 def _own_scores(run: pathlib.Path, output: pathlib.Path, recipe: TranslationRecipe) -> list[dict]:
-    """The evaluations in a folder of the average of the run's last regular checkpoints."""
+    """The records in `output` that evaluate the average of the run's last regular checkpoints."""
     regular = CheckpointDirectory(run).steps(recipe.training.save_every_steps)
     records = []
     for path in sorted(output.glob("*.json")):
@@ -455,7 +470,7 @@ def _own_scores(run: pathlib.Path, output: pathlib.Path, recipe: TranslationReci
     return records
 
 
-# Settings of a fine-tuned arm that are flags of `finetune grid`.
+# Settings of a fine-tuned arm, and the flags of `finetune grid` that give them.
 _FLAGS = {
     "init": "--init",
     "preset": "--preset",
@@ -478,30 +493,32 @@ class Finetuning(Kind):
     def _parts(
         self, settings: Sequence[str], named: Collection[str]
     ) -> tuple[dict[str, str], list[str]]:
-        """The values of the settings that are `named`, the last of each, and all others."""
+        """Splits settings into those `named`, path to last value, and the others."""
         pairs = [setting.partition("=") for setting in settings]
         found = {path: value for path, _, value in pairs if path in named}
         return found, ["".join(pair) for pair in pairs if pair[0] not in named]
 
     def recipe(self, arm: Arm) -> FinetuningRecipe:
-        """The recipe before weights give it a model."""
+        """The recipe of an arm, before its start determines the model."""
         places, settings = self._parts(self.settings(arm), ("init", "preset", "source"))
         if "init" not in places:
             start = f"{arm.name}={arm.recipe}:init=RUN"
-            raise UserError(f"{arm.name}: give the weights to start with, as in {start}")
+            raise UserError(
+                f"{arm.name} has no init: give the weights to start from, as in {start}"
+            )
         recipe = preset(places.pop("preset", "macaron"), get_task(arm.recipe, own=True))
         return override(recipe.changed(**places), settings)
 
     def prepare(self, recipes: dict[str, Recipe], out: pathlib.Path) -> None:
-        """Refuses weights that cannot be read before minutes are spent."""
+        """Raises for weights that cannot be read, before minutes are spent."""
         for init in dict.fromkeys(recipe.init for recipe in recipes.values()):
             read_init(init)
 
     def leave_out(self, arms: Sequence[Arm]) -> None:
-        """Left to `finetune grid`, which knows the models."""
+        """Does nothing: `finetune grid`, which knows the models, raises for such settings."""
 
     def check(self, arm: Arm, seed: int, run: pathlib.Path) -> None:
-        """Left to `finetune grid`, which knows the number of updates."""
+        """Does nothing: `finetune grid`, which knows the number of updates, checks the run."""
 
     def network(self, name: str, recipe: Recipe) -> keras.Model:
         raise NotImplementedError("fine-tuned arms have the weights of their init")
@@ -516,7 +533,7 @@ class Finetuning(Kind):
         studies.command("finetune", "grid", arm.recipe, str(run), *words, log=log)
 
     def train(self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None) -> dict:
-        # `grid` trains no run twice.
+        # `grid` does not train complete runs again.
         self.fit(arm, self.settings(arm, seed), run, log)
         [cell] = read_json(run / "grid.json", combinations=list)["combinations"]
         [tuned] = cell["runs"]
@@ -531,7 +548,7 @@ class Finetuning(Kind):
         if not isinstance(data.kind, Classification):
             return None
         if data.task.regression:
-            return 0.0, "an equal answer to every example"
+            return 0.0, "the same answer to every example"
 
         def score(answer: int) -> float:
             found = data.validation.items()
@@ -545,14 +562,14 @@ class Finetuning(Kind):
 
 
 def kind_of(arm: Arm) -> type[Kind]:
-    """The kind of an arm's recipe."""
+    """The kind of an arm, which follows from its recipe."""
     if arm.recipe in (*TASKS, *OWN_TASKS):
         return Finetuning
     kinds = {kind.run_class.recipe_class: kind for kind in (Pretraining, Translation)}
     found = kinds.get(type(recipe := registry.load(arm.recipe)))
     if found is None:
         raise UserError(
-            f"{arm.name}: {arm.recipe} is a recipe of kind {recipe.kind!r}: compare pre-trainings, "
-            "translations or tasks of fine-tuning"
+            f"{arm.name}: {arm.recipe} is a recipe of kind {recipe.kind!r}: give a recipe of "
+            "pre-training or translation, or a task of fine-tuning"
         )
     return found

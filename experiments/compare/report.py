@@ -18,7 +18,7 @@ from experiments.recipe import Recipe
 from macaron_tf.command_names import as_typed
 from macaron_tf.evaluation.verdict import RULE, SEEDS, Verdict, is_guessing, judge
 
-# Settings by which arms read other batches of the same text, or more of them.
+# Settings that decide which batches of the text arms read, and how many.
 _BUDGET = ("batch_size", "epochs", "training.max_steps", "training.accumulation_steps")
 _TEXT = ("hypotheses", "references", "metric", "decoding", "precisions")
 _BOLD = {"better": "**better**", "worse": "**worse**"}
@@ -28,11 +28,15 @@ _WIDTHS = "widths.png"
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """A comparison whose runs are trained.
+    """A comparison after its trainings.
 
     Attributes:
-        arms: of every width, the first of each width being its baseline.
-        rows: of every arm and seed: the arm, its parameters, its `Kind.row`.
+        kind: kind of the trainings.
+        arms: arms of all widths; the first of each width is its baseline.
+        rows: for every arm and seed, the arm's fields, its parameters and its `Kind.row`.
+        timed: the timings of `--equal time`.
+        tuned: the scores of `--rates`.
+        tuning_seeds: the seeds that chose the rates.
     """
 
     kind: Kind
@@ -64,7 +68,7 @@ class Study:
 
 
 def write(study: Study, options: argparse.Namespace) -> None:
-    """Writes and prints the report, and says what to do next."""
+    """Writes and prints the report, and prints a command to try next."""
     kind, out, first = study.kind, pathlib.Path(options.out), study.first
     guessing = kind.guessing(study.rows)
     pairs = {
@@ -113,7 +117,7 @@ def write(study: Study, options: argparse.Namespace) -> None:
 
 
 def _listed(verdicts: dict[tuple, Verdict], *names: str) -> list[dict]:
-    """Verdicts for JSON, their keys as fields."""
+    """Verdicts as dicts for JSON, with the parts of their keys as the fields `names`."""
     return [
         {**dict(zip(names, key, strict=True)), **dataclasses.asdict(verdict)}
         for key, verdict in verdicts.items()
@@ -140,7 +144,7 @@ def _shown(kind: Kind, scores: Iterable[float], sign: str = "") -> list[str]:
 
 
 def _tested(kind: Kind, verdict: Verdict | None, words: dict[str, str]) -> list[str]:
-    """The cells of a verdict: difference, interval, corrected p, a word."""
+    """The four cells of a verdict: difference, interval, corrected p, and its word."""
     if verdict is None:
         return [""] * 4
     word = words.get(verdict.word, verdict.word)
@@ -157,7 +161,7 @@ def _table(
     verdicts: dict[tuple, Verdict],
     guessing: tuple[float, str] | None,
 ) -> list[str]:
-    """An arm of this width a row, and guessing."""
+    """The table of a width: a row for each arm, and one for guessing."""
     kind, lines = study.kind, []
     arms = [arm for arm in study.arms if arm.width == width]
     wanted = study.of(study.first, width)[0]["parameters"]
@@ -204,7 +208,7 @@ def _every_seed(study: Study, seeds: Sequence[int]) -> list[str]:
 
 
 def trends_of(study: Study, verdicts: dict[tuple, Verdict]) -> dict[str, Verdict]:
-    """The change of an arm's difference with each doubling of the width, judged as differences."""
+    """Judges, for each arm, how its difference changes with each doubling of the width."""
     doublings, slopes, none = np.log2(study.widths), {}, {}
     for name in study.others:
         mine = [verdicts[name, width] for width in study.widths]
@@ -234,7 +238,7 @@ def _trend_table(study: Study, trends: dict[str, Verdict]) -> list[str]:
 
 
 def _half_interval(values: Sequence[float]) -> float:
-    """Half of the 95% interval of the mean; 0 of a single value."""
+    """Half of the 95% interval of the mean; 0 for a single value."""
     if len(values) < 2:
         return 0.0
     student = scipy.stats.t.ppf(0.975, len(values) - 1)
@@ -255,7 +259,7 @@ def _bootstraps(first: str, tests: list[dict]) -> list[str]:
 
 
 def _rates(study: Study) -> list[str]:
-    """The scores of every rate, and the arms whose best is the last one that was tried."""
+    """Lines about the scores at every rate; arms whose best rate is at the edge are named."""
     if not study.tuned:
         return []
     kind, rows, edges = study.kind, [], []
@@ -271,7 +275,8 @@ def _rates(study: Study) -> list[str]:
     rates = [f"rate {rate:g}" for rate in study.tuned[0].scores]
     seeds = ", ".join(map(str, study.tuning_seeds))
     text = (
-        f"Each arm takes the rate of its best {kind.label} with seed {seeds}, which judges no arm."
+        f"Each arm has the rate with its best {kind.label} with seed {seeds}, which does not judge "
+        "the arms."
     )
     if edges:
         text += f" **Best at the edge of the rates**: {'; '.join(edges)}; try further ones."
@@ -291,10 +296,10 @@ def _times(study: Study) -> list[str]:
         for one in study.timed
     ]
     text = (
-        "Equal time: every arm trains for as many updates as take the time of the first one's; "
-        "its warm-up is scaled with them."
+        "Equal time: every arm has as many updates as take the time of the first arm's, and its "
+        "warm-up is scaled in proportion."
     )
-    head = ("timing", "milliseconds an update", f"/ {study.first}", "updates")
+    head = ("timing", "milliseconds per update", f"/ {study.first}", "updates")
     return [*studies.table(head, rows), "", text, ""]
 
 
@@ -302,9 +307,9 @@ def _about_table(kind: Kind, first: str, options: argparse.Namespace) -> str:
     jobs, more = options.jobs, "higher" if kind.sign > 0 else "lower"
     beside = f"{jobs} at once" if jobs > 1 else "one at a time"
     return (
-        f"Mean ± the sample's deviation over the seeds; {more} is better; `- {first}` is the mean "
-        f"difference. Seconds are of a training from start to end, validations included, {beside}; "
-        "MiB is the most memory that its process held; both are medians."
+        f"Mean ± standard deviation over the seeds; {more} is better; `- {first}` is the mean "
+        f"difference. Seconds are the time of a whole training with its validations, {beside}; "
+        "MiB is the greatest memory of its process. Both are medians."
     )
 
 
@@ -326,7 +331,7 @@ def _about_batches(study: Study) -> str:
 
 
 def _near(study: Study, guessing: tuple[float, str] | None) -> list[str]:
-    """The arms that have not left guessing behind."""
+    """The arms whose scores are near guessing."""
     value, kind = guessing and guessing[0], study.kind
     return [
         _named(arm.name, arm.width)
@@ -336,7 +341,7 @@ def _near(study: Study, guessing: tuple[float, str] | None) -> list[str]:
 
 
 def _about_guessing(study: Study, guessing: tuple[float, str]) -> str:
-    """What guessing is, and the arms that are near it."""
+    """A sentence about what guessing is, and about arms that are near it."""
     kind, (value, words) = study.kind, guessing
     _, digits, factor = kind.columns[kind.score]
     text = (
@@ -345,7 +350,7 @@ def _about_guessing(study: Study, guessing: tuple[float, str]) -> str:
     )
     if near := _near(study, guessing):
         longer = "raise training.max_steps" if kind.draws else "train for longer"
-        text += f" **{', '.join(near)} learnt little else: {longer}.**"
+        text += f" **{', '.join(near)}: near guessing, {longer}.**"
     return text
 
 
@@ -357,7 +362,7 @@ def _about_arms(study: Study, options: argparse.Namespace) -> list[str]:
 
 
 def _draw(study: Study, guessing: tuple[float, str] | None, path: pathlib.Path) -> None:
-    """The curves of the validations, a panel for each width and metric."""
+    """Draws the validation curves in a panel for each width and metric."""
     kind, panels, levels = study.kind, {}, {}
     for width in study.widths:
         rows = [row for row in study.rows if row["width"] == width]
@@ -370,7 +375,7 @@ def _draw(study: Study, guessing: tuple[float, str] | None, path: pathlib.Path) 
 
 
 def _draw_widths(study: Study, verdicts: dict[tuple, Verdict], path: pathlib.Path) -> None:
-    """The differences from the first arm by the width, with their intervals."""
+    """Draws the differences from the first arm by width, with their intervals."""
     title, axes = f"{study.kind.label} - {study.first}'s", ("model.hidden_dim", "difference, 95%")
     lines = {
         name: {width: verdicts[name, width].differences for width in study.widths}
@@ -383,10 +388,13 @@ def _draw_widths(study: Study, verdicts: dict[tuple, Verdict], path: pathlib.Pat
 def _next(
     study: Study, verdicts: dict[tuple, Verdict], near: bool, options: argparse.Namespace
 ) -> str:
-    """The command that tells most after this one, and why.
+    """The most useful command to run next, and its reason as a comment.
 
     Args:
-        near: whether an arm has not left guessing behind.
+        study: the comparison.
+        verdicts: verdicts by arm and width.
+        near: whether an arm is near guessing.
+        options: options of the command.
     """
     kind, seeds = study.kind, options.seeds
     free = (n for n in itertools.count(1) if n not in (*seeds, *study.tuning_seeds))
@@ -423,7 +431,7 @@ def _next(
 
 
 def _again(options: argparse.Namespace, why: str, flag: str, *values: str, out: str = "") -> str:
-    """The command as it was typed with other values of a flag, and in another folder."""
+    """The command as it was typed, but with other values of `flag`, and in the folder `out`."""
     words, dropped = [], False
     for word in options.arguments:
         dropped = word == flag != "--set" or (dropped and not word.startswith("-"))

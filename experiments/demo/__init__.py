@@ -1,1 +1,1 @@
-"""The command of `python -m experiments.demo`."""
+"""The demo: `python -m experiments.demo`."""

@@ -22,7 +22,7 @@ SENTENCE = "The device could not be found."
 
 
 def run(options: argparse.Namespace) -> None:
-    """Runs every stage."""
+    """The command `demo`: runs all stages."""
     with needed("the demo, which serves what it trains,"):
         import h11  # noqa: F401
         import tensorflow_serving  # noqa: F401
@@ -65,9 +65,9 @@ def _stage(number: int, text: str) -> None:
 
 
 def _command(module: str, *arguments: str) -> None:
-    """Runs a command of `export`, which nothing in `experiments` imports."""
+    """Runs a command of `export` in a process, because `experiments` must not import `export`."""
     if subprocess.run([sys.executable, "-m", module, *arguments]).returncode:
-        raise UserError(f"python -m {module} failed: its reason stands above")
+        raise UserError(f"`python -m {module}` failed: read its message above")
 
 
 def _score(run: TranslationRun) -> None:
@@ -76,7 +76,7 @@ def _score(run: TranslationRun) -> None:
     sources, references = [list(side) for side in zip(*pairs, strict=True)]
     hypotheses = run.translator().translate(sources).best
     print(evaluate_translations(hypotheses, references, run.recipe.metric))
-    # Evenly spread lines of middle length.
+    # Lines of medium length, evenly spread over the text.
     telling = [i for i, line in enumerate(sources) if 4 <= len(line.split()) <= 14]
     for i in telling[:: max(len(telling) // SHOWN, 1)][:SHOWN]:
         print(f"\n  source       {sources[i]}\n  reference    {references[i]}")
@@ -84,7 +84,7 @@ def _score(run: TranslationRun) -> None:
 
 
 def _serve(served: pathlib.Path) -> None:
-    """Starts the server as a process of its own, asks it one sentence, and stops it."""
+    """Starts the server in a process, sends it a sentence, and stops it."""
     command = [sys.executable, "-m", "export.serve", str(served), "--name", "demo"]
     command += ["--rest-port", "0", "--grpc-port", "0"]
     log = served.parent / "server.log"

@@ -1,4 +1,4 @@
-"""Few-shot evaluation of every model, task, number of examples and seed; a table and figures."""
+"""Few-shot evaluation for every model, task, number of examples and seed; table and figures."""
 
 import argparse
 import collections
@@ -48,7 +48,7 @@ from macaron_tf.text.words import split_sentences
 
 JSON, MARKDOWN, FIGURE, SIZES = "few_shot.json", "few_shot.md", "few_shot.png", "sizes.png"
 _KNOWN = ("chance", "majority")
-_POOL = 10_000  # examples that shots are drawn from: the first ones
+_POOL = 10_000  # number of training examples, from the beginning, from which shots are chosen
 Ids = list[int]
 
 
@@ -69,12 +69,15 @@ def _score_translations(answers, truths, metric: TranslationMetric | None = None
 
 @dataclasses.dataclass(frozen=True)
 class FreeForm:
-    """Generation, end and score of free answers.
+    """How free answers are generated, cut and scored.
 
     Attributes:
-        measure: answers and the right ones of each to "score", a fraction, and others.
-        stops: an answer ends before these.
-        sentences: of them so many are taken; None = all.
+        metric: name of the metric, for tables.
+        measure: function of the answers and the correct answers to each question that returns
+            "score", a fraction, and other metrics.
+        generation: settings of the generation.
+        stops: texts before the first of which an answer ends.
+        sentences: number of sentences of an answer to keep; None: all.
     """
 
     metric: str = "f1"
@@ -114,17 +117,20 @@ _FORMS = {
 
 @dataclasses.dataclass(frozen=True)
 class PromptTask:
-    """A task asked in words.
+    """A task as prompts.
 
     Attributes:
-        name: for tables.
-        form: "choice", "last_word" or "free".
+        name: name of the task, for tables.
+        form: form of the answers: "choice", "last_word" or "free".
         asked: the prompts to evaluate.
-        pool: the prompts that shots are drawn from.
-        measure: of a choice: the score of predicted and right positions, as a fraction.
-        content_free: of a choice: the queries about nothing.
-        between: line ends between two examples, for a model that has read any; "" = all text is in
-            one line.
+        pool: the prompts from which shots are chosen.
+        metric: name of the metric, for tables.
+        measure: for choices, function of the predicted and the correct positions that returns a
+            score, a fraction.
+        content_free: for choices, queries without content, for calibration.
+        free: how free answers are generated and scored.
+        between: line breaks between two examples, for models that were trained on line breaks;
+            "": all text is on one line.
     """
 
     name: str
@@ -147,17 +153,19 @@ def read_task(
     """Reads a task's prompts.
 
     Args:
-        name: a task of `macaron_tf.data.tasks.definitions`, `lambada:FILE` or `tsv:FILE`;
-            `summarization`, or this and `translation` with `:FROM-TO:SOURCE` of pairs. Files with
-            `{split}` in their names have train and validation; of others every fourth example is
-            for shots.
-        template: of a classification task, in place of its own.
-        style: of questions and translations, see `macaron_tf.data.tasks.prompts.QUESTIONS`.
+        name: a task of `macaron_tf.data.tasks.definitions`; `lambada:FILE` or `tsv:FILE`;
+            `summarization`; or `summarization:FROM-TO:SOURCE` or `translation:FROM-TO:SOURCE` with
+            a source of pairs. If a file's name has `{split}`, shots come from train and questions
+            from validation. Otherwise every fourth example is for shots.
+        tfds: access to TensorFlow Datasets.
+        template: template that replaces the one of a classification task.
+        style: style of questions and translations, a key of
+            `macaron_tf.data.tasks.prompts.QUESTIONS`.
     """
     source, between = Source.of(name), {"gpt2": "\n", "gpt3": "\n\n"}.get(style, "")
     if source.kind in _FORMS or (source.kind in ("lambada", "tsv", *RECORDS) and source.place):
         if template is not None:
-            raise UserError(f"--template: {name} has no classes; it goes with a task's name")
+            raise UserError(f"--template is for tasks with classes, not {name}: leave it out")
         if source.kind in _FORMS:
             return _read_pairs(source, tfds, style, between or "\n")
         title, is_lambada = source.place.rsplit("/", 1)[-1], source.kind == "lambada"
@@ -173,20 +181,20 @@ def read_task(
     splits = (task.validation_splits[0], "train")
     if task.kind == "spans":
         if template is not None:
-            raise UserError(f"--template: {name} has no classes; it goes with a task of classes")
+            raise UserError(f"--template is for tasks with classes, not {name}: leave it out")
         asked, pool = (question_prompts(read_questions(task, s, tfds), style) for s in splits)
         return PromptTask(task.name, "free", asked, pool[:_POOL], "f1", between=between)
     template = template or TEMPLATES.get(name)
     if template is None:
         raise UserError(
-            f"the task {name!r} is not asked in words: give one of {', '.join(TEMPLATES)}, squad, "
+            f"the task {name!r} has no prompts: give one of {', '.join(TEMPLATES)}, squad, "
             "lambada:FILE, tsv:FILE, jsonl:FILE, parquet:FILE or datasets:DIR"
         )
     asked, pool = (
         classification_prompts(task, read_examples(task, s, tfds), template) for s in splits
     )
 
-    # Questions that share several answers are judged answer by answer here.
+    # Without exact match, because answers that belong to one question are scored separately.
     metrics = tuple(metric for metric in task.metrics if metric != "em")
     flat = dataclasses.replace(task, metrics=metrics, more_metrics=())
 
@@ -199,15 +207,15 @@ def read_task(
 
 
 def _read_pairs(source: Source, tfds: Tfds | None, style: str, between: str) -> PromptTask:
-    """Summaries or translations of `KIND:FROM-TO:SOURCE`, of FROM and TO of pairs of texts."""
+    """Reads a task of summaries or translations, `KIND:FROM-TO:SOURCE`, from pairs of texts."""
     names, _, place = source.place.partition(":")
     fields = tuple(names.split("-"))
     if str(source) == "summarization:":
         place, fields = own_examples(source.kind)
     if len(fields) != 2 or not place:
         raise UserError(
-            f"--task {source} names no pairs: give {source.kind}:FROM-TO:SOURCE, such as "
-            "translation:en-fr:tfds:multi30k/fr-en"
+            f"--task {source} does not name pairs of texts: give {source.kind}:FROM-TO:SOURCE, "
+            "such as translation:en-fr:tfds:multi30k/fr-en"
         )
 
     def read(given: Source, split: str) -> list[Prompt]:
@@ -226,7 +234,7 @@ def _read_pairs(source: Source, tfds: Tfds | None, style: str, between: str) -> 
 
 
 def _parted(source: Source, read: Callable) -> tuple[list[Prompt], list[Prompt]]:
-    """The prompts that are asked, and the prompts to show before them."""
+    """Reads the prompts to ask, and the prompts to show before them."""
     if source.has_splits:
         asked, pool = read(source, "validation"), read(source, "train")
     else:
@@ -234,25 +242,26 @@ def _parted(source: Source, read: Callable) -> tuple[list[Prompt], list[Prompt]]
         asked, pool = [prompts[n] for n in range(len(prompts)) if n % 4], prompts[::4]
     if not asked or not pool:
         raise UserError(
-            f"{source} has {len(asked)} examples to ask and {len(pool)} to show before them, each "
-            "with text on both sides: both need one at least; give more"
+            f"{source} has {len(asked)} questions to ask and {len(pool)} examples to show: give at "
+            "least one of each, with text on both sides"
         )
     if len(asked[0].choices) != len(pool[0].choices):
         raise UserError(
-            f"{source}: the split validation has {len(asked[0].choices)} choices and train has "
-            f"{len(pool[0].choices)}; give both the same columns"
+            f"{source}: the split validation has {len(asked[0].choices)} choices, but train has "
+            f"{len(pool[0].choices)}: give both the same columns"
         )
     return asked, pool
 
 
 def run(options: argparse.Namespace) -> None:
-    """Evaluates, prints the table, and writes OUT/few_shot.json, .md and .png; of several sizes
-    sizes.png too.
+    """The command `few_shot`: evaluates models, and prints and writes the report.
+
+    It writes OUT/few_shot.json, .md and .png, and for models of several sizes sizes.png.
     """
     template = None
     if options.template or options.words:
         if not (options.template and options.words and len(options.task) == 1):
-            raise UserError("--template and --words go together, with one --task")
+            raise UserError("--template and --words need each other and a single --task: give all")
         template = Template(options.template.replace("\\n", "\n"), tuple(options.words))
     tasks = [
         limited(read_task(name, options.tfds, template, options.prompts), options.max_examples)
@@ -261,16 +270,17 @@ def run(options: argparse.Namespace) -> None:
     names = [task.name for task in tasks]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UserError(
-            f"--task: two tasks would be called {twice!r} in the table: ask one at a time"
+            f"--task has two tasks that would be called {twice!r} in the table: give them in two "
+            "commands"
         )
     settings = {"normalization": options.normalization, "calibrate": options.calibrate}
     usual = {name: getattr(Asker, name) for name in settings}
     if settings != usual and all(task.form != "choice" for task in tasks):
         raise UserError(
-            "--normalization and --calibrate are of choices, which no --task here has: leave them "
-            "out"
+            "--normalization and --calibrate are for multiple choice, which no --task here has: "
+            "leave them out"
         )
-    for path in options.runs:  # refuses wrong ones before minutes are spent
+    for path in options.runs:  # raises for wrong ones before minutes are spent
         find_kind(path, causal=True)
     style = {} if options.prompts == "plain" else {"prompts": options.prompts}
     known = {
@@ -288,14 +298,14 @@ def run(options: argparse.Namespace) -> None:
         storage.make_folders(out)
     for path in options.runs:
         opened = open_model(path, causal=True)
-        if opened.name in {run["model"] for run in record["runs"]}:  # another checkpoint, or folder
+        if opened.name in {run["model"] for run in record["runs"]}:  # another checkpoint or folder
             opened = dataclasses.replace(opened, name=str(path))
         record["runs"] += evaluate(opened, tasks, options.shots, options.seeds, **settings)
     text = markdown(record)
     print(text, end="", flush=True)
     write_json(out / JSON, record)
     storage.write_aside(out / MARKDOWN, text.encode())
-    mean_curves(_panels(record, "shots", "model"), out / FIGURE, "examples asked for, K", "score")
+    mean_curves(_panels(record, "shots", "model"), out / FIGURE, "number of examples, K", "score")
     if len({run["parameters"] for run in record["runs"]}) > 1:
         panels = _panels(record, "parameters", "shots", "K = ")
         mean_curves(panels, out / SIZES, "parameters", "score", log_x=True)
@@ -303,7 +313,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def limited(task: PromptTask, most: int) -> PromptTask:
-    """The task with `most` of its questions, the same ones for every model and seed."""
+    """Returns the task with at most `most` questions, the same ones for every model and seed."""
     if len(task.asked) <= most:
         return task
     chosen = np.sort(np.random.default_rng(0).permutation(len(task.asked))[:most])
@@ -326,10 +336,10 @@ def baselines(task: PromptTask) -> dict[str, float]:
 
 
 def draw_shots(task: PromptTask, count: int, seed: int) -> list[Prompt]:
-    """K examples of a task's pool: those of a smaller K begin those of a larger one.
+    """Draws `count` examples from a task's pool; more examples begin with the same ones.
 
-    One draw serves all questions of a seed, as in Zhao et al. 2021, so that the spread over seeds
-    shows how much depends on the examples; Brown et al. 2020 draw anew for each question.
+    All questions of a seed get the same examples, as in Zhao et al. 2021, so that the spread over
+    seeds shows how much depends on the examples. Brown et al. 2020 draw new ones for each question.
     """
     order = np.random.default_rng(seed).permutation(len(task.pool))
     return [task.pool[place] for place in order[:count]]
@@ -337,13 +347,15 @@ def draw_shots(task: PromptTask, count: int, seed: int) -> list[Prompt]:
 
 @dataclasses.dataclass(eq=False)
 class Asker:
-    """Asks one model.
+    """Evaluates a model on tasks.
 
     Attributes:
-        normalization: score of a choice: "sum", its log-likelihood, or "token", this divided by its
-            tokens, so that a long answer is not less likely for its length alone (Brown et al.
-            2020, section 2.4).
-        calibrate: whether scores of a choice are `calibrated`.
+        opened: the model.
+        normalization: score of a choice: "sum", its log-likelihood, or "token", the log-likelihood
+            divided by its number of tokens, so that long answers are not at a disadvantage (Brown
+            et al. 2020, section 2.4).
+        calibrate: whether the scores of choices are calibrated, see
+            `macaron_tf.evaluation.language.calibrated`.
     """
 
     opened: Pretrained
@@ -361,13 +373,14 @@ class Asker:
         """Scores a task.
 
         Args:
-            shots: the examples to show, in order; as many of them as fit before each query.
+            task: the task.
+            shots: the examples to show, in order; each query gets as many as fit.
 
         Returns:
             "score", a fraction; "shown", the mean number of examples before a query; "cut", the
-            part of queries that lost their beginning; of last words "perplexity" too.
+            fraction of queries whose beginning was cut off; and for last words "perplexity".
         """
-        # The rows of the models trained here have no line ends.
+        # Models trained by this package have not read line breaks.
         lines = bool(task.between) and self.opened.trained_length is None
         examples = self._ids(
             [f"{shot.query} {shot.answers[0]}{task.between * lines}" for shot in shots], lines=lines
@@ -397,14 +410,16 @@ class Asker:
         }
 
     def _room(self, answer: int) -> int:
-        """Greatest number of ids between [CLS] and an answer of `answer` ids."""
+        """The number of ids that fit between [CLS] and an answer of `answer` ids."""
         return max(self.opened.task.window - 1 - answer, 1)
 
     def _ids(self, texts: Sequence[str], first: bool = False, lines: bool = False) -> list[Ids]:
-        """Texts to ids; a text that does not begin a row begins with a space, as any word does.
+        """Tokenizes texts.
 
         Args:
-            lines: the texts as they are, which end with a line end where another follows.
+            texts: the texts.
+            first: whether the texts begin a row; otherwise a space is put before each.
+            lines: whether to keep the texts with their line breaks and without added spaces.
         """
         if not lines:
             texts = [as_prompt(text) if first else f" {as_prompt(text).lstrip()}" for text in texts]
@@ -420,7 +435,7 @@ class Asker:
     ) -> dict[str, Any]:
         scores = self._choice_scores(contexts, choices)  # (N, C)
         if self.calibrate:
-            # By the scores of the same choices behind queries about nothing.
+            # Calibrates by the scores of the same choices after content-free queries.
             queries = self._ids(task.content_free, not examples, lines)
             of_sets: dict[str, np.ndarray] = {}
             for row, options in enumerate(choices):
@@ -433,7 +448,7 @@ class Asker:
         return {"score": float(task.measure(scores.argmax(axis=1), labels))}
 
     def _choice_scores(self, contexts: list[Ids], choices: list[list[Ids]]) -> np.ndarray:
-        """(N, C) scores of N contexts with C choices each."""
+        """The scores of N contexts with C choices each, `(N, C)`."""
         pairs = zip(contexts, choices, strict=True)
         found = self.scorer.score([(ids, option) for ids, options in pairs for option in options])
         shape = (len(contexts), len(choices[0]))
@@ -448,7 +463,7 @@ class Asker:
         return {"score": float(found.greedy.mean()), "perplexity": perplexity}
 
     def _free_config(self, task: PromptTask) -> GenerationConfig:
-        """The task's, of half of a row at most: the rest is for the query."""
+        """The task's settings of generation, limited to half of a row to leave room for queries."""
         config = task.free.generation
         most = min(config.max_tokens, max(self.opened.task.window // 2, 1))
         return dataclasses.replace(config, max_tokens=most)
@@ -469,12 +484,14 @@ def _query(prompt: Prompt, zero_shot: bool) -> str:
 def evaluate(
     opened: Pretrained, tasks: list[PromptTask], shots: list[int], seeds: list[int], **settings
 ) -> list[dict]:
-    """Scores a model.
+    """Scores a model on all tasks.
 
     Args:
+        opened: the model.
+        tasks: the tasks.
         shots: numbers of examples, K.
-        seeds: of the examples; without examples there is nothing to draw, and one run.
-        settings: of `Asker`.
+        seeds: seeds that choose the examples; K = 0 is evaluated once.
+        settings: settings of `Asker`.
 
     Returns:
         A record for each task, K and seed: the output of `Asker.ask`, "model", "parameters",
@@ -497,7 +514,10 @@ def evaluate(
 def _panels(
     record: dict[str, Any], x: str, name: str, before: str = ""
 ) -> dict[str, dict[str, dict[float, list[float]]]]:
-    """Of each task the scores against x, a line a name; chance and majority are straight lines."""
+    """The panels of a figure: for each task, the scores by `x` in a curve for each `name`.
+
+    Chance and majority are horizontal lines.
+    """
     points = sorted({run[x] for run in record["runs"]})
     panels = {}
     for task, runs in grouped(record["runs"], "task").items():
@@ -511,7 +531,7 @@ def _panels(
 
 
 def markdown(record: dict[str, Any]) -> str:
-    """The table of a report: a row for each task, model and K."""
+    """The text of few_shot.md, with a table of every task, model and K."""
     settings, rows = record["settings"], []
     for task, baseline in record["baselines"].items():
         mine = [run for run in record["runs"] if run["task"] == task]
@@ -525,7 +545,7 @@ def markdown(record: dict[str, Any]) -> str:
                 shown, cut = (statistics.mean(values(group, name)) for name in ("shown", "cut"))
                 rows.append([*asked, f"{shown:.1f}", f"{100 * cut:.0f}%", score, *known])
     head = ["task", "metric", "questions", "model", "K", "shown", "cut", "score", *_KNOWN]
-    calibrated = ", calibrated by queries about nothing" if settings["calibrate"] else ""
+    calibrated = ", calibrated by content-free queries" if settings["calibrate"] else ""
     chosen = f" Choices by log-likelihood ({settings['normalization']}{calibrated})."
     if all(task["form"] != "choice" for task in record["baselines"].values()):
         chosen = ""
@@ -533,8 +553,8 @@ def markdown(record: dict[str, Any]) -> str:
         "# Zero- and few-shot scores",
         "",
         "Scores in percent, mean ± standard deviation over seeds of the examples." + chosen,
-        "`shown`: examples that fitted into the model's rows, a query; `cut`: queries that did",
-        "not. A score that does not leave chance and majority behind says nothing of a model.",
+        "`shown`: examples per query that fit into a row; `cut`: queries that did not fit and were",
+        "cut. A score near chance or majority shows no ability of the model.",
         "",
         *table(head, rows),
     ]

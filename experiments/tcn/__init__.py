@@ -1,1 +1,1 @@
-"""The tasks of Bai et al. 2018: what `experiments.tcn` is made of."""
+"""The temporal convolutional network (TCN) of Bai et al. 2018 and recurrent models on its tasks."""

@@ -1,4 +1,4 @@
-"""The temporal convolutional network on the slides' tasks, beside LSTM, GRU and RNN of its size.
+"""Compares the temporal convolutional network (TCN) with LSTM, GRU and RNN of equal size.
 
     python -m experiments.tcn train jsb out/jsb --data music/JSB_Chorales.mat
     python -m experiments.tcn train nottingham out/nottingham --data music/Nottingham.mat
@@ -12,10 +12,10 @@
     python -m experiments.tcn train permuted_mnist out/permuted --data-dir DIR
     python -m experiments.tcn train --resume out/jsb/tcn-1 --data music/JSB_Chorales.mat
 
-`train` may be left out. The recurrent models are Keras's own layers, one of them with as many
-parameters as the TCN. Writes OUT/TASK.md, .json and .png, and a run's folder for each model and
-seed. Complete runs are not trained again: an interrupted command goes on when it is given again,
-and --resume goes on with one of its runs. The recipe of a TASK is `tcn_TASK`.
+The word `train` may be left out. The recurrent models are Keras's layers, with as many parameters
+as the TCN. The command writes OUT/TASK.md, .json and .png, and a run's folder for each model and
+seed. Complete runs are not trained again: to resume an interrupted command, give it again; --resume
+resumes one of its runs. The recipe of a TASK is `tcn_TASK`.
 """
 
 from experiments import command_line as cli
@@ -25,31 +25,38 @@ main = cli.program(
     __doc__,
     cli.command(
         "train",
-        "train the models of a task, or go on with interrupted runs",
+        "train the models of a task, or resume interrupted runs",
         "experiments.tcn.train:run",
         cli.unless_resumed(
             cli.local_place(
                 "task",
                 "adding, copy_memory, jsb, nottingham, ptb_words, ptb_characters, wikitext, "
-                "lambada, mnist or permuted_mnist; or a function of your own that makes a recipe, "
-                "FILE.py[:NAME]",
+                "lambada, mnist or permuted_mnist; or a function of your own that returns a "
+                "recipe, FILE.py[:NAME]",
             ),
-            cli.place("out", "folder of runs and results"),
+            cli.place("out", "folder of the runs and results"),
             cli.argument(
                 "--models",
-                "default: all four",
+                "models to train (default: all four)",
                 nargs="+",
                 choices=("tcn", "lstm", "gru", "rnn"),
                 action=cli.Distinct,
             ),
-            cli.count("--seeds N", "default 1", least=0, nargs="+", action=cli.Distinct),
+            cli.count(
+                "--seeds N",
+                "seeds of the runs (default 1)",
+                least=0,
+                nargs="+",
+                action=cli.Distinct,
+            ),
         ),
         cli.local_place(
             "--data PATH",
-            "the .mat file of music; the folder of ptb's texts, or LAMBADA's dev.txt and test.txt",
+            "the .mat file of the music; for ptb and lambada, the folder of the texts, such as "
+            "LAMBADA's dev.txt and test.txt",
         ),
         cli.TFDS,
-        cli.settings("training.max_steps=500 or batch_size=8, of all the models"),
+        cli.settings("training.max_steps=500 or batch_size=8, for all models"),
         cli.CALLBACKS,
     ),
     cli.recipes("experiments.tcn.run:SequenceRecipe"),

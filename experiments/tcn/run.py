@@ -1,4 +1,4 @@
-"""Recipe and run of one of the slides' tasks."""
+"""Recipe and run of the TCN and of recurrent models on a task."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -16,16 +16,18 @@ from macaron_tf.settings import INT32, Count, OneOf
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SequenceRecipe(Recipe):
-    """A task, the TCN for it, and the training of the TCN and of the recurrent models beside it.
+    """Every setting of a task: its TCN, and the training of the TCN and of the recurrent models.
 
     Attributes:
         task: one of `TASKS`.
-        batch_size: sequences of a micro-batch.
-        recurrent: settings of the recurrent models that are not the TCN's, as `--set` takes them.
-        sources: documents to learn from, of `wikitext` and `lambada`, see
-            `macaron_tf.data.sources.readers.documents`; held in memory.
-        vocabulary_size: their most frequent words, which are predicted.
-        held_out: one in so many documents is for `wikitext`'s validation, of `lambada` none.
+        batch_size: sequences in a micro-batch.
+        recurrent: settings in which the recurrent models differ from the TCN, in the form of
+            `--set`.
+        sources: for `wikitext` and `lambada`, the documents to learn from, which are held in
+            memory; see `macaron_tf.data.sources.readers.documents`.
+        vocabulary_size: for these tasks, number of words to predict, the most frequent ones.
+        held_out: one of `held_out` documents is for the validation of `wikitext`; `lambada` learns
+            from all.
     """
 
     kind = "sequence"
@@ -42,7 +44,10 @@ class SequenceRecipe(Recipe):
         of_documents = ("sources", "vocabulary_size", "held_out")
         given = [name for name in of_documents if getattr(self, name) != getattr(type(self), name)]
         if given and self.task not in ("wikitext", "lambada"):
-            raise self.error(f"{given[0]} is of wikitext and lambada: leave it out of {self.task}")
+            raise self.error(
+                f"{given[0]} has an effect in wikitext and lambada only: leave it out of "
+                f"{self.task}"
+            )
 
     def model_config(self, vocab_size: int | None = None) -> TemporalConfig:
         config = self.catalog_config(**dict(self.model_options))
@@ -60,14 +65,15 @@ class SequenceRecipe(Recipe):
         """The recipe of one of the compared models.
 
         Args:
-            mixer: `"tcn"`, or a recurrent one, whose widths give as many parameters.
-            settings: replaced ones, `path=value`, after the recipe's own; a width is the TCN's.
-            vocab_size: of the data, where they are ids.
+            mixer: `"tcn"`, or a recurrent mixer, whose widths are chosen to give as many parameters
+                as the TCN has.
+            settings: settings to replace, as `path=value`; widths are those of the TCN.
+            vocab_size: vocabulary size of the data, if they are ids.
         """
         tcn = override(self, settings)
         if mixer == "tcn":
             return tcn
-        with naming(f"{mixer} of as many parameters as the TCN"):
+        with naming(f"{mixer} with as many parameters as the TCN"):
             widths = tcn.model_config(vocab_size).equal_sized(mixer).widths
         recipe = override(override(self, self.recurrent), settings)
         options = {**dict(recipe.model_options), "mixer": mixer, "widths": widths}
@@ -76,7 +82,10 @@ class SequenceRecipe(Recipe):
 
 @dataclasses.dataclass(frozen=True)
 class SequenceRun(Run):
-    """A training on one of the tasks, with a number of symbols at most instead of a vocabulary."""
+    """A training on one of the tasks.
+
+    It has no vocabulary; `vocab_size` is the number of symbols of the data, if they are ids.
+    """
 
     recipe_class = SequenceRecipe
     vocabulary_class = None

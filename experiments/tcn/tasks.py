@@ -1,4 +1,4 @@
-"""The slides' tasks and their data: drawn sequences, polyphonic music, texts, MNIST."""
+"""Tasks of Bai et al. 2018 and their data: generated sequences, polyphonic music, text, MNIST."""
 
 import argparse
 import collections
@@ -29,18 +29,18 @@ ADDING_LENGTH = 600
 COPY_DISTANCE = 1000
 COPIED = 10  # symbols to remember
 COPY_LENGTH = COPY_DISTANCE + 2 * COPIED
-_DRAWN = 1000  # sequences of the validation, and as many of the test
-_TRAIN, _VALIDATION, _TEST = range(3)  # parts of the seed
+_DRAWN = 1000  # generated sequences for validation, and for test
+_TRAIN, _VALIDATION, _TEST = range(3)  # numbers that the seed of generated sequences contains
 
 KEYS = 88
-# Positions of a window, and how many of its last ones count (Bai et al.'s released code).
+# Positions of a window, and the number of its last positions that are scored (Bai et al.'s code).
 WORDS, CHARACTERS = (80, 40), (400, 320)
 _END = "<eos>"
 _WINDOWS = {"weight": ("float32", (None, None))} | dict.fromkeys(
     ("inputs", "targets"), ("int32", (None, None))
 )
 PIXELS = 28 * 28
-_HELD_OUT = 10  # one of so many images of the training set is for validation
+_HELD_OUT = 10  # one of this many training images is for validation
 
 # Sequences evaluated together: pieces of music, streams of text, images.
 _PIECES, _STREAMS, _IMAGES = 16, 16, 250
@@ -48,15 +48,15 @@ _PIECES, _STREAMS, _IMAGES = 16, 16, 250
 
 @dataclasses.dataclass(frozen=True)
 class TaskData:
-    """A task's batches, dicts as `SequenceObjective` takes them.
+    """The data of a task, in batches for `SequenceObjective`.
 
     Attributes:
-        train: `train(start)` is the endless dataset from micro-batch number `start` on.
-        test: scores the best checkpoint by `validation`; None = the data have no test split.
-        summary: sizes, for people.
-        vocab_size: of data that are ids.
-        fingerprint: SHA-256 (hex) of what is learnt from and what the validation reads; "" where
-            the task alone decides them.
+        train: function that returns the endless dataset from a given micro-batch number on.
+        validation: batches that choose the best checkpoint.
+        test: batches that score the best checkpoint; None: the data have no test split.
+        summary: sizes of the data, to print.
+        vocab_size: vocabulary size, if the data are ids.
+        fingerprint: SHA-256 (hex) of training and validation data; "": they are generated.
     """
 
     train: Callable[[int], tf.data.Dataset]
@@ -68,7 +68,13 @@ class TaskData:
 
 
 def task_data(seed: int, splits: Sequence[Batches | None], *more) -> TaskData:
-    """The `TaskData` of batches to train on, to validate and to test; `more` is the rest of it."""
+    """Makes `TaskData` from the batches of training, validation and test.
+
+    Args:
+        seed: seed of the order of the training batches.
+        splits: the batches of the three splits; those of the test may be None.
+        more: further arguments of `TaskData`.
+    """
     train, *held_out = splits
     judged = (batches and batches.evaluation_dataset() for batches in held_out)
     return TaskData(partial(train.dataset, seed), *judged, *more)
@@ -76,18 +82,18 @@ def task_data(seed: int, splits: Sequence[Batches | None], *more) -> TaskData:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """One of the tasks.
+    """A task.
 
     Attributes:
-        title: for people.
-        slide: the slide's figures of `MODELS`; None = it has none.
+        title: heading of the report.
+        slide: published results of `MODELS`, which the table shows; None: there is none.
         length: positions of the longest training sequence.
-        open: `open(options, recipe)` reads or makes the data of a `SequenceRecipe`, from the
-            command's `data` or `tfds`.
-        unit: of the metric, for tables.
-        loss: of `SequenceObjective`.
-        metric: chooses a validation's best, and is shown in the tables, accuracy in percent.
-        takes_data: whether it reads the command's `data`.
+        open: `open(options, recipe)` reads or generates the data of a `SequenceRecipe`, from the
+            command's `--data` or `--data-dir`.
+        unit: unit of the metric in the table.
+        loss: see `SequenceObjective`.
+        metric: metric that chooses the best checkpoint and that the table shows.
+        takes_data: whether the task reads `--data`.
     """
 
     title: str
@@ -101,17 +107,19 @@ class Task:
 
 
 def adding_batch(size: int, seed: tf.Tensor, length: int = ADDING_LENGTH) -> dict[str, tf.Tensor]:
-    """Two of T uniform numbers are marked; the answer is their sum.
+    """Makes a batch of the adding problem: the sum of two marked numbers among T uniform ones.
 
     Args:
+        size: B.
         seed: `(2,)` int64.
+        length: T.
 
     Returns:
         `inputs (B, T, 2)`, each number and its mark, 1 or 0; `targets (B, 1)`; `weight (B,)`.
     """
     seeds = tf.random.split(seed, 2)
     numbers = tf.random.stateless_uniform((size, length), seeds[0])
-    # The positions of the two greatest random keys: every pair is equally likely.
+    # Marks the two greatest random keys, so that every pair of positions is equally likely.
     keys = tf.random.stateless_uniform((size, length), seeds[1])
     positions = tf.math.top_k(keys, 2).indices  # (B, 2)
     marks = tf.reduce_sum(tf.one_hot(positions, length), axis=1)  # (B, 2, T) -> (B, T)
@@ -123,16 +131,20 @@ def adding_batch(size: int, seed: tf.Tensor, length: int = ADDING_LENGTH) -> dic
 
 
 def copy_batch(size: int, seed: tf.Tensor, distance: int = COPY_DISTANCE) -> dict[str, tf.Tensor]:
-    """Ten symbols 1 to 8, to be repeated after T positions without any.
+    """Makes a batch of the copy memory task: ten symbols to repeat after T positions.
 
-    The input is the symbols, T - 1 zeros and eleven 9s; the answer is zeros, then the symbols.
+    The input is ten symbols from 1 to 8, T - 1 zeros and eleven 9s. The target is T + 10 zeros and
+    the symbols.
 
     Args:
+        size: B.
         seed: `(2,)` int64.
+        distance: T.
 
     Returns:
-        `inputs (B, T + 20, 10)`, one-hot; `targets` and `weight (B, T + 20)`, all ones: the mean is
-        over all positions, and a model without memory reaches 10 ln 8 / (T + 20) = 0.0204.
+        `inputs (B, T + 20, 10)`, one-hot; `targets (B, T + 20)`; and `weight (B, T + 20)`, all
+        ones. The loss is the mean over all positions, so that a model without memory reaches
+        10 ln 8 / (T + 20), or 0.0204 for T = 1000.
     """
     symbols = tf.random.stateless_uniform((size, COPIED), seed, 1, 9, tf.int32)
     blank = tf.zeros((size, distance - 1), tf.int32)
@@ -147,11 +159,18 @@ def copy_batch(size: int, seed: tf.Tensor, distance: int = COPY_DISTANCE) -> dic
 
 
 def drawn(draw: Callable, summary: str, options: argparse.Namespace, recipe) -> TaskData:
-    """Batches of `draw`, always new ones."""
+    """The `TaskData` of generated sequences; no training batch repeats.
+
+    Args:
+        draw: function of the batch size and a seed `(2,)` that returns a batch.
+        summary: description of the sequences.
+        options: options of the command.
+        recipe: the `SequenceRecipe`.
+    """
     size, seed = recipe.batch_size, recipe.training.seed
 
     def batches(part: int, numbers: tf.data.Dataset) -> tf.data.Dataset:
-        # Validation and test are the same sequences for all seeds.
+        # All seeds have the same validation and test sequences.
         first = tf.constant(3 * (seed if part == _TRAIN else 0) + part, tf.int64)
         return numbers.map(lambda number: draw(size, tf.stack([first, number])))
 
@@ -160,12 +179,12 @@ def drawn(draw: Callable, summary: str, options: argparse.Namespace, recipe) -> 
         lambda start: batches(_TRAIN, tf.data.Dataset.range(start, 2**62)).prefetch(2),
         batches(_VALIDATION, held_out),
         batches(_TEST, held_out),
-        f"{summary}, always new ones",
+        f"{summary}, all different",
     )
 
 
 def music(options: argparse.Namespace, recipe) -> TaskData:
-    """The keys pressed in the next frame, in the pieces of a MATLAB file with the usual splits."""
+    """The `TaskData` of predicting the keys in the next frame of music, from a MATLAB file."""
     train, validation, test = _pieces(options.data)
     frames = ("float32", (None, None, KEYS))
     shapes = {"inputs": frames, "targets": frames, "weight": ("float32", (None, None))}
@@ -185,37 +204,44 @@ def music(options: argparse.Namespace, recipe) -> TaskData:
 
 
 def _pieces(path: str | None) -> tuple[list[np.ndarray], ...]:
-    """The pieces `(T, 88)` of training, validation and test; an absent test is empty."""
+    """Reads the pieces `(T, 88)` of training, validation and test; without a test it is empty."""
     if not path:
         raise UserError("--data is missing: give the .mat file of the pieces")
     try:
         arrays = scipy.io.loadmat(path, appendmat=False)
     except FileNotFoundError as error:
-        raise UserError(f"--data {path}: there is no such file; correct the path") from error
+        raise UserError(f"--data {path} does not exist: correct the path") from error
     except (OSError, ValueError, NotImplementedError, MatReadError, zlib.error) as error:
-        raise UserError(f"--data {path} is no MATLAB file that can be read: {error}") from error
+        raise UserError(
+            f"--data {path} cannot be read as a MATLAB file ({error}): give another"
+        ) from error
     splits = []
     for name in ("traindata", "validdata", "testdata"):
         pieces = list(np.ravel(arrays.get(name, [])))
         right = all(np.ndim(piece) == 2 and piece.shape[1] == KEYS for piece in pieces)
         if not right or not all(np.isin(piece, (0, 1)).all() for piece in pieces):
             raise UserError(
-                f"--data {path}: {name!r} must hold pieces of {KEYS} columns, 1 where a key is "
-                "pressed and 0 elsewhere; give another file"
+                f"--data {path}: {name!r} must have pieces with {KEYS} columns, 1 if a key is "
+                "pressed and 0 if not: give another file"
             )
         splits.append([np.asarray(piece, "float32") for piece in pieces if len(piece) > 1])
         if not splits[-1] and name != "testdata":
             raise UserError(
-                f"--data {path}: {name!r} has no piece of two frames or more; give another file"
+                f"--data {path}: {name!r} has no piece with two frames or more: give another file"
             )
     return tuple(splits)
 
 
 def padded(pieces: Sequence[np.ndarray], numbers: np.ndarray) -> dict[str, np.ndarray]:
-    """B pieces `(T, 88)` as a batch; the target of each frame is the next one.
+    """Makes a batch of pieces `(T, 88)`; the target of each frame is the next frame.
+
+    Args:
+        pieces: all pieces.
+        numbers: indices of the batch's B pieces.
 
     Returns:
-        `inputs` and `targets (B, L, 88)`, L the longest's T - 1, and `weight (B, L)`, 0 at padding.
+        `inputs` and `targets (B, L, 88)`, where L is the greatest T - 1, and `weight (B, L)`, 0 at
+        padding.
     """
     chosen = [pieces[number] for number in numbers]
 
@@ -232,20 +258,28 @@ def padded(pieces: Sequence[np.ndarray], numbers: np.ndarray) -> dict[str, np.nd
 def text(
     cut: Callable, window: tuple[int, int], unit: str, options: argparse.Namespace, recipe
 ) -> TaskData:
-    """The next word or character of the Penn Treebank; a line's end is one."""
+    """The `TaskData` of predicting the next word or character of the Penn Treebank.
+
+    Args:
+        cut: function that splits a line into symbols, after which the end of the line is another.
+        window: see `windows`.
+        unit: name of the symbols.
+        options: options of the command.
+        recipe: the `SequenceRecipe`.
+    """
     symbols = {
         split: [symbol for line in _lines(options.data, split) for symbol in [*cut(line), _END]]
         for split in ("train", "valid", "test")
     }
     counts = collections.Counter(symbols["train"])
-    # Frequent ones first, equally frequent ones by the alphabet: the ids are always the same.
+    # By frequency, then by the alphabet, so that the ids are always the same.
     vocabulary = sorted(counts, key=lambda symbol: (-counts[symbol], symbol))
     number = {symbol: i for i, symbol in enumerate(vocabulary)}
     for split, found in symbols.items():
         if unknown := sorted(set(found) - set(number)):
             raise UserError(
-                f"--data {options.data}: {split}.txt has {unknown[0]!r}, which train.txt has not; "
-                "give the splits of one corpus"
+                f"--data {options.data}: {split}.txt has {unknown[0]!r}, which train.txt lacks: "
+                "give splits of one corpus"
             )
 
     def batches(split: str, streams: int) -> ArrayBatches | None:
@@ -262,12 +296,12 @@ def text(
 
 
 def _digest(words: Iterable[str]) -> str:
-    """SHA-256 (hex) of words or characters in their order."""
+    """SHA-256 (hex) of a sequence of words or characters."""
     return hashlib.sha256("\n".join(words).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _lines(folder: str | None, split: str) -> list[str]:
-    """The lines of FOLDER/SPLIT.txt, compressed or not; none of an absent or empty test."""
+    """The lines of FOLDER/SPLIT.txt or .txt.gz; [] if the file of the test is absent or empty."""
     if not folder:
         raise UserError(f"--data is missing: give the folder of {split}.txt.gz")
     for end in (".gz", ""):
@@ -276,25 +310,25 @@ def _lines(folder: str | None, split: str) -> list[str]:
             if any(map(str.strip, lines)):
                 return lines
             if split != "test":
-                raise UserError(f"--data {folder}: {path.name} holds no text; give another")
+                raise UserError(f"--data {folder}: {path.name} has no text: give another folder")
             return []
     if split != "test":
-        raise UserError(f"--data {folder}: there is no {split}.txt.gz in it")
+        raise UserError(f"--data {folder} has no {split}.txt.gz: give another folder")
     return []
 
 
 def windows(ids: np.ndarray, streams: int, window: tuple[int, int]) -> ArrayBatches:
-    """A text as parallel streams, read window by window; each overlaps with the one before.
+    """Splits a text into parallel streams, each of which is read in overlapping windows.
 
     Args:
-        ids: `(N,)`.
-        streams: B, parts of the text that are read side by side.
-        window: positions L, and how many of its last ones count. Earlier positions counted in the
-            window before and serve as context.
+        ids: the text, `(N,)`.
+        streams: B, the number of streams, which are consecutive parts of the text.
+        window: L, the positions of a window, and the number of its last positions that are scored.
+            Earlier positions were scored in the window before and serve as context.
 
     Returns:
-        Batches of `inputs`, `targets` (the next ids) and `weight (B, L)`, 1 where the answer
-        counts, always in the text's order.
+        Batches of `inputs`, `targets` (the next ids) and `weight`, all `(B, L)`. The weight is 1
+        where the prediction is scored. The batches are in the order of the text.
     """
     length, counted = window
     streams = max(1, min(streams, (len(ids) - 1) // length))
@@ -315,19 +349,19 @@ def windows(ids: np.ndarray, streams: int, window: tuple[int, int]) -> ArrayBatc
 
 
 def known_ids(words: Iterable[str], vocabulary: WordVocabulary) -> np.ndarray:
-    """Ids of words, 0 of one that the vocabulary has not: `(N,)` int32."""
+    """Ids of words, `(N,)` int32; 0 for a word that is not in the vocabulary."""
     numbers = {word: number for number, word in enumerate(vocabulary.words)}
     return np.fromiter((numbers.get(word, 0) for word in words), "int32")
 
 
 def articles(options: argparse.Namespace, recipe) -> TaskData:
-    """The next word of the recipe's documents; a word outside the vocabulary is <UNK>."""
+    """The `TaskData` of predicting the next word of documents; unknown words are <UNK>."""
     parts = held_out_words(recipe, options.tfds)
     vocabulary = count_learnt(parts, recipe.vocabulary_size)
     train, held = (known_ids(part, vocabulary) for part in parts)
     if min(len(train), len(held)) <= WORDS[0]:
         raise UserError(
-            f"the sources have {len(train)} words to learn from and {len(held)} held out, and one "
+            f"the sources have {len(train)} training words and {len(held)} held-out words, but one "
             f"window has {WORDS[0]}: give more documents, or lower held_out"
         )
     splits = windows(train, recipe.batch_size, WORDS), windows(held, _STREAMS, WORDS), None
@@ -336,25 +370,25 @@ def articles(options: argparse.Namespace, recipe) -> TaskData:
 
 
 def _as_in_books(text: str) -> str:
-    """LAMBADA's text without the Treebank's marks, and lower-cased as its is."""
+    """Replaces the Treebank's quotes and "n't" in text and lower-cases it, to resemble LAMBADA."""
     for mark, written in (("``", '"'), ("''", '"'), (" n't", "n't")):
         text = text.replace(mark, written)
     return text.lower()
 
 
 def last_words(options: argparse.Namespace, recipe) -> TaskData:
-    """Learns the next word of the recipe's books; is judged by the last words of passages.
+    """The `TaskData` of LAMBADA: learns the next word of books, and predicts passages' last words.
 
-    A passage counts where its last word is in the vocabulary.
+    Passages whose last word is not in the vocabulary are left out.
     """
     asked = {split: _lines(options.data, split) for split in ("dev", "test")}
     parts = held_out_words(recipe, options.tfds, _as_in_books)
-    words = [*itertools.chain.from_iterable(parts)]  # the passages are held out
+    words = [*itertools.chain.from_iterable(parts)]  # all, because the passages are held out
     vocabulary = count_words([words], recipe.vocabulary_size)
 
     def passages(split: str) -> ArrayBatches | None:
         found = read_words(map(_as_in_books, asked[split]))
-        # Without the mark of the last sentence's end.
+        # Without the mark that ends the last sentence.
         rows = [
             row for row in (known_ids(words[:-1], vocabulary) for words in found) if any(row[-1:])
         ]
@@ -374,7 +408,7 @@ def last_words(options: argparse.Namespace, recipe) -> TaskData:
     if dev is None:
         raise UserError(
             f"--data {options.data}: no passage of dev.txt ends with one of the vocabulary's "
-            f"{vocabulary.size:,} words; give LAMBADA's, or other sources"
+            f"{vocabulary.size:,} words: give LAMBADA's files, or other sources"
         )
     train = windows(known_ids(words, vocabulary), recipe.batch_size, WORDS)
     summary = f"{len(words):,} words, {dev.count:,} passages to validate"
@@ -383,7 +417,13 @@ def last_words(options: argparse.Namespace, recipe) -> TaskData:
 
 
 def images(permutation: np.ndarray, options: argparse.Namespace, recipe) -> TaskData:
-    """MNIST's digits, a pixel at a time."""
+    """The `TaskData` of classifying MNIST's digits from a sequence of pixels.
+
+    Args:
+        permutation: order of the pixels, `(784,)`.
+        options: options of the command.
+        recipe: the `SequenceRecipe`.
+    """
     shapes = {"inputs": ("float32", (None, PIXELS, 1))}
     shapes |= {"targets": ("int32", (None,)), "weight": ("float32", (None,))}
 
@@ -394,7 +434,7 @@ def images(permutation: np.ndarray, options: argparse.Namespace, recipe) -> Task
 
     def batches(pixels: np.ndarray, digits: np.ndarray, size: int = _IMAGES) -> ArrayBatches:
         def gather(numbers: np.ndarray) -> dict[str, np.ndarray]:
-            # The released code's normalization: mean 0.1307 and deviation 0.3081 of all pixels.
+            # Mean 0.1307 and standard deviation 0.3081 of all pixels, as in the paper's code.
             inputs = (pixels[numbers][:, permutation, None] / 255 - 0.1307) / 0.3081
             answers = {"targets": digits[numbers], "weight": np.ones(len(numbers), "float32")}
             return {"inputs": inputs.astype("float32"), **answers}
@@ -413,14 +453,14 @@ def images(permutation: np.ndarray, options: argparse.Namespace, recipe) -> Task
 MODELS = ("tcn", "lstm", "gru", "rnn")
 _MUSIC = dict(
     open=music,
-    unit="negative log-likelihood, nats a frame",
+    unit="negative log-likelihood, nats per frame",
     loss="bernoulli",
     takes_data=True,
 )
 _DIGITS = dict(length=PIXELS, unit="accuracy, percent", metric="accuracy")
 _WORDS = dict(unit="perplexity", metric="perplexity")
 _ROWS = np.arange(PIXELS)
-_PERMUTED = np.random.default_rng(0).permutation(PIXELS)  # one order for all runs
+_PERMUTED = np.random.default_rng(0).permutation(PIXELS)  # the same order in all runs
 
 TASKS = {
     "adding": Task(
@@ -436,7 +476,7 @@ TASKS = {
         (3.5e-5, 0.0204, 0.0197, 0.0202),
         COPY_LENGTH,
         partial(drawn, copy_batch, f"sequences of {COPY_LENGTH}, {COPIED} symbols to remember"),
-        "nats a position",
+        "nats per position",
     ),
     "jsb": Task("JSB Chorales", (8.10, 8.45, 8.43, 8.91), 128, **_MUSIC),
     "nottingham": Task("Nottingham", (3.07, 3.29, 3.46, 4.05), 1_787, **_MUSIC),
@@ -452,9 +492,9 @@ TASKS = {
         "Penn Treebank, characters",
         (1.31, 1.36, 1.37, 1.48),
         CHARACTERS[0],
-        # One space between words.
+        # Repeated spaces between words become one.
         partial(text, lambda line: list(" ".join(line.split())), CHARACTERS, "chars"),
-        "bits a character",
+        "bits per character",
         metric="bits",
         takes_data=True,
     ),

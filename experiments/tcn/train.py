@@ -1,4 +1,4 @@
-"""`experiments.tcn TASK`: each model and seed in turn, then the table."""
+"""`experiments.tcn TASK`: trains each model with each seed and writes a table."""
 
 import argparse
 import math
@@ -22,7 +22,7 @@ from macaron_tf.training import FitModel, build_fit_model
 
 
 def run(options: argparse.Namespace) -> None:
-    """Trains the runs that are not complete, and writes OUT/TASK.md, .json and .png."""
+    """The command `train`: trains incomplete runs and writes OUT/TASK.md, .json and .png."""
     if options.resume:
         return _resume(options)
     refuse_given(
@@ -33,8 +33,9 @@ def run(options: argparse.Namespace) -> None:
     base = registry.load(prefix + name, SequenceRecipe)
     task, out, models = _task(base, options), as_path(options.out), options.models or MODELS
     recipes = [base.of_mixer(mixer, options.set) for mixer in models]
+    # Both raise before minutes are spent on training.
     recipes[0].check_metric([task.metric])
-    refuse_unread(recipes[0], options.set, *recipes[1:])  # before minutes are spent
+    refuse_unread(recipes[0], options.set, *recipes[1:])
     rows = []
     for seed in options.seeds or [1]:
         settings = [*options.set, f"training.seed={seed}"]
@@ -53,18 +54,18 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _task(recipe: SequenceRecipe, options: argparse.Namespace) -> Task:
-    """The recipe's task, which takes the command's --data."""
+    """The recipe's task; raises if `--data` is given but the task does not read it."""
     task = TASKS[recipe.task]
     if options.data and not task.takes_data:
         raise UserError(
-            f"--data {options.data}: the task {recipe.task} reads no file; leave it out"
-            + (", and name your texts in --set sources" if recipe.sources else "")
+            f"--data {options.data} has no effect in {recipe.task}, which reads no file: leave it "
+            "out" + (", and name your texts in --set sources" if recipe.sources else "")
         )
     return task
 
 
 def _resume(options: argparse.Namespace) -> None:
-    """Goes on with one run, by the recipe that it keeps, and prints its row of the table."""
+    """Resumes a run with the recipe saved in it, and prints its row of the table."""
     refuse_given(options.set, dict.fromkeys(("task", "model.mixer"), "it to another run"))
     recipe = registry.load_given(options, SequenceRun)
     task = _task(recipe, options)
@@ -81,10 +82,15 @@ def _train(
     path: epath.Path,
     options: argparse.Namespace,
 ) -> dict:
-    """Trains or resumes a model's run in a folder, unless it is complete; its row of the table.
+    """Trains or resumes a run, unless it is complete, and returns its row of the table.
 
     Args:
-        data: of the recipe's batch size and seed; without a test split the row's "test" is None.
+        recipe: recipe of the model.
+        task: the recipe's task.
+        data: the task's data with the recipe's batch size and seed. Without a test split, the row's
+            "test" is None.
+        path: folder of the run.
+        options: options of the command.
     """
     done = path / "result.json"
     run = SequenceRun(path, recipe, None, data.vocab_size, data_dir=options.data_dir)
@@ -97,12 +103,12 @@ def _train(
         if data.test is None or row.get("test_data") == _contents(data.test):
             print(f"{path}: complete")
             return row
-        print(f"{path}: complete; its best checkpoint is scored on a test split that it had not")
+        print(f"{path}: complete; its best checkpoint is scored on the new test split")
         return _tested(run, task, data, row)
     keras.backend.clear_session()
     config = recipe.model_config(data.vocab_size)
     size = f"{config.parameters:,} parameters, widths {config.widths}"
-    print(f"{path}: {config.mixer} of {size}; {data.summary}", flush=True)
+    print(f"{path}: {config.mixer} with {size}; {data.summary}", flush=True)
     result = train_run(
         run,
         RunData(data.train, data.fingerprint),
@@ -131,7 +137,7 @@ def _train(
 
 
 def _tested(run: SequenceRun, task: Task, data: TaskData, row: dict) -> dict:
-    """Scores the best checkpoint on the test split, where there is one, and keeps the row."""
+    """Scores the best checkpoint on the test split, if there is one; returns and saves the row."""
     test = None
     if data.test is not None:
         network = run.load_network("best")
@@ -143,7 +149,7 @@ def _tested(run: SequenceRun, task: Task, data: TaskData, row: dict) -> dict:
 
 
 def _contents(dataset: tf.data.Dataset | None) -> str:
-    """SHA-256 (hex) of all batches; "" of none."""
+    """SHA-256 (hex) of all batches; "" without a dataset."""
     if dataset is None:
         return ""
     batches = dataset.as_numpy_iterator()
@@ -151,7 +157,7 @@ def _contents(dataset: tf.data.Dataset | None) -> str:
 
 
 def _measured(model: FitModel, dataset) -> dict[str, float]:
-    """The metrics of an evaluation; for classes also the loss in bits."""
+    """Evaluates a model; if the task predicts classes, "bits" is the loss in bits."""
     found = measured(model, dataset)
     if "perplexity" in found:
         found["bits"] = found["loss"] / math.log(2)
@@ -159,7 +165,7 @@ def _measured(model: FitModel, dataset) -> dict[str, float]:
 
 
 def table(task: Task, rows: list[dict]) -> list[str]:
-    """Lines of Markdown: a model a row, its mean over the seeds."""
+    """Lines of a Markdown table with a row for each model, and its mean over the seeds."""
     slide = dict(zip(MODELS, task.slide, strict=True))
     head = ("model", "parameters", "widths", "validation", "test", "slide", "updates", "minutes")
     lines = []
@@ -181,7 +187,7 @@ def table(task: Task, rows: list[dict]) -> list[str]:
 
 
 def _cell(task: Task, values: list[float]) -> str:
-    """Mean and deviation; small numbers with three digits."""
+    """Formats mean and standard deviation; numbers below 0.1 with three significant digits."""
     if not values:
         return "-"
     scale = 100 if task.metric == "accuracy" else 1

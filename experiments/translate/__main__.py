@@ -1,4 +1,4 @@
-"""Translation from the first command to scores.
+"""Trains translators, scores them, and translates text.
 
     python -m experiments.translate train multi30k_macaron_tiny runs/m30k --data-dir DIR
     python -m experiments.translate average runs/m30k
@@ -8,7 +8,7 @@
     python -m experiments.translate train multi30k_xlm_tiny runs/x --init runs/xlm --data-dir DIR
     python -m experiments.translate train multi30k_bart_tiny runs/b --init runs/bart --data-dir DIR
 
-`train` resumes where an interrupted run stopped when the same command is given again.
+To resume an interrupted `train`, give the same command again.
 """
 
 from experiments import command_line as cli
@@ -19,10 +19,13 @@ _RECIPE = cli.recipe(_EXAMPLES)
 _RUN = cli.together(
     cli.RUN,
     cli.checkpoint(
-        "average, best, last or a step's number (default: average where made, else best)"
+        "average, best, last or a step's number (default: average if there is one, else best)"
     ),
-    cli.count("--beam-size K", "hypotheses; the recipe's by default"),
-    cli.switch("--backward", "from the target's language to the source's (an unsupervised run)"),
+    cli.count("--beam-size K", "hypotheses of beam search (default: the recipe's)"),
+    cli.switch(
+        "--backward",
+        "translate from the target's language to the source's, which an unsupervised run can",
+    ),
 )
 
 main = cli.program(
@@ -30,7 +33,7 @@ main = cli.program(
     __doc__,
     cli.command(
         "train",
-        "train a recipe, or go on with an interrupted run",
+        "train a recipe, or resume an interrupted run",
         "experiments.translate.train:run",
         cli.recipe_to_train(
             _EXAMPLES,
@@ -38,23 +41,25 @@ main = cli.program(
                 "start from pre-trained weights, with their vocabulary",
                 cli.place(
                     "--init RUN",
-                    "a run of an encoder or a language model, copied into both stacks; or of BART "
-                    "or T5, which reads the other language through a new encoder",
+                    "a run of an encoder or a language model, whose weights both encoder and "
+                    "decoder get; or a run of BART or T5, which reads the source language through "
+                    "an additional new encoder",
                 ),
                 cli.argument(
                     "--init-parts",
-                    "parts that get the weights (default: encoder decoder; embeddings always do)",
+                    "parts that get the weights (default: encoder decoder; the embeddings always "
+                    "get them)",
                     nargs="+",
                     choices=("embeddings", "encoder", "decoder"),
                 ),
-                cli.place("--init-decoder RUN", "another run of that shape, for the decoder"),
+                cli.place("--init-decoder RUN", "another run of equal shape, for the decoder"),
             ),
         ),
         cli.VOCABULARY,
         cli.count(
             "--processes N",
-            "tokenize in so many processes, half a gigabyte each; the batches are the same for any "
-            "number (default: one a core)",
+            "processes that tokenize, with 0.5 GB of memory each; the batches do not depend on it "
+            "(default: one per core)",
         ),
         cli.DATA_SERVICE,
         cli.CALLBACKS,
@@ -62,7 +67,7 @@ main = cli.program(
     ),
     cli.command(
         "vocabulary",
-        "train a recipe's joint vocabulary alone",
+        "only train a recipe's joint vocabulary",
         "experiments.translate.train:run_vocabulary",
         _RECIPE,
         cli.place("out", "folder for vocabulary.model and vocabulary.json"),
@@ -72,7 +77,7 @@ main = cli.program(
         "average the newest checkpoints of a run into RUN/average",
         "experiments.translate.evaluate:run_average",
         cli.RUN,
-        cli.count("--last N", "number of checkpoints; the recipe's by default"),
+        cli.count("--last N", "number of checkpoints (default: the recipe's)"),
     ),
     cli.command(
         "evaluate",
@@ -80,45 +85,47 @@ main = cli.program(
         "experiments.translate.evaluate:run",
         _RUN,
         cli.TFDS,
-        cli.place("--source", "text to translate; the recipe's by default"),
+        cli.place("--source", "source of the text pairs, see below (default: the recipe's)"),
         cli.argument(
             "--split",
-            "by default the recipe's validation split; all of other files without {split}",
+            "split to translate (default: the recipe's validation split, or all of another file "
+            "without {split})",
         ),
         cli.argument(
             "--source-language NAME",
-            "the text's name of the source language, such as en_US; the recipe's by default",
-        ),
-        cli.argument("--target-language NAME", "the same of the target language"),
-        cli.yes_or_no(
-            "--lowercase", "score without regard to case, or with; the recipe's by default"
+            "name of the source language in the text, such as en_US (default: the recipe's)",
         ),
         cli.argument(
-            "--tokenize NAME", "sacreBLEU's tokenizer, such as char; the recipe's by default"
+            "--target-language NAME",
+            "name of the target language in the text (default: the recipe's)",
         ),
-        cli.place("--output DIR", "of scores and translations; RUN/scores by default"),
+        cli.yes_or_no("--lowercase", "ignore case in scores (default: the recipe's)"),
+        cli.argument(
+            "--tokenize NAME", "tokenizer of sacreBLEU, such as char (default: the recipe's)"
+        ),
+        cli.place("--output DIR", "folder for scores and translations (default: RUN/scores)"),
         cli.DEVICES,
     ),
     cli.command(
         "compare",
-        "paired bootstrap between two evaluated outputs",
+        "test the difference of two evaluations by paired bootstrap",
         "experiments.translate.evaluate:run_compare",
-        cli.place("first", "a .json that `evaluate` wrote"),
-        cli.place("second", "another, on the same text"),
-        cli.count("--samples N", "resamplings (default 1000)", 1000),
-        cli.count("--seed N", "of the resamplings (default 1)", 1, least=0),
+        cli.place("first", "a .json file that `evaluate` wrote"),
+        cli.place("second", "another .json file, for the same text"),
+        cli.count("--samples N", "number of bootstrap samples (default 1000)", 1000),
+        cli.count("--seed N", "seed of the bootstrap samples (default 1)", 1, least=0),
     ),
     cli.command(
         "translate",
-        "translate lines, in order, one line out for one line in",
+        "translate text line by line, in order",
         "experiments.translate.evaluate:translate",
         _RUN,
-        cli.place("--input FILE", "lines to translate; stdin by default"),
-        cli.place("--output FILE", "translations; stdout by default"),
-        cli.count("--n-best N", "print N a line, with scores, in TSV", 1),
+        cli.place("--input FILE", "lines to translate (default: stdin)"),
+        cli.place("--output FILE", "file of the translations (default: stdout)"),
+        cli.count("--n-best N", "print N scores and translations per line, separated by tabs", 1),
         cli.group(
             "sampling, instead of beam search",
-            cli.count("--temperature T", "draw at this temperature; 0 is greedy", least=0.0),
+            cli.count("--temperature T", "sample at this temperature; 0 is greedy", least=0.0),
             cli.DRAWING,
         ),
         cli.JSON,

@@ -1,4 +1,4 @@
-"""`translate translate`, `average`, `evaluate` and `compare`: lines, BLEU, its significance."""
+"""`translate translate`, `average`, `evaluate` and `compare`: translations and their scores."""
 
 import argparse
 import dataclasses
@@ -33,7 +33,7 @@ from macaron_tf.training.checkpoints import (
 
 
 def translate(options: argparse.Namespace) -> None:
-    """Translates a file or stdin to a file or stdout."""
+    """The command `translate`: translates lines of a file or stdin."""
     if options.json:
         _answer_json(options)
         return
@@ -50,9 +50,9 @@ def translate(options: argparse.Namespace) -> None:
 
 
 def _answer_json(options: argparse.Namespace) -> None:
-    """Translates as `Pretrained.predict` does, by beam search from the source's language."""
+    """Translates by `Pretrained.predict`, for `--json`: by beam search, from source to target."""
     refuse_beside_json(
-        "its answers are of beam search, from source to target; leave one of the two out",
+        "it uses beam search, from source to target; leave one of the two out",
         temperature=options.temperature is not None,
         backward=options.backward,
     )
@@ -66,14 +66,14 @@ def _answer_json(options: argparse.Namespace) -> None:
 def _translation(place: str, model: Pretrained) -> Translation:
     if not isinstance(model.task, Translation):
         raise UserError(
-            f"{place} is no translator: give a run of `translate train`, such as of one with "
-            f"--init {place}"
+            f"{place} is no translator: give a run of `translate train`, which can start from it "
+            f"by --init {place}"
         )
     return model.task
 
 
 def _translator(options: argparse.Namespace) -> LineTranslator:
-    """The translator of a run, or of a model that was saved without a recipe."""
+    """The translator of a run, or of a model saved without a recipe."""
     _, seed = drawn(options)
     if not locate(options.run).without_recipe:
         opened = TranslationRun.open(options.run)
@@ -99,7 +99,9 @@ def _decoding(
         )
     beam_size = options.beam_size or recipes.beam_size
     if not 1 <= options.n_best <= beam_size:
-        raise UserError(f"--n-best {options.n_best}: give 1 to the beam size, {beam_size}")
+        raise UserError(
+            f"--n-best is {options.n_best}: give a number from 1 to the beam size, {beam_size}"
+        )
     return dataclasses.replace(recipes, beam_size=beam_size, n_best=options.n_best)
 
 
@@ -109,20 +111,20 @@ def _formatted(translations: Translations, n_best: int) -> str:
     rows = []
     for hypotheses in translations.hypotheses:
         fields = [f"{hypothesis.score:.4f}\t{hypothesis.text}" for hypothesis in hypotheses]
-        # Fewer than N hypotheses may exist; every row has all columns.
+        # There may be fewer than N hypotheses, but every row gets all columns.
         fields += ["\t"] * (n_best - len(fields))
         rows.append("\t".join(fields) + "\n")
     return "".join(rows)
 
 
 def run_average(options: argparse.Namespace) -> None:
-    """Averages into RUN/average."""
+    """The command `average`: averages a run's newest checkpoints."""
     opened = TranslationRun.open(options.run)
     average_run(opened, options.last or opened.recipe.average_last)
 
 
 def average_run(opened: TranslationRun, count: int) -> pathlib.Path:
-    """Averages a run's last `count` regular checkpoints into RUN/average; prints their names."""
+    """Averages a run's last `count` regular checkpoints into RUN/average and prints their names."""
     every = opened.recipe.training.save_every_steps
     chosen = last_checkpoints(opened.path, count, every)
     average = average_checkpoints(chosen, opened.path / "average")
@@ -131,7 +133,7 @@ def average_run(opened: TranslationRun, count: int) -> pathlib.Path:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Translates, scores, prints, and writes scores and translations."""
+    """The command `evaluate`: translates a test set, prints scores and writes a record."""
     opened = TranslationRun.open(options.run)
     data, metric, decoding = opened.recipe.data, opened.recipe.metric, opened.recipe.decoding
     source = options.source or data.source
@@ -201,7 +203,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def run_compare(options: argparse.Namespace) -> None:
-    """Prints both BLEUs with intervals, their difference and its p-value."""
+    """The command `compare`: prints two BLEU scores with intervals, and the p-value."""
     first, second = Outputs.read(options.first), Outputs.read(options.second)
     if first.references != second.references:
         raise UserError(
@@ -211,8 +213,8 @@ def run_compare(options: argparse.Namespace) -> None:
     metric, other = (one.metric.for_references(one.references) for one in (first, second))
     if metric != other:
         raise UserError(
-            f"{options.first} was scored by {metric.signature} but {options.second} by "
-            f"{other.signature}: evaluate both runs by the same metric"
+            f"{options.first} was scored with {metric.signature}, but {options.second} with "
+            f"{other.signature}: evaluate both runs with the same metric"
         )
     print(
         paired_bootstrap(
@@ -228,7 +230,7 @@ def run_compare(options: argparse.Namespace) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Outputs(Settings):
-    """The parts of an output of `evaluate` that are compared."""
+    """The parts of a file of `evaluate` that `compare` reads."""
 
     hypotheses: tuple[str, ...]
     references: tuple[str, ...]
@@ -237,18 +239,18 @@ class Outputs(Settings):
     def check(self) -> None:
         if len(self.hypotheses) != len(self.references) or not self.references:
             raise self.error(
-                f"{len(self.hypotheses)} hypotheses and {len(self.references)} references, not one "
-                "for each"
+                f"there are {len(self.hypotheses)} hypotheses, but {len(self.references)} "
+                "references"
             )
 
     @classmethod
     def read(cls, name: str) -> "Outputs":
-        """Reads a file of `evaluate`."""
+        """Reads a JSON file that `evaluate` wrote."""
         record = storage.read_json(name, object, mend="give a .json that `evaluate` wrote")
         try:
             return cls(record["hypotheses"], record["references"], record["metric"])
         except (KeyError, TypeError, SettingError) as error:
             raise UserError(
-                f"{name} holds no translations to compare ({str(error)[:200]}): give a .json that "
-                "`evaluate` wrote"
+                f"{name} has no translations to compare ({str(error)[:200]}): give a .json file "
+                "that `evaluate` wrote"
             ) from error

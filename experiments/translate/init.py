@@ -1,4 +1,4 @@
-"""The start of a translation: nothing, or the pre-trained weights of `translate train --init`."""
+"""What a translator starts from: random weights, or those of `translate train --init`."""
 
 import dataclasses
 import sys
@@ -33,31 +33,31 @@ from macaron_tf.text import (
 from macaron_tf.text.base import SAMPLE, drawn
 from macaron_tf.text.sentencepiece import interleave, normalized_text
 
-# Fields of the model that no pre-trained weight depends on.
+# Fields of the model's configuration on which no pre-trained weight depends.
 _FREE = (*FREE, "initializer_range", "vocab_size")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TranslationStart:
-    """A start from nothing: the weights are drawn, the joint vocabulary is trained on the text.
+    """A start from random weights and a joint vocabulary that is trained on the text.
 
     Attributes:
-        init: gives weights and a vocabulary; None = `--init` was left out.
+        init: the pre-trained model and its vocabulary, in subclasses; None: there is no `--init`.
     """
 
     init: Start | None = None
 
     def apply(self, recipe: TranslationRecipe) -> TranslationRecipe:
-        """The recipe with a model of the weights' shapes; dropouts stay the recipe's."""
+        """Returns the recipe with the shape of the pre-trained model and its own dropout rates."""
         return recipe
 
     def check(self, recipe: TranslationRecipe) -> None:
-        """Refuses settings that weights or vocabulary do not fit; the sentence names one."""
+        """Raises if a setting does not fit the pre-trained weights or the vocabulary."""
         wanted = recipe.model_config()
         if recipe.unsupervised and not isinstance(self, EncoderStart):
             raise UserError(
-                "unsupervised translation begins with a model that has read both languages: give "
-                "--init a run of xlm_tiny or of another encoder or language model"
+                "unsupervised translation needs a model pre-trained on both languages: give --init "
+                "a run of xlm_tiny or of another encoder or language model"
             )
         if recipe.unsupervised and recipe.data.source_language == recipe.data.target_language:
             raise UserError(
@@ -67,21 +67,21 @@ class TranslationStart:
         if not self.init:
             if wanted.num_source_layers:
                 raise UserError(
-                    "model.num_source_layers reads a source of another vocabulary than a "
-                    "pre-trained model's: give --init a run of BART's or T5's"
+                    "model.num_source_layers is for an encoder in front of a pre-trained model: "
+                    "give --init a run of BART or T5, or leave it out"
                 )
             return
         check_shapes(self.init.given, self.apply(recipe).model_config(), wanted, _FREE)
         if recipe.data.sampling.dropout:
             raise UserError(
-                "data.sampling.dropout cuts with a vocabulary that is trained for the run: with "
-                "--init set data.sampling.dropout=0"
+                "data.sampling.dropout needs a vocabulary that is trained for the run: with --init "
+                "set data.sampling.dropout=0"
             )
 
     def vocabulary(
         self, recipe: TranslationRecipe, directory: str | None = None, tfds: Tfds | None = None
     ) -> PieceVocabulary:
-        """The vocabulary of the translation; `directory` is that of `--vocabulary`."""
+        """The vocabulary of the run: read from `directory`, or trained on the recipe's text."""
         if directory:
             return SentencePieceVocabulary.load(directory)
         data = recipe.data
@@ -97,11 +97,11 @@ class TranslationStart:
         )
 
     def copy_to(self, network: EncoderDecoder, recipe: TranslationRecipe) -> None:
-        """Copies the weights into a built network; the others keep their random values."""
+        """Copies the pre-trained weights into a built network; other weights stay random."""
 
 
 def _training_pairs(recipe: TranslationRecipe, tfds: Tfds | None) -> Iterator[tuple[str, str]]:
-    """The pairs that a vocabulary is trained on: all, or `SAMPLE` of more."""
+    """The pairs that a vocabulary is trained on: all of them, or a sample of `SAMPLE`."""
     data = recipe.data
     split = data.parts.get(data.train_split, data.train_split)
     place = (data.source, split, *data.languages, tfds)
@@ -110,9 +110,9 @@ def _training_pairs(recipe: TranslationRecipe, tfds: Tfds | None) -> Iterator[tu
 
 
 def _with_model(recipe: TranslationRecipe, config: EncoderDecoderConfig) -> TranslationRecipe:
-    """The recipe with a model's configuration, and with lengths that its positions allow."""
+    """Returns the recipe with a model's configuration and lengths limited to its positions."""
     options = differing_fields(config, catalog.config(recipe.model))
-    for given in ("vocab_size", "two_way"):  # by the vocabulary, and by `unsupervised`
+    for given in ("vocab_size", "two_way"):  # follow from the vocabulary and `unsupervised`
         options.pop(given, None)
     cleaning, longest = recipe.data.cleaning, config.longest or sys.maxsize
     cleaning = dataclasses.replace(cleaning, max_tokens=min(cleaning.max_tokens, longest))
@@ -126,20 +126,20 @@ def _with_model(recipe: TranslationRecipe, config: EncoderDecoderConfig) -> Tran
 def _fitting(
     init: Start, config: EncoderDecoderConfig, parts: Sequence[str]
 ) -> EncoderDecoderConfig:
-    """The configuration of an encoder-decoder whose `parts` can have the weights of `init`."""
+    """The configuration `config` changed such that its `parts` have the shape of `init`."""
     with naming(f"--init {init.given}"):
         return config_from_encoder(init.config, config, parts)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EncoderStart(TranslationStart):
-    """An encoder's or a language model's weights in both stacks.
-
-    Lample and Conneau 2019, "Cross-lingual Language Model Pretraining", table 3.
+    """A start that copies a pre-trained encoder or language model into encoder and decoder.
 
     Attributes:
-        parts: members of `PARTS` that get its weights; the embeddings always do.
-        decoder: gives the decoder's stack instead of `init`.
+        parts: members of `PARTS` that get its weights, besides the embeddings, which always do.
+        decoder: another pre-trained model for the decoder; None: `init`.
+
+    Reference: Lample and Conneau 2019, "Cross-lingual Language Model Pretraining", table 3.
     """
 
     parts: tuple[str, ...] = ()
@@ -157,8 +157,8 @@ class EncoderStart(TranslationStart):
         super().check(recipe)
         if recipe.unsupervised and self.init.vocabulary.mask_id is None:
             raise UserError(
-                f"--init {self.init.given} has a vocabulary without [MASK], which noised text "
-                "needs: give a run whose vocabulary was trained here"
+                f"the vocabulary of --init {self.init.given} has no [MASK], which denoising needs: "
+                "give a run whose vocabulary was trained by this program"
             )
         if self.decoder:
             own, other = self.init.vocabulary.hash, self.decoder.vocabulary.hash
@@ -182,30 +182,31 @@ class EncoderStart(TranslationStart):
             network.decoder.copy_from(self.decoder.source.encoder.stack)
 
     def _language_rows(self, recipe: TranslationRecipe) -> list[int]:
-        """The ids of source and target in the encoder's language embeddings."""
+        """The rows of the source's and the target's language in the language embeddings."""
         if not self.init.config.num_languages:
             return [0, 0]
         known = self.init.source.languages
         for language in recipe.data.languages:
             if language not in known:
                 raise UserError(
-                    f"--init {self.init.given} has language embeddings of "
-                    f"{', '.join(known) or 'languages that it does not name'}, and none of "
-                    f"{language!r}: give a pre-training run that has seen it, or other languages"
+                    f"--init {self.init.given} has language embeddings for "
+                    f"{', '.join(known) or 'languages that it does not name'}, but not for "
+                    f"{language!r}: give a pre-training run with that language, or translate "
+                    "other languages"
                 )
         return [known.index(language) for language in recipe.data.languages]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SequenceStart(TranslationStart):
-    """A whole encoder-decoder, behind a new encoder of the source.
+    """A start with a whole pre-trained encoder-decoder that reads the output of a new encoder.
 
-    Lewis et al. 2020, "BART", section 3.4.
+    Reference: Lewis et al. 2020, "BART", section 3.4.
     """
 
     def apply(self, recipe: TranslationRecipe) -> TranslationRecipe:
         theirs, base = self.init.source, recipe.model_config()
-        # The paper's new encoder has 6 layers, as many as the encoder of BART's base size.
+        # The paper's new encoder has 6 layers, like the encoder of BART-base.
         depth = base.num_source_layers or theirs.config.num_encoder_layers
         options = {**base.options(*FREE), "num_source_layers": depth}
         rows = SENTINEL_ROWS if theirs.objective == "span_corruption" else 0
@@ -239,22 +240,25 @@ class SequenceStart(TranslationStart):
 def read_init(
     given: str | None, parts: Sequence[str] | None = None, decoder: str | None = None
 ) -> TranslationStart:
-    """Opens the weights of `--init`, `--init-parts` and `--init-decoder`.
+    """Reads the pre-trained models that `--init` and `--init-decoder` name.
 
     Args:
-        given: a place of `macaron_tf.load`; None = a start from nothing.
-        parts: members of `PARTS`; None = both stacks.
-        decoder: in the form of `given`, for the decoder alone.
+        given: a place that `macaron_tf.load` reads; None: random weights.
+        parts: members of `PARTS` that get the weights; None: encoder and decoder.
+        decoder: place of another model for the decoder.
     """
     if not given:
         if parts or decoder:
-            raise UserError("--init-parts and --init-decoder go with --init RUN")
+            raise UserError("--init-parts and --init-decoder need --init RUN: give that too")
         return TranslationStart()
     source = load(given)
     if learnt(source.objective).encoder_decoder and not locate(given).without_recipe:
         for flag, value in (("--init-parts", parts), ("--init-decoder", decoder)):
             if value:
-                raise UserError(f"{flag}: {given} is an encoder-decoder and is taken whole")
+                raise UserError(
+                    f"{flag} does not go with the encoder-decoder {given}, which is copied as a "
+                    "whole: leave it out"
+                )
         return SequenceStart(start_of(given, source, ["pair"]))
     chosen = tuple(part for part in PARTS if part in (parts or PARTS[1:]))
     if decoder:

@@ -36,26 +36,28 @@ class DataConfig(Settings):
     """The text that a translation model is trained on, and its batches.
 
     Attributes:
-        source: see `macaron_tf.data.sources.names.PAIRS`, such as `tfds:multi30k/de-en`.
-        source_language, target_language: a code such as "en".
-        train_split, validation_split, test_split: names of splits.
-        target_split: the split whose targets are read, with `unsupervised`: line n of one text and
-            of the other do not belong together; None = `train_split`.
-        vocabulary_size: pieces of the joint vocabulary; of the source's alone if `--init` is an
-            encoder-decoder, which has the target's.
-        normalization: of every line, before it is cut into pieces.
-        normalization_rule: SentencePiece's, which follows and is part of a vocabulary that is
-            trained here. `nmt_nfkc` writes compatibility characters plainly (`m²` as `m2`, `½` as
-            1, a fraction slash and 2, full-width letters as ASCII) and a zero-width non-joiner as
-            a space; `nfkc` keeps the non-joiner, `identity` all of them; `_cf` also folds case.
+        source: source of the pairs, such as `tfds:multi30k/de-en`, see
+            `macaron_tf.data.sources.names.PAIRS`.
+        source_language, target_language: code of the language, such as "en".
+        train_split, validation_split, test_split: name of the split.
+        target_split: with `unsupervised`, split from which the target texts are read, so that they
+            are not translations of the source texts; None: `train_split`.
+        vocabulary_size: pieces of the joint vocabulary; if `--init` is an encoder-decoder, which
+            has a vocabulary of the target, pieces of the source's vocabulary.
+        normalization: normalization of every line before it is split into pieces.
+        normalization_rule: SentencePiece's normalization, which follows, and which a vocabulary
+            trained for the run contains. `nmt_nfkc` replaces compatibility characters (`m²` by
+            `m2`, `½` by 1, a fraction slash and 2, full-width letters by ASCII) and a zero-width
+            non-joiner by a space; `nfkc` keeps the non-joiner, `identity` changes nothing; `_cf`
+            also folds case.
         cleaning: filters of the training pairs.
         batching: shapes and sizes of batches.
         sampling: BPE-dropout of the training text.
-        validation_lines: lines of the validation split translated for BLEU in training; None =
-            all.
-        held_out: share of the pairs that is the validation split, 2,000 at most, where files have
-            no {split} in their names.
-        seed: draws those pairs.
+        validation_lines: number of lines of the validation split to translate for BLEU in each
+            validation; None: all.
+        held_out: fraction of the pairs, at most 2,000, that becomes the validation split if the
+            file's name has no {split}.
+        seed: seed that chooses the held-out pairs.
     """
 
     section: ClassVar[str] = "data"
@@ -79,7 +81,7 @@ class DataConfig(Settings):
 
     @property
     def parts(self) -> dict[str, HeldOut]:
-        """The training and the validation split, by name, of files that have none; else {}."""
+        """The held-out parts that replace the splits of a file without splits, by name; else {}."""
         names = self.train_split, self.validation_split
         if Source.of(self.source).has_splits or [name in WHOLE for name in names] != [True, False]:
             return {}
@@ -87,7 +89,7 @@ class DataConfig(Settings):
 
     @property
     def languages(self) -> tuple[str, str]:
-        """The languages of source and target."""
+        """The source language and the target language."""
         return self.source_language, self.target_language
 
 
@@ -99,19 +101,19 @@ class TranslationRecipe(Recipe):
         data: settings of the text.
         decoding: settings of beam search.
         metric: settings of BLEU.
-        label_smoothing: of the objective.
-        unsupervised: learns without pairs, in both directions, from denoising and from its own
-            translations, see `BackTranslationObjective`; `--init` gives an encoder or a language
-            model of both languages.
-        denoising: of `unsupervised`.
-        average_last: checkpoints averaged by `translate average` when no number is given.
-        init: origin of the weights, of `--init`; None = they are drawn.
-        init_decoder: of `--init-decoder`.
-        init_parts: of `--init-parts`.
-        sentinel_rows: rows of the model's table beyond the target vocabulary's.
-        first_stage_steps: updates of BART's first stage, which trains the new encoder of the
-            source, the positions and the projection of the first layer's attention alone; the
-            rest of the run trains everything.
+        label_smoothing: label smoothing of the training loss.
+        unsupervised: whether to learn without pairs, in both directions, by denoising and
+            back-translation, see `BackTranslationObjective`. `--init` names an encoder or a
+            language model of both languages.
+        denoising: settings of the noise with `unsupervised`.
+        average_last: number of checkpoints that `translate average` averages by default.
+        init: the place that `--init` named; None: the weights started at random.
+        init_decoder: the place that `--init-decoder` named.
+        init_parts: the parts that `--init-parts` named.
+        sentinel_rows: rows of the embedding table beyond the target vocabulary.
+        first_stage_steps: updates of BART's first stage, which trains only the new encoder of the
+            source, the position embeddings and the attention projections of the first layer. The
+            rest of the run trains all weights.
     """
 
     kind = "translation"
@@ -148,7 +150,7 @@ class TranslationRecipe(Recipe):
     def model_config(
         self, vocab_size: int | None = None, source_vocab_size: int | None = None
     ) -> EncoderDecoderConfig:
-        """The model's configuration, at the size of the vocabulary, or of each side's own."""
+        """The model's configuration for the size of the vocabulary, or of one for each side."""
         if vocab_size is not None:
             vocab_size += self.sentinel_rows
         config = super().model_config(vocab_size)
@@ -156,7 +158,7 @@ class TranslationRecipe(Recipe):
         if self.first_stage_steps and not config.num_source_layers:
             raise UserError(
                 f"first_stage_steps is {self.first_stage_steps}, but the model has no new encoder "
-                "of the source: give --init a run of BART's or T5's, or set first_stage_steps=0"
+                "of the source: give --init a run of BART or T5, or set first_stage_steps=0"
             )
         self.expect_positions(config, "data.cleaning.max_tokens", self.data.cleaning.max_tokens)
         self.expect_positions(config, "decoding.max_length", self.decoding.max_length)
@@ -166,7 +168,7 @@ class TranslationRecipe(Recipe):
     def check(self) -> None:
         if self.data.target_split and not self.unsupervised:
             raise UserError(
-                "data.target_split reads texts that are no translations of each other: set "
+                "data.target_split gives texts that are not translations of each other: set "
                 "unsupervised=True, or leave it out"
             )
 
@@ -198,7 +200,7 @@ class TranslationRecipe(Recipe):
         super().check_continues(before, where, may_change)
 
     def follow(self, path: str) -> "TranslationRecipe":
-        """A new `data.target_language` is also the language that BLEU tokenizes."""
+        """Sets the language of BLEU's tokenization if `data.target_language` was replaced."""
         if path != "data.target_language":
             return self
         metric = dataclasses.replace(self.metric, language=self.data.target_language)
@@ -229,16 +231,23 @@ class TranslationRun(Run):
         seed: int = 1,
         backward: bool = False,
     ) -> LineTranslator:
-        """A translator of lines with a checkpoint's weights, by the recipe's beam search."""
+        """Makes a translator of lines with the weights of a checkpoint.
+
+        Args:
+            checkpoint: see `load_network`.
+            decoding: settings of beam search or sampling; None: the recipe's.
+            seed: seed of the sampling.
+            backward: whether to translate from the target's language to the source's.
+        """
         if backward and not self.recipe.unsupervised:
             source, target = self.recipe.data.languages
             raise UserError(
-                f"--backward: {self.path} translates from {source} to {target} alone: give a run "
+                f"--backward: {self.path} translates from {source} to {target} only: give a run "
                 "of unsupervised translation"
             )
         task = Translation(self.load_network(checkpoint), self.vocabulary, self.recipe.decoding)
         return task.lines(decoding, seed, backward)
 
     def writer(self, network: EncoderDecoder, decoding: BeamSearchConfig) -> LineTranslator:
-        """A translator of lines with a network's weights."""
+        """Makes a translator of lines with the weights of a network."""
         return Translation(network, self.vocabulary, decoding).lines()

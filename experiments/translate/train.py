@@ -29,7 +29,7 @@ from macaron_tf.training.callbacks import Callbacks
 
 
 def run(options: argparse.Namespace) -> None:
-    """Trains, or resumes, and says what to do next."""
+    """The command `train`: trains or resumes a run and prints next commands."""
     path, given = as_path(options.run), (options.init, options.init_parts, options.init_decoder)
     if options.resume:
         recipe = TranslationRun.open(path).recipe
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def run_vocabulary(options: argparse.Namespace) -> None:
-    """Trains and saves a vocabulary alone."""
+    """The command `vocabulary`: trains and saves a recipe's vocabulary."""
     recipe = registry.load(options.recipe, TranslationRecipe, options.set)
     vocabulary = TranslationStart().vocabulary(recipe, tfds=options.tfds)
     vocabulary.save(options.out)
@@ -80,18 +80,21 @@ def train_recipe(
     processes: int | None = None,
     callbacks: Callbacks | None = None,
 ) -> TrainingResult:
-    """Trains a recipe in a run's folder, or continues the run in that folder.
+    """Trains a recipe in the folder `path`, or resumes the run that the folder holds.
 
-    All input is read before the folder is made: bad input leaves nothing behind.
+    All input is read before the folder is made, so that bad input leaves nothing behind.
 
     Args:
-        vocabulary_dir: a vocabulary to use instead of training one.
-        strategy: the devices; None = the current ones.
-        start: gives weights and vocabulary; the recipe is `start.apply`'s. None = from nothing.
-        data_service: addresses of `experiments.data_service`, separated by commas, which make the
-            same batches; None = here.
-        processes: that tokenize; as many as there are cores when None.
-        callbacks: of the command.
+        recipe: the recipe; with `start`, the result of `start.apply`.
+        path: folder of the run.
+        vocabulary_dir: folder of a vocabulary to use instead of training one.
+        strategy: the devices; None: the current ones.
+        start: the weights and vocabulary to start from; None: random weights.
+        tfds: access to TensorFlow Datasets.
+        data_service: addresses of `experiments.data_service`, separated by commas, to make the
+            batches; None: this process makes them.
+        processes: number of processes that tokenize; None: one per core.
+        callbacks: the command's callbacks.
     """
     start, config = start or TranslationStart(), recipe.data
     start.check(recipe)  # before minutes are spent on the data
@@ -113,7 +116,7 @@ def train_recipe(
     made_for = (vocabulary.languages, vocabulary.normalization)
     if made_for != (config.languages, config.normalization):
         raise UserError(
-            f"the vocabulary was trained for {made_for}, the recipe wants "
+            f"the vocabulary was trained for {made_for}, but the recipe needs one for "
             f"{(config.languages, config.normalization)}: train another with "
             "`translate vocabulary`"
         )
@@ -121,14 +124,15 @@ def train_recipe(
     own = isinstance(source, SentencePieceVocabulary) and source.normalization_rule
     if config.normalization_rule not in ("nmt_nfkc", own):  # the default takes any vocabulary
         raise UserError(
-            f"data.normalization_rule is {config.normalization_rule!r} and the vocabulary was "
-            "trained with another: leave it out, or train another with `translate vocabulary`"
+            f"data.normalization_rule is {config.normalization_rule!r}, but the vocabulary was "
+            "trained with another: leave it out, or train a vocabulary with it by `translate "
+            "vocabulary`"
         )
     strategy = strategy or tf.distribute.get_strategy()
     if recipe.unsupervised and keras.backend.backend() == "jax":
         raise UserError(
-            "unsupervised: translations that are learnt from are of the TensorFlow engine: leave "
-            "out --engine jax"
+            "unsupervised=True works with the TensorFlow engine only, because it decodes during "
+            "training: leave out --engine jax"
         )
     data = TranslationData.build(
         config.source,
@@ -152,8 +156,8 @@ def train_recipe(
         )
     if is_tpu(strategy) and len(data.shapes) > 1:
         raise UserError(
-            f"a TPU wants batches of one shape, and there are {len(data.shapes)}: "
-            "--set data.batching.shapes=1"
+            f"a TPU needs batches of one shape, but there are {len(data.shapes)}: give --set "
+            "data.batching.shapes=1"
         )
     objective, seed = recipe.make_objective(), recipe.training.seed
     worker = Workers(strategy).number
@@ -173,7 +177,7 @@ def train_recipe(
     )
 
     def score(hypotheses: Sequence[str]) -> dict[str, float]:
-        """The papers' tokenized BLEU under the recipe's metric, and sacrebleu's."""
+        """BLEU with the recipe's tokenization, as in papers, and sacreBLEU's BLEU and chrF."""
         scores = evaluate_translations(hypotheses, references, metric)
         return dict(bleu=scores.tokenized_bleu, sacrebleu=scores.bleu, chrf=scores.chrf)
 
@@ -193,12 +197,12 @@ def train_recipe(
 
 
 def _warn_unread(config: DataConfig, tfds: Tfds | None) -> None:
-    """Warns of the longer text's lines past the end of the shorter: they are never read."""
+    """Warns if one text has more lines than the other, because the rest is never read."""
     splits = config.train_split, config.target_split
     first, other = (count_pairs(config.source, name, *config.languages, tfds) for name in splits)
     if first and other and first != other:
         print(
-            f"warning: {abs(first - other):,} lines of {splits[other > first]!r} are not read, as "
-            f"the other text has {min(first, other):,}: give texts of equally many lines",
+            f"warning: {abs(first - other):,} lines of {splits[other > first]!r} are not read, "
+            f"because the other text has {min(first, other):,}: give texts of equal length",
             file=sys.stderr,
         )

@@ -182,7 +182,7 @@ def rows_of_choices(*choices: str) -> str:
 
 def test_tables_that_cannot_be_asked_are_refused(tmp_path):
     for asked, shown, words in (
-        (rows_of_choices("o", "x"), "question\tanswer\no\to\n", "has 2 choices and train has 0"),
+        (rows_of_choices("o", "x"), "question\tanswer\no\to\n", "has 2 choices, but train has 0"),
         (rows_of_choices("o", "x"), rows_of_choices("o", "x", "i"), "train has 3"),
     ):
         (tmp_path / "t-validation.tsv").write_text(asked)
@@ -190,7 +190,7 @@ def test_tables_that_cannot_be_asked_are_refused(tmp_path):
         refuses(words, read_task, f"tsv:{tmp_path}/t-{{split}}.tsv")
     for pairs in ("a\t\n\tb\n", "a\tb\nc\t\n"):
         (tmp_path / "pairs.tsv").write_text(pairs)
-        refuses("0 examples to ask", read_task, f"translation:en-fr:tsv:{tmp_path}/pairs.tsv")
+        refuses("0 questions to ask", read_task, f"translation:en-fr:tsv:{tmp_path}/pairs.tsv")
 
 
 def test_files_of_ones_own_become_a_table_and_figures(language_run, tmp_path, ran, refused, capsys):
@@ -220,7 +220,9 @@ def test_files_of_ones_own_become_a_table_and_figures(language_run, tmp_path, ra
     # A second model that is none is refused before the first one is asked, and OUT made.
     ask = [language_run, "--out", tmp_path / "other", "--task"]
     refused(few_shot, [tmp_path / "nowhere", *ask, *files], "nowhere is not a run", tmp_path)
-    refused(few_shot, [*ask, *files[::2], "--calibrate"], "are of choices, which no", tmp_path)
+    refused(
+        few_shot, [*ask, *files[::2], "--calibrate"], "are for multiple choice, which no", tmp_path
+    )
     (tmp_path / "long.tsv").write_text(rows_of_choices("x", "o " * 99))
     ask += [f"tsv:{tmp_path}/long.tsv", "--shots", "0"]
     assert few_shot([str(word) for word in ask]) == 2
@@ -304,12 +306,15 @@ def test_classes_are_asked_by_their_words(language_run, tfds_dir, tmp_path, ran,
     # Runs of one name have rows of their own.
     assert table.count("| rte | accuracy | 8 |") == table.count("| cola | matthews | 8 |") == 2
     for more, words in (
-        (["--task", "stsb"], "not asked in words"),
+        (["--task", "stsb"], "has no prompts"),
         (["--task", "rte", "--words", "a", "b"], "--template and --words"),
         (["--task", "rte", "--template", "{first}", "--words", "a"], "1 words for the 2"),
         (["--task", "rte", "--shots", "-1"], "--shots -1"),
         (["--task", "nothing"], "no task 'nothing'"),
         (["--task", "rte", "rte"], "two tasks would be called 'rte'"),
-        (["--task", "squad", "--template", "{first}", "--words", "a", "b"], "no classes"),
+        (
+            ["--task", "squad", "--template", "{first}", "--words", "a", "b"],
+            "is for tasks with classes",
+        ),
     ):
         refused(few_shot, [language_run, *common, *more], words, tmp_path)

@@ -69,7 +69,7 @@ def test_a_task_is_trained_resumed_and_shown(tunes, tmp_path, capsys):
     # A complete run is scored on another test split, and keeps its score without one.
     write_pieces(command[3], tunes, testdata=lambda pieces: pieces[:, :1])
     assert main(command) == 0
-    assert capsys.readouterr().out.count("scored on a test split that it had not") == 4
+    assert capsys.readouterr().out.count("scored on the new test split") == 4
     again = json.loads((tmp_path / "jsb.json").read_text())["rows"]
     assert [row["validation"] for row in again] == [row["validation"] for row in shown["rows"]]
     assert all(one["test"] != two["test"] for one, two in zip(again, shown["rows"], strict=True))
@@ -95,9 +95,9 @@ def test_bad_input_is_named(tunes, tmp_path, refused):
     (tmp_path / "ptb" / "valid.txt").write_text("\n")
     for words, message in (
         (["jsb"], "--data is missing: give the .mat file"),
-        (["jsb", "--data", "nowhere.mat"], "--data nowhere.mat: there is no such file"),
-        (["jsb", "--data", str(tmp_path / "text.mat")], "is no MATLAB file"),
-        (["jsb", "--data", str(other)], "'traindata' must hold pieces of 88 columns"),
+        (["jsb", "--data", "nowhere.mat"], "--data nowhere.mat does not exist"),
+        (["jsb", "--data", str(tmp_path / "text.mat")], "cannot be read as a MATLAB file"),
+        (["jsb", "--data", str(other)], "'traindata' must have pieces with 88 columns"),
         (["jsb", "--data", tunes, "--set", "model.widths=()"], "model: widths=() is empty"),
         (["jsb", "--data", tunes, "--set", "model=bert_tiny"], "is no model of sequences"),
         (["jsb", "--data", tunes, "--seeds", "1", "1"], "--seeds 1 1: give each value once"),
@@ -110,9 +110,9 @@ def test_bad_input_is_named(tunes, tmp_path, refused):
             "training.best_metric is 'perplexity': give one of loss",
         ),
         (["jsb", "--data", tunes, "--set", "model.mixer=gru"], "give --models instead"),
-        (["jsb", "--data", str(flipped)], "is no MATLAB file"),
-        (["jsb", "--data", str(loud)], "1 where a key is pressed and 0 elsewhere"),
-        (["jsb", "--data", str(short)], "'validdata' has no piece of two frames or more"),
+        (["jsb", "--data", str(flipped)], "cannot be read as a MATLAB file"),
+        (["jsb", "--data", str(loud)], "1 if a key is pressed and 0 if not"),
+        (["jsb", "--data", str(short)], "'validdata' has no piece with two frames or more"),
         (
             ["jsb", "--data", tunes, "--set", "model.embedding_dropout=0.5"],
             "model.embedding_dropout has no effect here: a model over ids reads it",
@@ -121,16 +121,16 @@ def test_bad_input_is_named(tunes, tmp_path, refused):
             ["jsb", "--models", "gru", "lstm", "--set", "model.spatial_dropout=False"],
             "model.spatial_dropout has no effect here: mixer=tcn reads it",
         ),
-        (["adding", "--data", tunes], "the task adding reads no file; leave it out"),
+        (["adding", "--data", tunes], "has no effect in adding, which reads no file: leave it out"),
         (["wikitext", "--data", tunes], "leave it out, and name your texts in --set sources"),
         (
             ["jsb", "--data", tunes, "--set", "vocabulary_size=100"],
-            "vocabulary_size is of wikitext and lambada: leave it out of jsb",
+            "vocabulary_size has an effect in wikitext and lambada only: leave it out of jsb",
         ),
         (["lambada"], "--data is missing: give the folder of dev.txt.gz"),
         (["ptb_words"], "--data is missing: give the folder"),
-        (["ptb_words", "--data", str(tmp_path)], "there is no train.txt.gz in it"),
-        (["ptb_words", "--data", str(tmp_path / "ptb")], "valid.txt holds no text"),
+        (["ptb_words", "--data", str(tmp_path)], "has no train.txt.gz"),
+        (["ptb_words", "--data", str(tmp_path / "ptb")], "valid.txt has no text"),
     ):
         refused(main, [words[0], str(tmp_path / "out"), *words[1:]], message, tmp_path)
 
@@ -216,7 +216,7 @@ def test_penn_treebank_cuts_words_and_characters(tmp_path):
     assert found.vocab_size == 4 and found.test is None  # <eos>, bb, a, <unk>
     assert opened("ptb_characters", options).vocab_size == 9
     (tmp_path / "valid.txt.gz").write_bytes(gzip.compress(b" c \n"))
-    with pytest.raises(Exception, match="valid.txt has 'c', which train.txt has not"):
+    with pytest.raises(Exception, match="valid.txt has 'c', which train.txt lacks"):
         opened("ptb_words", options)
 
 

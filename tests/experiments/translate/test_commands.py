@@ -106,7 +106,7 @@ def test_vocabulary_command_and_mismatch(number_run, number_text, tmp_path, ran,
     refused(main, [*command, "--set", "training.seed=2"], "vocabulary mismatch")
     keep = "data.normalization_rule=identity"
     fresh = ["train", "demo", tmp_path / "run", "--vocabulary", out]
-    refused(main, [*fresh, *settings, "--set", keep], "'identity' and the vocabulary was trained")
+    refused(main, [*fresh, *settings, "--set", keep], "'identity', but the vocabulary was trained")
     assert not (tmp_path / "run").exists()
     ran(main, "vocabulary", "demo", tmp_path / "kept", *settings, "--set", keep)
     kept = PieceVocabulary.load(tmp_path / "kept")
@@ -328,18 +328,18 @@ GOOD = {
     ("second", "words"),
     [
         ({"references": ["a", "b"]}, "different references"),
-        ({"metric": {"language": "de"}}, "by the same metric"),
+        ({"metric": {"language": "de"}}, "with the same metric"),
         ({"metric": {"language": 5}}, "metric.language=5 must be text"),
         ({"metric": {"colour": "red"}}, "'colour'"),
         ({"metric": ["de"]}, "metric=['de'] must be TranslationMetric"),
         ({"hypotheses": "ein"}, "1 hypotheses and 2 references"),
         ({"hypotheses": [1, 2]}, "hypotheses=[1, 2] must be one or several of: text"),
         ({"hypotheses": ["a"]}, "1 hypotheses and 2 references"),
-        ("[]", "holds no translations"),
-        ("{}", "holds no translations"),
-        ("null", "holds no translations"),
+        ("[]", "has no translations"),
+        ("{}", "has no translations"),
+        ("null", "has no translations"),
         ("{", "is damaged (Expecting property name"),
-        ("[" * 100_000, "is damaged (brackets are nested too deeply): give a .json that"),
+        ("[" * 100_000, "is damaged (brackets are nested too deeply): give a .json file that"),
         (b"\xff", "is damaged ('utf-8' codec can't decode"),
         (None, "No such file or directory; check the path"),
     ],

@@ -252,7 +252,7 @@ def test_t5_stands_behind_a_new_encoder_too(starts, german_text):
         ({"model.block": "macaron"}, "needs model.block='transformer', not 'macaron'"),
         ({"model.scheme": "tokens"}, "needs model.scheme=None, not 'tokens'"),
         ({"model.num_source_layers": 1}, "needs model.num_source_layers=0, not 1"),
-        ({"data.target_language": "fr"}, "has language embeddings of en, de, and none of 'fr'"),
+        ({"data.target_language": "fr"}, "has language embeddings for en, de, but not for 'fr'"),
         (
             {"data.sampling.dropout": 0.1, "data.sampling.copies": 2},
             "set data.sampling.dropout=0",
@@ -274,12 +274,12 @@ def test_other_vocabularies_runs_and_flags_are_refused(starts, number_text, tmp_
     for recipe, arguments, words in (
         (XLM, ["--init", xlm, "--vocabulary", f"{bart}/vocabulary"], "vocabulary mismatch"),
         (XLM, ["--init", xlm, "--init-decoder", starts["other"]], "vocabulary mismatch"),
-        (XLM, ["--init", bart, "--init-parts", "encoder"], "--init-parts: "),
+        (XLM, ["--init", bart, "--init-parts", "encoder"], "--init-parts does not go with"),
         (XLM, ["--init", str(tmp_path)], "is no run: it has no readable model.json"),
         (XLM, ["--init", str(tmp_path / "none")], "is no run"),
-        (XLM, ["--init-parts", "encoder"], "go with --init RUN"),
+        (XLM, ["--init-parts", "encoder"], "need --init RUN"),
         (XLM, ["--init", bart, *none], "needs model.num_source_layers=2, not 0"),
-        (BART, [], "give --init a run of BART's or T5's"),
+        (BART, [], "give --init a run of BART or T5"),
     ):
         command = ["train", recipe, str(tmp_path / "run"), *flags(settings(number_text, 5))]
         refused(main, [*command, *arguments], words, tmp_path)

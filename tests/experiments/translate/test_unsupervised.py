@@ -123,7 +123,7 @@ def test_the_two_texts_are_no_pairs(start, number_text, capsys):
     np.testing.assert_array_equal(both.gather(rows)["target"], held_out.gather(rows)["target"])
     _warn_unread(made.data, None)
     warning = capsys.readouterr().err
-    assert warning.startswith("warning: ") and " lines of 'train' are not read, as " in warning
+    assert warning.startswith("warning: ") and " lines of 'train' are not read, because " in warning
     _warn_unread(dataclasses.replace(made.data, target_split="train"), None)
     assert not capsys.readouterr().err
 
@@ -168,7 +168,7 @@ def test_what_has_no_meaning_is_refused(start, number_text, tmp_path, refused):
     refused(
         main,
         [*command(XLM, "b", **HALVES), "--init", start],
-        "data.target_split reads texts",
+        "data.target_split gives texts",
         tmp_path,
     )
 
