@@ -1,1 +1,1 @@
-"""Renting the machines: the guide's table of costs."""
+"""A guide to rented machines, with a table of costs."""

@@ -1,4 +1,4 @@
-"""`elmo neighbours`: the nearest neighbours of a word, alone and as it stands in a sentence."""
+"""`elmo neighbours`: the nearest neighbours of a word, alone and in its context."""
 
 import argparse
 import itertools
@@ -14,7 +14,7 @@ from macaron_tf.text.words import cut_lines, split_sentences
 
 
 def run(options: argparse.Namespace) -> None:
-    """Prints the words nearest to the word alone, then to each sentence the nearest occurrences."""
+    """The command `neighbours`: prints words nearest to a word, and occurrences in context."""
     opened = ElmoRun.open(options.run)
     network = opened.load_network(opened.checkpoint(options.checkpoint))
     sources = options.source or opened.recipe.sources
@@ -31,12 +31,12 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _asked(network: Elmo, word: str, sentences: list[str]) -> Iterator[tuple]:
-    """Each sentence's words, the word's position and its layers `(J, 2 P)`."""
+    """Yields each sentence's words, the position of `word`, and its layers `(J, 2 P)`."""
     for sentence, (words, layers) in zip(sentences, embed(network, sentences), strict=True):
         if word not in words:
             raise UserError(
-                f"--in {sentence!r} has no word {word!r}; it has {', '.join(words)}: give one of "
-                "these, or another sentence"
+                f"--in {sentence!r} does not have the word {word!r}: give one of "
+                f"{', '.join(words)}, or another sentence"
             )
         yield words, words.index(word), layers[words.index(word)]
 
@@ -44,12 +44,16 @@ def _asked(network: Elmo, word: str, sentences: list[str]) -> Iterator[tuple]:
 def neighbours(
     network: Elmo, asked: Sequence[tuple], sentences: list[str], count: int
 ) -> Iterator[str]:
-    """Lines that name the nearest words and occurrences, by the cosine of their vectors.
+    """Yields lines with the nearest words and occurrences, by the cosine of their vectors.
 
-    A word alone is its first layer, from its characters; in context it is the last layer.
+    The vector of a word alone is its first layer, which depends on its characters only; the vector
+    in context is the last layer.
 
     Args:
-        asked: of each sentence that is asked about its words, the word's position and layers.
+        network: the ELMo.
+        asked: for each sentence that has the word: its words, the word's position and layers.
+        sentences: sentences to search.
+        count: number of neighbours to show.
     """
     alone: dict[str, np.ndarray] = {}
     places: list[tuple[list[str], int]] = []  # each occurrence's sentence and position
@@ -63,7 +67,7 @@ def neighbours(
     alone.pop(word, None)
     if not alone:
         raise UserError(
-            f"the text has no word beside {word!r}: give another --source, or a greater --limit"
+            f"the text has no other word than {word!r}: give another --source, or a greater --limit"
         )
     scores, types = _cosines(np.array([*alone.values()]), layers[0]), [*alone]  # (types,)
     nearest = (f"{types[n]} {scores[n]:.2f}" for n in np.argsort(-scores)[:count])
@@ -73,14 +77,14 @@ def neighbours(
         yield ""
         yield _shown(words, position)
         scores = _cosines(vectors, layers[-1])
-        # The sentence itself may stand in the text.
+        # Leaves out the sentence itself, which the text may contain.
         others = (n for n in np.argsort(-scores) if places[n][0] != words)
         for n in itertools.islice(others, count):
             yield f"  {scores[n]:.2f}  {_shown(*places[n])}"
 
 
 def _cosines(vectors: np.ndarray, one: np.ndarray) -> np.ndarray:
-    """`(N, D)` and `(D,)` to `(N,)`, of what differs from the mean of the N, which all share."""
+    """Cosines `(N,)` of vectors `(N, D)` with one `(D,)`, after subtracting the mean of the N."""
     mean = vectors.mean(axis=0)
     vectors, one = vectors - mean, one - mean
     lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(one)
@@ -88,5 +92,5 @@ def _cosines(vectors: np.ndarray, one: np.ndarray) -> np.ndarray:
 
 
 def _shown(words: list[str], position: int) -> str:
-    """A sentence with one of its words in brackets."""
+    """The sentence, with the word at `position` in brackets."""
     return " ".join(f"[{w}]" if n == position else w for n, w in enumerate(words))

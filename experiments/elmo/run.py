@@ -1,4 +1,4 @@
-"""ELMo: its recipe and run, training on rows of words, and the vectors of words."""
+"""Recipe and run of ELMo: training on rows of words, evaluation, and word vectors."""
 
 import argparse
 import dataclasses
@@ -43,8 +43,8 @@ from macaron_tf.text.words import (
 from macaron_tf.training import build_fit_model
 from macaron_tf.training.checkpoints import weights_record
 
-_TOGETHER = 2048  # words of the lines whose vectors are made together, padding included
-# The layers of a line's words, `(words, J, D)`, or one vector a word, `(words, D)`.
+_TOGETHER = 2048  # most words, with padding, of lines that are embedded in one batch
+# Layers of words `(words, J, D)` to all layers, or to one vector for each word, `(words, D)`.
 _LAYERS = {
     "all": lambda layers: layers,
     "mean": lambda layers: layers.mean(axis=1),
@@ -57,12 +57,13 @@ class ElmoRecipe(Recipe):
     """A bidirectional language model over whole words, and its training text.
 
     Attributes:
-        sources: see `macaron_tf.data.sources.readers.documents`; held in memory.
-        vocabulary_size: predicted words, the most frequent ones.
-        row_length: words a row L, each sentence between two marks.
-        batch_size: rows of a micro-batch.
-        held_out: one in so many documents is for validation.
-        samples: negative words of the sampled softmax in training; 0 = the full softmax, see
+        sources: the documents, which are held in memory; see
+            `macaron_tf.data.sources.readers.documents`.
+        vocabulary_size: number of words to predict, the most frequent ones.
+        row_length: L, words in a row, with the marks at both ends of each sentence.
+        batch_size: rows in a micro-batch.
+        held_out: one of `held_out` documents is for validation.
+        samples: negative words of the sampled softmax in training; 0: the full softmax. See
             `BidirectionalLanguageObjective`.
     """
 
@@ -98,12 +99,12 @@ class ElmoRun(Run):
 
 
 class Rows(ArrayBatches):
-    """A text cut into rows of L words; an incomplete last row is dropped.
+    """Batches of a text that is split into rows of L words; an incomplete last row is dropped.
 
-    A batch is `characters (B, L, C)` and `words (B, L)`.
+    A batch has `characters (B, L, C)` and `words (B, L)`.
 
     Attributes:
-        ids: `(rows, L)`, words by their index in `text.types`.
+        ids: the words of all rows as indices into `text.types`, `(rows, L)`.
     """
 
     def __init__(self, text: WordText, recipe: ElmoRecipe):
@@ -121,18 +122,19 @@ class Rows(ArrayBatches):
         super().__init__(count, recipe.batch_size, gather, shapes)
 
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of the ids."""
+        """SHA-256 (hex) of the ids of all rows."""
         return fingerprint([self.ids])
 
 
 def held_out_words(
     recipe: Recipe, tfds: Tfds | None, change: Callable[[str], str] = str
 ) -> list[list[str]]:
-    """The words to learn from, and those of the documents that are held out.
+    """Reads the words of a recipe's documents: training words, and those of held-out documents.
 
     Args:
-        recipe: has `sources`, and `held_out`: one in so many documents.
-        change: of each document, before it is cut into words.
+        recipe: a recipe with `sources` and `held_out`; one of `held_out` documents is held out.
+        tfds: access to TensorFlow Datasets.
+        change: function that changes each document before it is split into words.
     """
     found = [
         words
@@ -145,12 +147,12 @@ def held_out_words(
 
 
 def count_learnt(parts: list[list[str]], size: int) -> WordVocabulary:
-    """The vocabulary of the words to learn from, the first part of `held_out_words`."""
+    """The vocabulary of the `size` most frequent training words; `parts`: see `held_out_words`."""
     learnt, held = parts
     if held and not learnt:
         raise UserError(
-            "the sources hold 1 document, which is held out for validation: give more, or take "
-            "its paragraphs or lines for documents, by text-paragraphs: or text-lines:"
+            "the sources have 1 document only, which is held out for validation: give more, or "
+            "make its paragraphs or lines documents by text-paragraphs: or text-lines:"
         )
     return count_words([learnt], size)
 
@@ -158,29 +160,31 @@ def count_learnt(parts: list[list[str]], size: int) -> WordVocabulary:
 def read_rows(
     recipe: ElmoRecipe, vocabulary: WordVocabulary | None, tfds: Tfds | None
 ) -> tuple[Rows, Rows, WordVocabulary]:
-    """The training rows of a recipe's texts, the held-out rows, and the vocabulary.
+    """Reads the training rows, the held-out rows and the vocabulary of a recipe.
 
     Args:
-        vocabulary: of a run; None = counted here.
+        recipe: the recipe.
+        vocabulary: vocabulary of the run; None: counts the words of the training text.
+        tfds: access to TensorFlow Datasets.
     """
     parts = held_out_words(recipe, tfds)
     vocabulary = vocabulary or count_learnt(parts, recipe.vocabulary_size)
     learnt, judged = (len(part) // recipe.row_length for part in parts)
     if learnt < recipe.batch_size or not judged:
         raise UserError(
-            f"the sources have {learnt} rows to learn from and {judged} held out, less than a "
-            f"batch of {recipe.batch_size} or none: give more documents, or lower batch_size, "
-            "row_length or held_out"
+            f"the sources have {learnt} training rows and {judged} held-out rows, but need "
+            f"{recipe.batch_size} and 1: give more documents, or lower batch_size, row_length or "
+            "held_out"
         )
     train, validation = (Rows(as_word_text(part, vocabulary), recipe) for part in parts)
     return train, validation, vocabulary
 
 
 def run(options: argparse.Namespace) -> None:
-    """Trains a run, or resumes it, and prints the next commands."""
+    """The command `train`: trains or resumes a run and prints next commands."""
     recipe = registry.load_given(options, ElmoRun)
     path = as_path(options.run)
-    recipe.model_config()  # refuses wrong settings before minutes are spent on the data
+    recipe.model_config()  # raises for wrong settings before minutes are spent on the data
     recipe.check_metric(recipe.make_objective().metric_names)
     opened = ElmoRun.resume(path, recipe)
     rows, held_out, vocabulary = read_rows(recipe, opened and opened.vocabulary, options.tfds)
@@ -202,7 +206,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def evaluate(options: argparse.Namespace) -> None:
-    """Scores a checkpoint on the documents that its run held out; writes RUN/scores."""
+    """The command `evaluate`: scores a checkpoint on held-out documents; writes RUN/scores."""
     opened = ElmoRun.open(options.run)
     weights = opened.checkpoint(options.checkpoint)
     rows, held_out, _ = read_rows(opened.recipe, opened.vocabulary, options.tfds)
@@ -216,10 +220,13 @@ def evaluate(options: argparse.Namespace) -> None:
 
 
 def run_embed(options: argparse.Namespace) -> None:
-    """Writes an .npz with the words, `words_n`, and the vectors, `line_n`, of line n; or JSON."""
+    """The command `embed`: writes the vectors of words to an .npz file or JSON.
+
+    The file has, for each line n, the arrays `words_n` and `line_n`.
+    """
     if options.json:
         refuse_beside_json(
-            "its answers are all layers of the words that it cuts itself; leave one of the two out",
+            "it gives all layers of words that it tokenizes itself; leave one of the two out",
             layers=options.layers != "all",
             tokenized=options.tokenized,
         )
@@ -229,13 +236,13 @@ def run_embed(options: argparse.Namespace) -> None:
         answer_json(options.input, options.output, model.predict)
         return
     if not options.output:
-        raise UserError("--output is missing: give the .npz to write, or --json")
+        raise UserError("--output is missing: give the .npz file to write, or --json")
     opened = ElmoRun.open(options.run)
     network = opened.load_network(opened.checkpoint(options.checkpoint))
     with opened_input(options.input) as file:
         lines = list(decoded(file))
     if not lines:
-        raise UserError("there is no line to embed: give some with --input or on stdin")
+        raise UserError("there is no line to embed: give lines with --input or on stdin")
     arrays = {}
     for number, (words, vectors) in enumerate(embed(network, lines, options.tokenized)):
         arrays[f"words_{number}"] = np.array(words, dtype=np.str_)
@@ -249,7 +256,7 @@ def run_embed(options: argparse.Namespace) -> None:
 
 
 def _batched(rows: Iterable[list[bytes]]) -> Iterator[list[list[bytes]]]:
-    """Lines of words in lists that are padded to `_TOGETHER` words at most, or of one line."""
+    """Groups lines of words into batches of at most `_TOGETHER` words with padding, or one line."""
     batch, longest = [], 0
     for row in rows:
         longest = max(longest, len(row))
@@ -264,16 +271,18 @@ def _batched(rows: Iterable[list[bytes]]) -> Iterator[list[list[bytes]]]:
 def embed(
     network: Elmo, lines: list[str], tokenized: bool = False
 ) -> Iterator[tuple[list[str], np.ndarray]]:
-    """The words of each line, and their layers `(words, 1 + num_layers, 2 P)` float32.
+    """Yields the words of each line, and their layers `(words, 1 + num_layers, 2 P)` float32.
 
     Args:
-        tokenized: split at white space only; otherwise see `split_words`.
+        network: the ELMo.
+        lines: the lines.
+        tokenized: whether to split lines at white space only instead of by `split_words`.
     """
     check_whole(lines)
     layers = tf.function(
         lambda characters: network(characters, training=False),
         autograph=False,
-        reduce_retracing=True,  # lines are of all lengths
+        reduce_retracing=True,  # because lines have many lengths
     )
     cut = tf.strings.split if tokenized else split_words
     words = (row for chunk in in_chunks(lines) for row in cut(tf.constant(chunk)).to_list())
@@ -282,6 +291,6 @@ def embed(
         padded = with_ends(words).to_tensor("")  # (B, L)
         found = layers(character_ids(padded, network.config.max_characters))
         for row, mine in enumerate(rows):
-            # The first and last positions are the marks of the sentence's ends.
+            # Without the first and last positions, the marks of the sentence's ends.
             vectors = tf.cast(found[row, 1 : 1 + len(mine)], tf.float32).numpy()
             yield [word.decode("utf-8", "replace") for word in mine], vectors

@@ -30,7 +30,7 @@ from macaron_tf.training.state import load_network
 _TASK = get_task("conll2003")
 _CHOOSING = "dev"
 _BATCH = 32
-# Where a tagger has the vectors, see `WordTaggerConfig`; "" = nowhere.
+# Names of taggers by the place of the vectors, see `WordTaggerConfig`; "": no vectors.
 _ROWS = {
     "": "without ELMo",
     "input": "with ELMo",
@@ -41,7 +41,7 @@ _pad = functools.partial(keras.utils.pad_sequences, padding="post")
 
 
 class Sentences(ArrayBatches):
-    """Tagged sentences as characters, each between the marks of its two ends."""
+    """Batches of tagged sentences as characters, with marks at both ends of each sentence."""
 
     def __init__(self, examples: TaggedSentences, max_characters: int):
         self.examples = examples
@@ -53,15 +53,15 @@ class Sentences(ArrayBatches):
             "targets": ("int32", (None, None)),
             "weight": ("float32", (None, None)),
         }
-        lengths = np.diff(self.splits)  # words, the two marks included
+        lengths = np.diff(self.splits)  # in words, with the two marks
         super().__init__(len(examples), _BATCH, self.padded, shapes, lengths)
 
     def arrays(self) -> list[np.ndarray]:
-        """The words and their tags, whose bytes identify the sentences."""
+        """The arrays of words and tags, from which to compute a fingerprint of the sentences."""
         return [self.characters, np.concatenate([*self.examples.labels])]
 
     def padded(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
-        """`inputs (B, L, C)`, `targets (B, L)` and `weight (B, L)`, 0 at marks and padding."""
+        """A batch: `inputs (B, L, C)`, `targets (B, L)`, `weight (B, L)`, 0 at marks, padding."""
         tags = [self.examples.labels[number] for number in numbers]
         bounds = [self.splits[number : number + 2] for number in numbers]
         return {
@@ -72,15 +72,15 @@ class Sentences(ArrayBatches):
 
 
 def run(options: argparse.Namespace) -> None:
-    """Trains the taggers that are not complete, and writes OUT/tagging.md and .json."""
+    """The command `tag`: trains incomplete taggers and writes OUT/tagging.md and .json."""
     opened = ElmoRun.open(options.run)
     weights = opened.checkpoint(options.checkpoint)
     elmo = opened.load_network(weights)
     out = as_path(options.out)
     if options.split.startswith(("train", "all")):
         raise UserError(
-            f"--split {options.split}: taggers learn from the split 'train'; give {_CHOOSING} or "
-            "another one to score on"
+            f"--split {options.split} has the sentences that taggers are trained on: give "
+            f"{_CHOOSING} or another split to score on"
         )
     found = {
         split: Sentences(
@@ -109,7 +109,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _table(rows: list[dict]) -> list[str]:
-    """Lines of Markdown: F1 without and with, and the gains."""
+    """Lines of Markdown: a table of F1 without and with the vectors, and the gains."""
     lines, means = [], []
     for name, mine in studies.grouped(rows, "name").items():
         f1 = studies.values(mine, "f1")
@@ -128,7 +128,7 @@ def _table(rows: list[dict]) -> list[str]:
 
 
 def _weights(row: dict) -> str:
-    """The weights of the layers at the input; at the output."""
+    """Formats the weights of the layers at the input, and at the output."""
     places = (row["layers"], row.get("output_layers", []))
     shown = [" ".join(f"{weight:.2f}" for weight in place) for place in places if place]
     return "; ".join(shown) or "-"
@@ -144,11 +144,17 @@ def _tagger(
     seed: int,
     path: epath.Path,
 ) -> dict:
-    """Trains one tagger, unless it is complete; its F1, weights of ELMo's layers and size.
+    """Trains a tagger unless it is complete; returns its F1, weights of ELMo's layers and size.
 
     Args:
-        chosen: the sentences by whose F1 the best epoch is chosen.
-        judged: the sentences whose F1 is reported.
+        elmo: the ELMo, which is not trained.
+        place: where the tagger gets the vectors, a key of `_ROWS`.
+        learnt: the training sentences.
+        chosen: the sentences whose F1 chooses the best epoch.
+        judged: the sentences whose F1 is returned.
+        epochs: passes over the training sentences.
+        seed: seed of weights, dropout and the order of sentences.
+        path: folder of the run.
     """
     done = path / "result.json"
     if done.exists():
@@ -177,7 +183,7 @@ def _tagger(
     )
     network.build()
     network.take_over(elmo)
-    # Traced once for all validations.
+    # One function for all validations, so that it is traced once.
     tags = tf.function(
         lambda characters: tf.argmax(network(characters, training=False), axis=-1),
         autograph=False,
@@ -206,8 +212,13 @@ def _tagger(
 
 
 def _entities(tags_of: Callable[[tf.Tensor], tf.Tensor], judged: Sentences) -> dict[str, float]:
-    """Precision, recall and F1 of the entities found by `(B, L, C)` -> `(B, L)` numbers of tags."""
-    # Sentences of like length together, then back in their order.
+    """Precision, recall and F1 of entities.
+
+    Args:
+        tags_of: function of characters `(B, L, C)` that returns the indices of tags, `(B, L)`.
+        judged: the sentences with their true tags.
+    """
+    # Sentences of similar length share a batch; `found` brings them back in order.
     order = np.argsort(judged.lengths, kind="stable")
     found: dict[int, list[str]] = {}
     for part in in_parts(len(order), 4 * _BATCH):

@@ -1,4 +1,4 @@
-"""Sentence-BERT: vectors of sentences whose cosine says how alike they are.
+"""Trains and uses sentence encoders (Sentence-BERT), whose vectors are compared by the cosine.
 
     python -m experiments.embed train stsb runs/sts --init runs/bert --data-dir DIR
     python -m experiments.embed evaluate runs/sts --data-dir DIR
@@ -7,52 +7,52 @@
     python -m experiments.embed encode runs/sts --input lines.txt --output vectors.npy
     python -m experiments.embed search runs/sts --corpus lines.txt --query "a man sleeps"
 
-`train` goes on where it was stopped when the same command is given again. Without --query, `search`
-answers stdin line by line.
+To resume an interrupted `train`, give the same command again. Without --query, `search` answers
+stdin line by line.
 """
 
 from experiments import command_line as cli
 
-_FORMS = """tasks, and what they are learnt by:
-  stsb                        --objective cosine: the cosine is to be the score, scaled to [0, 1]
+_FORMS = """tasks and their objectives:
+  stsb                        --objective cosine: the cosine approaches the score, scaled to [0, 1]
   mnli snli xnli mrpc qqp qnli rte wnli boolq
-                              --objective softmax: the pair's class from u, v and |u-v|
-                              (--set "concatenation=u,v,u*v" and so on)
+                              --objective softmax: predicts the pair's class from u, v and |u-v|
+                              (or other terms: --set "concatenation=u,v,u*v")
   triplets                    --objective triplet: --source tsv:FILE with the columns anchor,
                               positive and negative; {split} in the name becomes train, validation
 
-SET of `sts`: pairs and their scores from 0 to 5
-  senteval:DIR                those of STS12 to STS16, STSb and SICK-R that are in SentEval's
-                              folder data/downstream; the pairs of a year's sub-sets are one set
+SET of `sts`, pairs with scores from 0 to 5:
+  senteval:DIR                the sets STS12 to STS16, STSb and SICK-R that SentEval's folder
+                              data/downstream has; the subsets of a year are joined to one set
   NAME=tsv:FILE               a table with the columns sentence1, sentence2 and label
   NAME=tfds:glue/stsb         the development set
 
 ENCODER and FROM:
-  RUN[@CHECKPOINT]   a run of `train`, or of pre-training or fine-tuning, whose vectors are averaged
+  RUN[@CHECKPOINT]   a run of `train`; or of pre-training or fine-tuning, with mean pooling
   hugging-face:DIR   a sentence-transformers directory, or config.json, weights and tokenizer of a
                      BERT, RoBERTa, XLM, XLM-R, ALBERT or ELECTRA
   keras-hub:DIR      a preset's folder: BERT, DistilBERT, ELECTRA, RoBERTa
   model-garden:DIR   bert_config.json, vocab.txt and checkpoint of a BERT
   hub:OWNER/NAME     any of these on Hugging Face's hub
-  none               (FROM alone) weights drawn at random; with --model NAME and --vocabulary DIR
+  none               random weights (FROM only); needs --model NAME and --vocabulary DIR
 """
 
-_TASK = cli.argument("task", "what to learn from: stsb, mnli, ..., or triplets")
+_TASK = cli.argument("task", "task to learn: stsb, mnli, ..., or triplets, see below")
 _OBJECTIVE = cli.argument(
     "--objective",
-    "what to learn by; the one that fits the task by default",
+    "training objective (default: the one that fits the task)",
     choices=("softmax", "cosine", "triplet"),
 )
 _POOLING = cli.argument(
     "--pooling",
-    "a sentence's vector from its tokens'; the encoder's own by default, or else mean",
+    "how to make a sentence's vector from those of its tokens (default: the encoder's, or mean)",
     choices=("mean", "max", "cls"),
 )
-_OUTPUT = cli.place("--output DIR", "where the metrics go; RUN/scores by default")
+_OUTPUT = cli.place("--output DIR", "folder for the metrics (default: RUN/scores)")
 _ENCODER = cli.together(
-    cli.place("encoder ENCODER", "what makes the vectors"),
+    cli.place("encoder ENCODER", "the sentence encoder, see below"),
     _POOLING,
-    cli.count("--max-length N", "longest row; the encoder's own by default"),
+    cli.count("--max-length N", "most tokens of a sentence (default: the encoder's)"),
     cli.LOWER_CASE,
 )
 
@@ -61,12 +61,12 @@ main = cli.program(
     __doc__,
     cli.command(
         "train",
-        "train an encoder of sentences, or go on with an interrupted run",
+        "train a sentence encoder, or resume an interrupted run",
         "experiments.embed.train:run",
         cli.unless_resumed(
             _TASK,
             cli.RUN_TO_TRAIN,
-            cli.place("--init FROM", "what to start with", required=True),
+            cli.place("--init FROM", "the model to start from, see below", required=True),
         ),
         _OBJECTIVE,
         _POOLING,
@@ -78,50 +78,55 @@ main = cli.program(
     ),
     cli.command(
         "evaluate",
-        "Spearman and Pearson of the cosine against people's scores",
+        "correlate cosines with human scores, or measure the accuracy of classes or triplets",
         "experiments.embed.evaluate:run",
         _ENCODER,
-        cli.argument("--task", "the run's own by default, else stsb"),
-        cli.argument("--split", "the development set by default, of a file all"),
+        cli.argument("--task", "task to score on (default: the run's, or stsb)"),
+        cli.argument("--split", "split to score (default: the development set, or all of a file)"),
         _OUTPUT,
         cli.EXAMPLES,
         cli.DEVICES,
     ),
     cli.command(
         "sts",
-        "Spearman's correlation on several sets of scored pairs, and their mean",
+        "print Spearman's correlation on several sets of scored pairs, and the mean",
         "experiments.embed.evaluate:run_sets",
         _ENCODER,
-        cli.place("sets SET", "senteval:DIR or NAME=SOURCE", nargs="+"),
+        cli.place("sets SET", "sets of pairs: senteval:DIR or NAME=SOURCE, see below", nargs="+"),
         _OUTPUT,
         cli.TFDS,
         cli.DEVICES,
     ),
     cli.command(
         "encode",
-        "lines to an array of vectors, one for each line, in order; or to JSON",
+        "write the vector of each line to an array or to JSON",
         "experiments.embed.evaluate:encode",
         _ENCODER,
-        cli.place("--input FILE", "a sentence a line; stdin by default"),
+        cli.place("--input FILE", "file with one sentence per line (default: stdin)"),
         cli.place(
-            "--output FILE", ".npy: (lines, D) float32, by numpy.load; of --json stdout by default"
+            "--output FILE",
+            ".npy file for the array (lines, D) float32; with --json stdout by default",
         ),
-        cli.switch("--unit", "scale each vector to length 1, as those of --json are"),
+        cli.switch("--unit", "scale each vector to length 1, as --json does"),
         cli.JSON,
         cli.DEVICES,
     ),
     cli.command(
         "search",
-        "the lines of a file nearest to a query, by the cosine, exactly",
+        "find the lines of a file that are nearest to a query, by exact cosine search",
         "experiments.embed.evaluate:search",
         _ENCODER,
         cli.local_place(
             "--corpus FILE",
-            "a sentence a line; its vectors are kept beside it, in FILE.HASH.npy",
+            "file with one sentence per line; its vectors are saved in FILE.HASH.npy",
             required=True,
         ),
-        cli.argument("--query TEXT", "as often as wanted; stdin by default", action="append"),
-        cli.count("--top N", "answers a query (default %(default)s)", 10),
+        cli.argument(
+            "--query TEXT",
+            "query; may be repeated (default: each line of stdin is a query)",
+            action="append",
+        ),
+        cli.count("--top N", "number of lines for each query (default %(default)s)", 10),
         cli.DEVICES,
     ),
     cli.settings_by("experiments.embed.train:run_settings", _TASK, _OBJECTIVE),

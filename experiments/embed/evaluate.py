@@ -1,4 +1,4 @@
-"""`embed evaluate`, `encode` and `search`: vectors, their metrics, and the nearest lines."""
+"""`embed evaluate`, `sts`, `encode` and `search`: metrics, vectors, and the nearest lines."""
 
 import argparse
 import contextlib
@@ -44,7 +44,7 @@ def read_sets(
     """Reads a split of a task of two texts, or of triplets; arguments as for `read_examples`."""
     if task is TRIPLETS:
         if not source:
-            raise UserError(f"{task.name} have no data of their own: give --source tsv:FILE")
+            raise UserError(f"{task.name} have no default source: give --source tsv:FILE")
         return read_triplets(source, split)
     return labelled(task).read(split, tfds, source)
 
@@ -52,16 +52,17 @@ def read_sets(
 def measure(
     task: Task, network: SiameseEncoder, vectors: np.ndarray, labels: np.ndarray | None
 ) -> dict[str, float]:
-    """Metrics of vectors.
+    """Measures vectors on a task.
 
     Args:
-        network: its classifier decides classes.
-        vectors: (N, S, D).
-        labels: (N,); None for triplets.
+        task: the task.
+        network: the encoder, whose classifier predicts classes.
+        vectors: vectors of the S sentences of each example, `(N, S, D)`.
+        labels: scores or classes, `(N,)`; None for triplets.
 
     Returns:
-        "spearman" and "pearson" of cosines against scores, the task's metrics of classes, or the
-        "accuracy" of triplets; NaN where vectors are not finite.
+        "spearman" and "pearson" between cosines and scores; or the task's metrics of classes; or
+        the "accuracy" of triplets. They are NaN if vectors are not finite.
     """
     if task is TRIPLETS:
         return {"accuracy": triplet_accuracy(*np.moveaxis(vectors, 1, 0))}  # (N, S, D) -> (S, N, D)
@@ -72,21 +73,21 @@ def measure(
 
 
 def run(options: argparse.Namespace) -> None:
-    """Encodes, scores, prints, and writes the metrics of a run into its folder."""
+    """The command `evaluate`: prints an encoder's metrics, and writes those of a run."""
     encoder, opened = encoder_of(options)
     name = options.task or (opened.recipe.task if opened else "stsb")
     task, classes = pair_task(name), encoder.network.num_classes
     if task.kind == "classification" and not task.regression and classes != task.num_classes:
         raise UserError(
-            f"{name} has {task.num_classes} classes, and this encoder was trained on "
+            f"{name} has {task.num_classes} classes, but this encoder was trained on "
             f"{classes or 'none'}: give --task stsb, which is scored by the cosine"
         )
     learnt = opened.recipe.described.labels if opened and classes else ()
     if learnt and learnt != task.labels and not task.regression:
         raise UserError(
-            f"{name} has the classes {', '.join(task.labels)} in this order, and "
-            f"{opened.recipe.task} {', '.join(learnt)}: give --task {opened.recipe.task}, with "
-            "--source of your examples of it"
+            f"{name} has the classes {', '.join(task.labels)} in this order, but "
+            f"{opened.recipe.task} has {', '.join(learnt)}: give --task {opened.recipe.task} and "
+            "your examples of it by --source"
         )
     own = opened.recipe.source if opened and name == opened.recipe.task else task.source
     source = options.source or own
@@ -101,7 +102,7 @@ def run(options: argparse.Namespace) -> None:
     print(metrics_line(metrics))
     print(
         f"{len(sets):,} examples of {name}, {split}; {encoder.network.pooling} pooling; "
-        f"{sentences:,} sentences in {seconds:.1f} s, {sentences / seconds:,.0f} a second"
+        f"{sentences:,} sentences in {seconds:.1f} s, {sentences / seconds:,.0f} per second"
     )
     about = {"task": name, "source": source, "split": split}
     results = {"examples": len(sets), "seconds": round(seconds, 2), "metrics": metrics}
@@ -117,7 +118,7 @@ def _keep(
     about: dict,
     results: dict,
 ) -> None:
-    """Writes a record of results into the folder of `--output`, or of the run."""
+    """Writes a record of results to the folder `--output`, or to RUN/scores."""
     if folder := options.output or (opened and opened.path / "scores"):
         used = {"pooling": encoder.network.pooling, "max_length": encoder.max_length}
         record = {"encoder": options.encoder, **about, **used, **results}
@@ -125,7 +126,7 @@ def _keep(
 
 
 def run_sets(options: argparse.Namespace) -> None:
-    """Scores sets of pairs by the cosine: a column each and the mean, as the paper's table 1."""
+    """The command `sts`: prints correlations on sets of pairs, as in the paper's table 1."""
     task, sets = pair_task("stsb"), {}
     for given in options.sets:
         name, _, source = given.partition("=")
@@ -135,7 +136,10 @@ def run_sets(options: argparse.Namespace) -> None:
             split = default_splits(source, [*task.validation_splits])[0]
             found = {name: read_sets(task, split, source, options.tfds)}
         else:
-            raise UserError(f"{given!r}: give senteval:DIR, or NAME=SOURCE, as in STS12=tsv:FILE")
+            raise UserError(
+                f"{given!r} is no set of pairs: give senteval:DIR, or NAME=SOURCE, as in "
+                "STS12=tsv:FILE"
+            )
         if twice := sets.keys() & found:
             raise UserError(f"two sets are called {min(twice)!r}: give one of them another name")
         sets |= found
@@ -163,7 +167,7 @@ def run_sets(options: argparse.Namespace) -> None:
 
 
 def encode(options: argparse.Namespace) -> None:
-    """Encodes the lines of a file or stdin to a NumPy array, or to JSON."""
+    """The command `encode`: writes the vectors of lines to a NumPy file, or as JSON."""
     if options.json:
         graph = TaskGraph(encoder_of(options)[0])
         answer_json(options.input, options.output, lambda lines: graph.answer([lines]))
@@ -173,7 +177,7 @@ def encode(options: argparse.Namespace) -> None:
     with opened_input(options.input) as lines:
         texts = list(decoded(lines))
     if not texts:
-        raise UserError(f"{options.input or 'stdin'} is empty: give a sentence a line")
+        raise UserError(f"{options.input or 'stdin'} is empty: give one sentence per line")
     encoder, _ = encoder_of(options)
     with opened_output(options.output) as file:
         began = time.monotonic()
@@ -185,26 +189,26 @@ def encode(options: argparse.Namespace) -> None:
     empty = sum(not text.strip() for text in texts)
     if empty:
         print(
-            f"warning: {empty:,} of {len(texts):,} lines are empty: their vectors say nothing",
+            f"warning: {empty:,} of {len(texts):,} lines are empty: their vectors are meaningless",
             file=sys.stderr,
         )
     print(
         f"{options.output}: {len(vectors):,} vectors of {vectors.shape[1]} in {seconds:.1f} s, "
-        f"{len(vectors) / seconds:,.0f} a second"
+        f"{len(vectors) / seconds:,.0f} per second"
     )
 
 
 def search(options: argparse.Namespace) -> None:
-    """Answers queries, from the command line or line by line from stdin."""
+    """The command `search`: answers queries from the command line or stdin."""
     with opened_input(options.corpus, "--corpus") as lines:
-        # An empty line is nearest to any short query, and no answer to it.
+        # Without empty lines, which are near any short query but never the answer.
         corpus = [(n, text) for n, text in enumerate(decoded(lines), 1) if text.strip()]
     if not corpus:
-        raise UserError(f"--corpus {options.corpus} has no text: give a sentence a line")
+        raise UserError(f"--corpus {options.corpus} has no text: give one sentence per line")
     encoder, _ = encoder_of(options)
     texts = [text for _, text in corpus]
     vectors = corpus_vectors(encoder, texts, pathlib.Path(options.corpus))
-    encoder.encode([""])  # traced before the first query comes
+    encoder.encode([""])  # traces the graph before the first query
     given = [options.query] if options.query else arriving(decoded(sys.stdin.buffer))
     for queries in given:
         began = time.monotonic()
@@ -223,15 +227,15 @@ def search(options: argparse.Namespace) -> None:
 
 
 def corpus_vectors(encoder: Vectors, texts: list[str], file: pathlib.Path) -> np.ndarray:
-    """Unit vectors `(N, D)` of a file's sentences, kept beside it as FILE.HASH.npy.
+    """The unit vectors of a file's sentences, `(N, D)`, cached in FILE.HASH.npy.
 
-    The hash is over weights and texts: another model or another text has another file.
+    The hash covers weights and texts, so that another model or other texts get another file.
     """
     digest = hashlib.sha256(encoder.identity().encode())
     for text in texts:
         digest.update(text.encode("utf-8", "surrogatepass") + b"\n")
     cache = file.with_name(f"{file.name}.{digest.hexdigest()[:16]}.npy")
-    # A damaged file is no array of this shape, and is made again.
+    # A damaged file raises or has another shape, and is written again.
     with contextlib.suppress(OSError, ValueError, EOFError):
         found = np.load(cache, mmap_mode="r")
         if (
@@ -243,14 +247,14 @@ def corpus_vectors(encoder: Vectors, texts: list[str], file: pathlib.Path) -> np
     vectors = unit_vectors(encoder.encode(texts))
     seconds = time.monotonic() - began
     print(
-        f"{len(texts):,} sentences encoded in {seconds:.1f} s, {len(texts) / seconds:,.0f} a "
+        f"{len(texts):,} sentences encoded in {seconds:.1f} s, {len(texts) / seconds:,.0f} per "
         "second",
         file=sys.stderr,
     )
     try:
         with storage.renamed_aside(cache) as aside, open(aside, "wb") as out:
             np.save(out, vectors)
-        print(f"kept in {cache}", file=sys.stderr)
+        print(f"saved in {cache}", file=sys.stderr)
     except UserError as error:
         print(f"warning: {error}: the next search encodes them again", file=sys.stderr)
     return vectors

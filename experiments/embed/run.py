@@ -1,4 +1,4 @@
-"""Sentence encoders: a run of Sentence-BERT, or any other encoder whose vectors are pooled."""
+"""Recipe and run of Sentence-BERT, and loading of any encoder with pooling."""
 
 import argparse
 import dataclasses
@@ -24,7 +24,7 @@ from macaron_tf.starts import Start
 from macaron_tf.tasks.vectors import Vectors
 from macaron_tf.training.config import fine_tuning
 
-# Which text is near the anchor; not a task of fine-tuning.
+# The task to tell which text is nearer to the anchor; it is not a task of fine-tuning.
 TRIPLETS = Task(
     "triplets",
     ("anchor",),
@@ -40,11 +40,11 @@ class EmbeddingRecipe(EpochRecipe):
 
     Attributes:
         task: a task of two texts, see `macaron_tf.data.tasks.definitions`, or "triplets".
-        objective: over a pair's classes, against its score, or of triplets.
-        pooling: makes one vector of the tokens' vectors.
-        concatenation: what the softmax sees of two vectors, see `SiameseEncoder`.
-        normalize: whether the vectors are of length 1 before the objective sees them.
-        margin: of the triplet objective.
+        objective: "softmax" over a pair's classes, "cosine" compared with its score, or "triplet".
+        pooling: how a sentence's vector is made from those of its tokens.
+        concatenation: terms of two vectors that the softmax reads, see `SiameseEncoder`.
+        normalize: whether vectors are scaled to length 1, also for the objective.
+        margin: margin of the triplet objective.
     """
 
     kind = "embedding"
@@ -62,8 +62,8 @@ class EmbeddingRecipe(EpochRecipe):
         fitting = default_objective(self.described)
         if self.objective != fitting:
             raise UserError(
-                f"objective is {self.objective!r}, but {self.task} is learnt by {fitting!r}: "
-                "softmax wants classes of pairs, cosine scores of pairs, triplet triplets"
+                f"objective is {self.objective!r}, but {self.task} needs {fitting!r}: leave "
+                "--objective out"
             )
         try:
             parse_concatenation(self.concatenation)
@@ -86,14 +86,14 @@ class EmbeddingRecipe(EpochRecipe):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The metrics of a validation, but for its loss."""
+        """The names of a validation's metrics, without the loss."""
         if self.objective == "softmax":
             return ("score", *self.described.metrics)
         return ("spearman", "pearson") if self.objective == "cosine" else ("accuracy",)
 
     @property
     def num_classes(self) -> int:
-        """Classes of the softmax; 0 for the other objectives."""
+        """The number of classes of the softmax; 0 for other objectives."""
         return self.described.num_classes if self.objective == "softmax" else 0
 
     def usage(self) -> dict:
@@ -113,7 +113,7 @@ class EmbeddingRecipe(EpochRecipe):
 
 
 def pair_task(name: str) -> Task:
-    """`TRIPLETS`, or a task whose examples are two texts and a class or score of the two."""
+    """`TRIPLETS`, or the task `name`; raises unless it has pairs of texts with a class or score."""
     if name == TRIPLETS.name:
         return TRIPLETS
     if not _is_of_pairs(get_task(name)):
@@ -125,12 +125,12 @@ def pair_task(name: str) -> Task:
 
 
 def _is_of_pairs(task: Task) -> bool:
-    # The answers of MultiRC are judged together, by question.
+    # Without MultiRC, whose answers are scored together by question.
     return bool(task.second) and task.kind == "classification" and not task.grouped
 
 
 def default_objective(task: Task) -> str:
-    """The objective that a task's labels allow."""
+    """The objective that fits a task's labels."""
     if task is TRIPLETS:
         return "triplet"
     return "cosine" if task.regression else "softmax"
@@ -139,9 +139,9 @@ def default_objective(task: Task) -> str:
 def paper_recipe(name: str, objective: str | None = None) -> EmbeddingRecipe:
     """The settings of Reimers and Gurevych 2019, sections 3.1 and 4.4.
 
-    Adam at 2e-5, batches of 16, 10% linear warm-up, one epoch over classes or triplets, mean
-    pooling. Chosen here: four epochs over STS-B, linearly to 0 after the warm-up; weight decay and
-    epsilon are BERT's fine-tuning's.
+    Adam at 2e-5, batches of 16, 10% linear warm-up, one epoch for classes or triplets, mean
+    pooling. Not from the paper: four epochs for STS-B, a linear decay to 0 after the warm-up, and
+    the weight decay and epsilon of BERT's fine-tuning.
     """
     task = pair_task(name)
     fitting = default_objective(task)
@@ -170,11 +170,11 @@ def read_start(
     vocabulary: str | None = None,
     lower_case: bool | None = None,
 ) -> Start:
-    """Reads `--init`, see `read_init`; it may name a sentence-transformers directory, too."""
+    """Reads `--init` as `read_init` does; it may also name a sentence-transformers directory."""
     init = read_init(given, model, vocabulary, lower_case, ("encoder",), pooling=True)
     if init.config.summary == "last":
         raise UserError(
-            f"{given} is an XLNet whose rows end with [CLS], and a sentence's begin with it here: "
+            f"{given} is an XLNet whose rows end with [CLS], but rows of sentences begin with it: "
             "give another encoder, or a run of xlnet_tiny or xlnet_base"
         )
     return init
@@ -186,13 +186,13 @@ def open_encoder(
     max_length: int | None = None,
     lower_case: bool | None = None,
 ) -> tuple[Vectors, EmbeddingRun | None]:
-    """A sentence encoder that is ready to use, and its run, where it is one of this kind.
+    """Opens a sentence encoder, and its run if it is one of `embed train`.
 
     Args:
-        given: as for `read_start`, but for `none`.
-        pooling: instead of its own; `"mean"` for one that never pooled.
-        max_length: instead of its own.
-        lower_case: as for `read_init`.
+        given: place of the encoder, as for `read_start`, but not `none`.
+        pooling: pooling to use; None: the encoder's, or `"mean"` if it has none.
+        max_length: most tokens of a sentence; None: the encoder's.
+        lower_case: see `read_init`.
     """
     start, run = read_start(given, lower_case=lower_case), None
     source, config = start.source, start.config
@@ -201,14 +201,14 @@ def open_encoder(
         run = None if location.without_recipe else EmbeddingRun.open(location.folder)
     if max_length is not None and config.longest is not None and config.longest < max_length:
         raise UserError(
-            f"--max-length {max_length}: {given} has {config.longest} positions: give as many or "
-            "less"
+            f"--max-length is {max_length}, but {given} has {config.longest} positions: give "
+            f"{config.longest} or less"
         )
     return Vectors.pooled(source, pooling, max_length), run
 
 
 def encoder_of(options: argparse.Namespace) -> tuple[Vectors, EmbeddingRun | None]:
-    """`open_encoder` of a command's options, on its devices."""
+    """Opens the encoder of a command's options, on its devices; see `open_encoder`."""
     given = (options.encoder, options.pooling, options.max_length, options.lower_case)
     with options.devices.scope():
         return open_encoder(*given)

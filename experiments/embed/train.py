@@ -1,4 +1,4 @@
-"""`embed train`: from pre-trained weights to an encoder of sentences."""
+"""`embed train`: trains a sentence encoder from pre-trained weights."""
 
 import argparse
 
@@ -24,7 +24,7 @@ from macaron_tf.training import FitModel
 
 
 def run(options: argparse.Namespace) -> None:
-    """Trains in a run's folder, or goes on there, and says what to do next."""
+    """The command `train`: trains or resumes a run and prints next commands."""
     given = options.model, options.vocabulary, options.lower_case
     if options.resume:
         own = EmbeddingRun.open(options.run)
@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> None:
         init = read_start(options.init, *given)
         recipe = configure(options, init)
     task, vocabulary, path = recipe.described, init.vocabulary, as_path(options.run)
-    EmbeddingRun.begun(path)  # refuses a run of another kind before the data are read
+    EmbeddingRun.begun(path)  # raises for a run of another kind before the data are read
     refuse_unread(recipe, options.set)
     examples, held_out = (
         read_sets(task, split, recipe.source, options.tfds)
@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> None:
     )
     recipe = recipe.resolved(len(examples))
     warn_start(init, recipe)
-    EmbeddingRun.resume(path, recipe)  # refused before the tokenizing
+    EmbeddingRun.resume(path, recipe)  # raises before the tokenization
     learnt, judged = (
         encode_sets(vocabulary, sets, recipe.max_length) for sets in (examples, held_out)
     )
@@ -73,9 +73,9 @@ def run(options: argparse.Namespace) -> None:
 
 
 def configure(options: argparse.Namespace, start: Start) -> EmbeddingRecipe:
-    """The paper's recipe for a task, this start and the settings given.
+    """Makes the recipe of a task from the paper's settings, the start and the options.
 
-    The start's own pooling and length count where none is given.
+    Pooling and length are those of the start, unless an option gives others.
     """
     recipe, found = paper_recipe(options.task, options.objective), start.source
     recipe = recipe.changed(**start.settings)
@@ -92,13 +92,13 @@ def configure(options: argparse.Namespace, start: Start) -> EmbeddingRecipe:
 
 
 def run_settings(options: argparse.Namespace) -> None:
-    """The command `settings TASK [WORD ...]`."""
+    """The command `settings TASK [WORD ...]`: prints the settings of a task's recipe."""
     recipe = paper_recipe(options.task, options.objective)
     registry.print_settings(override(recipe, options.set), options.words)
 
 
 def checked(recipe: EmbeddingRecipe, start: Start) -> EmbeddingRecipe:
-    """The recipe; refuses one that this start cannot be trained by."""
+    """Returns the recipe; raises if it does not fit the start."""
     start.check(recipe.model_config(start.vocabulary.size))
     recipe.check_metric((*recipe.metrics, "loss"))
     return recipe

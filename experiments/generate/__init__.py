@@ -1,1 +1,1 @@
-"""The parts of `experiments.generate`."""
+"""Generation and scoring of text by pre-trained models: `python -m experiments.generate`."""

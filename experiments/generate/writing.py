@@ -1,4 +1,4 @@
-"""`generate complete`, `sample` and `score`: models that write text, and how well they know it."""
+"""`generate complete`, `sample` and `score`: generated text, and perplexity of given text."""
 
 import argparse
 import math
@@ -22,7 +22,7 @@ from macaron_tf.places import load, locate
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.text.words import cut_lines
 
-# The commands for runs of other kinds.
+# The commands for other kinds of runs.
 _OTHER_COMMANDS = {
     "translation": "translate translate",
     "finetuning": "finetune predict",
@@ -36,35 +36,41 @@ _OTHER_COMMANDS = {
 def open_model(
     path: str | os.PathLike, checkpoint: str | None = None, causal: bool = False
 ) -> Pretrained:
-    """Opens a pre-training or a text-to-text run, which have learnt to write text.
+    """Opens a model that generates text.
 
     Args:
-        path: RUN or RUN@CHECKPOINT, `gs://` included; or `hugging-face:DIR`.
-        checkpoint: which weights, see `find_checkpoint`.
-        causal: take a language model only, which says how likely any text is.
+        path: RUN or RUN@CHECKPOINT of pre-training or text-to-text, maybe in a `gs://` bucket; or
+            `hugging-face:DIR`.
+        checkpoint: name of a checkpoint, see `find_checkpoint`.
+        causal: whether to accept language models only, which give the probability of any text.
+
+    Raises:
+        UserError: the model does not generate text, or is not causal.
     """
     given, kind = os.fspath(path), find_kind(path, causal)
     opened = load(at(path, checkpoint))
     learns = learnt(opened.objective)
     if not kind and causal and learns.encoder_decoder:
         raise UserError(
-            f"{given} answers texts and does not say how likely one is: give a GPT or "
-            f"GPT-2, or `python -m experiments.generate complete {given}`"
+            f"{given} answers texts and cannot score them: give a GPT or GPT-2, or use "
+            f"`python -m experiments.generate complete {given}`"
         )
     writes = learns.causal or (learns.encoder_decoder and not causal)
     if not writes and not opened.answers:
         raise _no_writer(given, kind, opened.objective)
     if opened.vocabulary is None:
         named = "GPT" if learns.causal else "model"
-        raise UserError(f"{given} is a {named} without a tokenizer: put its files there")
+        raise UserError(f"{given} is a {named} without a tokenizer: add its files to the folder")
     return opened
 
 
 def find_kind(path: str | os.PathLike, causal: bool = False) -> str:
-    """The kind of a run, "" of other libraries' models; a wrong one is refused without opening it.
+    """The kind of a run; "" for a model of another library.
+
+    It raises for runs that do not generate text, without opening the model.
 
     Args:
-        causal: see `open_model`.
+        path, causal: see `open_model`.
     """
     location = locate(os.fspath(path))
     kind = "" if location.without_recipe else read_kind(location.folder)
@@ -77,26 +83,27 @@ def _no_writer(given: str, kind: str, objective: str | None = None) -> UserError
     if kind not in _OTHER_COMMANDS:
         named = f"of kind {kind!r}" if kind else f"a model of {objective or 'another kind'}"
         return UserError(
-            f"{given} is {named} and writes no text: give a pre-training run, or a GPT, GPT-2, T5 "
-            "or BART of Hugging Face"
+            f"{given} is {named} and does not generate text: give a pre-training run, or a GPT, "
+            "GPT-2, T5 or BART of Hugging Face"
         )
     command = "generate complete" if learnt(objective).encoder_decoder else _OTHER_COMMANDS[kind]
     return UserError(
-        f"{given} has not learnt to go on with a text: give a run of the objective "
-        "causal_language, such as gpt2_tiny's, or ask this one by `python -m "
+        f"{given} was not trained to continue text: give a run with the objective "
+        "causal_language, such as one of gpt2_tiny, or use this one by `python -m "
         f"experiments.{command} {given}`"
     )
 
 
 def complete(options: argparse.Namespace) -> None:
-    """Continues or answers the texts given, the lines of stdin, or nothing at all.
+    """The commands `complete` and `sample`: print texts token by token, each on its own line.
 
-    Each comes on a line of its own, as it is drawn; sample k draws with the seed + k.
+    `complete` continues or answers given texts or the lines of stdin; `sample` starts from nothing.
     """
     sampling, seed = drawn(options)
     if options.json:
         refuse_beside_json(
-            "it is one answer a text, as long as the model makes it; leave one of the two out",
+            "it gives one answer for each text, of the model's own length; leave one of the two "
+            "out",
             samples=options.samples > 1,
             min_tokens=options.min_tokens,
         )
@@ -111,15 +118,16 @@ def complete(options: argparse.Namespace) -> None:
     generator = opened.task.generator
     if options.command == "sample":
         if isinstance(generator, SequenceGenerator):
-            raise UserError(f"{options.run} answers texts: give it some, by `complete`")
+            raise UserError(f"{options.run} answers texts: use `complete` and give it a text")
         texts: Iterable[str] = [""]
     else:
         texts = options.text or decoded(sys.stdin.buffer)
     for text in texts:
         if HOLE in text and opened.objective == "span_corruption" and not opened.sentinels:
             raise UserError(
-                f"{options.run} has learnt no {HOLE}, by its corruption.kind: leave {HOLE} out of "
-                "the text, or give a run of random_spans, iid_spans, bert_style or mass_style"
+                f"{options.run} was not trained to fill {HOLE}, because of its corruption.kind: "
+                f"leave {HOLE} out of the text, or give a run with random_spans, iid_spans, "
+                "bert_style or mass_style"
             )
         if options.json:
             given = {"temperature": config.temperature, "max_tokens": config.max_tokens}
@@ -130,7 +138,7 @@ def complete(options: argparse.Namespace) -> None:
         shown = "" if isinstance(generator, SequenceGenerator) else text.rstrip()
         for sample in range(config.num_samples):
             pieces = generator.stream(text, config, seed + sample)
-            first = next(pieces, "")  # a text that is too long is refused before it is printed
+            first = next(pieces, "")  # raises for a text that is too long, before it is printed
             print(shown + first, end="", flush=True)
             for piece in pieces:
                 print(piece, end="", flush=True)
@@ -138,13 +146,14 @@ def complete(options: argparse.Namespace) -> None:
 
 
 def score(options: argparse.Namespace) -> None:
-    """Scores files, prints a line for each, and writes them where asked."""
+    """The command `score`: prints the perplexity of files, and writes the scores to `--output`."""
     opened = open_model(options.run, options.checkpoint, causal=True)
     task = opened.task
     longest = task.longest
     if options.window and longest is not None and options.window > longest:
         raise UserError(
-            f"--window {options.window}: the model has {longest} positions; give {longest} or less"
+            f"--window is {options.window}, but the model has {longest} positions: give {longest} "
+            "or less"
         )
     window = options.window or task.window
     if longest is not None:
@@ -154,13 +163,13 @@ def score(options: argparse.Namespace) -> None:
     texts = ["\n".join(lines_of(storage.as_path(file).expanduser())) for file in options.files]
     pairs = list(zip(options.files, texts, strict=True))
     if empty := [file for file, text in pairs if not text.strip()]:
-        raise UserError(f"{empty[0]}: there is no text to score; give a file with some")
+        raise UserError(f"{empty[0]} has no text to score: give a file with text")
     for file, text in pairs:
         with Progress(f"scoring {file}"):
             ids = scorer.text_ids(text)
             found = scorer.score_text(ids, options.stride)
         unknown = ids.count(scorer.vocabulary.unk_id)
-        # Of what the model reads, which has neither indentation nor empty lines.
+        # Of the text as the model reads it, without indentation and empty lines.
         words, size = len(text.split()), len(" ".join(cut_lines(text)).encode())
         log_prob, tokens = math.fsum(found.log_probs), int(found.lengths.sum())
         record = {
@@ -170,19 +179,20 @@ def score(options: argparse.Namespace) -> None:
             "words": words,
             "bytes": size,
             "token_perplexity": perplexity(found.log_probs, found.lengths),
-            # exp of the nats a word, of all tokens, so that vocabularies compare.
+            # All tokens' nats divided by the number of words, to compare different vocabularies.
             "word_perplexity": math.exp(min(-log_prob / words, 700.0)),
             "bits_per_byte": -log_prob / math.log(2) / size,
         }
         records.append(record)
         print(
-            f"{file}: perplexity {record['token_perplexity']:,.5g} a token, "
-            f"{record['word_perplexity']:,.5g} a word; {record['bits_per_byte']:.3f} bits a byte"
+            f"{file}: perplexity {record['token_perplexity']:,.5g} per token, "
+            f"{record['word_perplexity']:,.5g} per word; {record['bits_per_byte']:.3f} bits per "
+            "byte"
         )
         if unknown:
             print(
-                f"warning: {file}: {unknown:,} of {tokens:,} tokens are unknown to the "
-                "vocabulary, each of one piece or more: what is said of words and bytes is too low",
+                f"warning: {file}: {unknown:,} of {tokens:,} tokens are unknown to the vocabulary, "
+                "so that the values per word and per byte are too low",
                 file=sys.stderr,
             )
     if options.output:

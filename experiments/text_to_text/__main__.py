@@ -1,4 +1,4 @@
-"""Fine-tuning of T5 and BART: every task as a text whose answer is a text.
+"""Fine-tunes T5 and BART on tasks in which both the input and the answer are text.
 
     python -m experiments.text_to_text train sst2 runs/t5-sst2 --init runs/t5 --data-dir DIR
     python -m experiments.text_to_text evaluate runs/t5-sst2 --data-dir DIR
@@ -7,21 +7,23 @@
     python -m experiments.text_to_text train summarization runs/subjects --init runs/bart \\
         --data-dir DIR
 
-`train` goes on where it was stopped when the same command is given again.
+To resume an interrupted `train`, give the same command again.
 """
 
 from experiments import command_line as cli
 
 _FORMS = """tasks: cola sst2 mrpc qqp stsb mnli qnli rte wnli (GLUE), boolq multirc (SuperGLUE),
-each behind its name, "sst2 sentence: ...", with the class's name for an answer, or a score to the
-nearest 0.2; squad, "question: ... context: ...", with the answer; summarization (ROUGE), by default
-of AESLC's e-mails to their subjects; translation (BLEU). One model learns several, with + between,
-at the rates of --set mixing.limit and mixing.temperature; it is judged on each, "score" being the
-mean, and lines to predict begin with their task, "sst2 sentence: ...", or --task names it
+with the input "sst2 sentence: ..." and the name of the class as answer, or a score rounded to 0.2;
+squad, with "question: ... context: ..." and the answer; summarization (ROUGE), by default from
+AESLC's e-mails to their subjects; translation (BLEU). A model can learn several tasks, joined by +.
+--set mixing.limit and mixing.temperature decide how often it sees each. It is scored on each task,
+and "score" is the mean; lines to predict begin with their task, "sst2 sentence: ...", or --task
+names it.
 
---source of examples: tfds:NAME or tsv:FILE with the task's columns and `label` under a header; of
-the last two pairs of texts, `experiments.translate --help` lists the forms; files have {split} in
-their names, train and validation, and a TFDS set's two sides are --set fields="('en','de')"
+--source is tfds:NAME, or tsv:FILE with the task's columns and `label` in a header. For
+summarization and translation it is a source of pairs, whose forms `experiments.translate --help`
+lists. Files have {split} in their names, which becomes train and validation. The two fields of a
+TFDS set are given by --set fields="('en','de')".
 """
 
 _INIT = cli.place(
@@ -35,7 +37,7 @@ main = cli.program(
     __doc__,
     cli.command(
         "train",
-        "fine-tune on a task, or go on with an interrupted run",
+        "fine-tune on a task, or resume an interrupted run",
         "experiments.text_to_text.train:run",
         cli.unless_resumed(
             cli.argument("task", "name of a task, or several: sst2+cola"),
@@ -49,26 +51,32 @@ main = cli.program(
     ),
     cli.command(
         "evaluate",
-        "answer a split and score the answers",
+        "answer the examples of a split and score the answers",
         "experiments.text_to_text.evaluate:evaluate",
         cli.RUN,
         cli.EXAMPLES,
-        cli.argument("--split", "its split (default: the task's validation)", default="validation"),
+        cli.argument(
+            "--split",
+            "split to answer (default: the task's validation split)",
+            default="validation",
+        ),
         cli.checkpoint(),
         cli.DEVICES,
     ),
     cli.command(
         "predict",
-        "answer lines, a line out for a line in",
+        "print the answer to each line",
         "experiments.text_to_text.evaluate:predict",
-        cli.place(
-            "run", "folder of the run, or another encoder-decoder's, such as hugging-face:DIR"
-        ),
+        cli.place("run", "folder of the run, or another encoder-decoder, such as hugging-face:DIR"),
         cli.argument(
-            "--task NAME", "that a model answers which knows several, or whose folder does not say"
+            "--task NAME",
+            "task of the lines, if the model has several or its folder does not tell",
         ),
-        cli.place("--input FILE", "texts, of two with a tab between; stdin by default"),
-        cli.place("--output FILE", "answers; stdout by default"),
+        cli.place(
+            "--input FILE",
+            "file of lines with one text, or two texts separated by a tab (default: stdin)",
+        ),
+        cli.place("--output FILE", "file of the answers (default: stdout)"),
         cli.checkpoint(),
         cli.JSON,
         cli.DEVICES,
@@ -77,7 +85,7 @@ main = cli.program(
         "experiments.text_to_text.train:run_settings",
         cli.argument("task", "name of a task, or several: sst2+cola"),
         _INIT,
-        cli.place("--source", "examples; the task's own by default"),
+        cli.place("--source", "source of the examples (default: the task's)"),
     ),
     forms=_FORMS,
 )

@@ -1,4 +1,4 @@
-"""`text_to_text evaluate` and `predict`: pairs of a task, answers and their scores."""
+"""`text_to_text evaluate` and `predict`: tasks as pairs of texts, answers and their scores."""
 
 import argparse
 import dataclasses
@@ -39,24 +39,32 @@ from macaron_tf.training.checkpoints import weights_record
 
 @dataclasses.dataclass(frozen=True)
 class TextPairs:
-    """(source, target) lines of a split of a task; labels as `Examples` or `Questions` has them."""
+    """The examples of a split of a task, as pairs of texts.
+
+    Attributes:
+        task: name of the task.
+        split: name of the split.
+        pairs: (source, target) lines.
+        labels, groups: those of `Examples` or `Questions`, if the task has them.
+        language: the target's language, for translation.
+    """
 
     task: str
     split: str
     pairs: list[tuple[str, str]]
     labels: np.ndarray | list[tuple[Answer, ...]] | None = None
     groups: np.ndarray | None = None
-    language: str = ""  # of translations
+    language: str = ""
 
     @classmethod
     def read(
         cls, recipe: TextRecipe, name: str, split: str, tfds: Tfds | None = None
     ) -> "TextPairs":
-        """Reads a split of the examples of one of the recipe's tasks; "validation" is its own."""
+        """Reads a split of one of the recipe's tasks; "validation" is the task's first one."""
         source, fields = recipe.examples_of(name)
         if prefix := PREFIXES.get(name):
             pairs = read_pairs(source, split, *fields, tfds)
-            # Each side in one line; e-mails have many.
+            # Joins the lines of each side, because e-mails have several.
             lines = ([" ".join(text.split()) for text in pair] for pair in pairs)
             framed = [(prefix + text, answer) for text, answer in lines]
             return cls(name, split, framed, language=fields[1])
@@ -67,25 +75,25 @@ class TextPairs:
         examples = (read_questions if spans else read_examples)(task, split, tfds, source)
         if examples.labels is None:
             raise UserError(
-                f"split {split!r} of {source} has no labels to score against: take one that has "
-                "them"
+                f"split {split!r} of {source} has no labels to score against: give a split with "
+                "labels"
             )
         if spans:
             return cls(name, split, questions_as_texts(examples), examples.labels)
         return cls(name, split, as_texts(task, examples), examples.labels, examples.groups)
 
     def first(self, count: int | None) -> "TextPairs":
-        """The first examples alone; None = all."""
+        """Returns the first `count` examples; None: all."""
         arrays = (None if one is None else one[:count] for one in (self.labels, self.groups))
         return TextPairs(self.task, self.split, self.pairs[:count], *arrays, self.language)
 
     @functools.cached_property
     def metric(self) -> TranslationMetric:
-        """The metric of translations."""
+        """The metric of translations, adapted to the references."""
         return TranslationMetric(self.language).for_references([right for _, right in self.pairs])
 
     def score(self, answers: Sequence[str]) -> dict[str, float]:
-        """The task's metrics of an answer for each pair, `"score"` being the main one."""
+        """The task's metrics of the answers to all pairs; `"score"` is the main one."""
         targets = [target for _, target in self.pairs]
         if self.task == "summarization":
             found = rouge(answers, targets)
@@ -102,7 +110,7 @@ class TextPairs:
 
 
 def check_answers(task: str, vocabulary: PieceVocabulary, room: int | None = None) -> None:
-    """Refuses a vocabulary that cannot say a task's answers in `room` tokens; None = any number."""
+    """Raises if the vocabulary cannot write a task's answers in `room` tokens; None: no limit."""
     if task in PREFIXES or (named := get_task(task)).kind == "spans":
         return
     labels = range(named.num_classes) if named.labels else (3.8,)
@@ -111,13 +119,13 @@ def check_answers(task: str, vocabulary: PieceVocabulary, room: int | None = Non
     for label, answer, found in zip(labels, answers, back, strict=True):
         if read_answer(named, found) != label:
             raise UserError(
-                f"the vocabulary makes {found!r} of the answer {answer!r} of {task}: raise "
-                "max_target, or pre-train with a larger one, or on text that has such words"
+                f"the vocabulary turns the answer {answer!r} of {task} into {found!r}: raise "
+                "max_target, or pre-train with a larger vocabulary or text that has such words"
             )
 
 
 def evaluate(options: argparse.Namespace) -> None:
-    """Answers, scores, prints, and writes scores and answers."""
+    """The command `evaluate`: answers a split, prints scores and writes a record."""
     opened = TextRun.open(options.run)
     recipe = opened.recipe.reading(options.source)
     asked = [TextPairs.read(recipe, name, options.split, options.tfds) for name in recipe.tasks]
@@ -150,7 +158,7 @@ def evaluate(options: argparse.Namespace) -> None:
 
 
 def predict(options: argparse.Namespace) -> None:
-    """Answers the lines of a file or stdin in order: a text each, or two with a tab between."""
+    """The command `predict`: answers lines with one text, or two separated by a tab."""
     if options.json:
         _answer_json(options)
         return
@@ -163,7 +171,9 @@ def predict(options: argparse.Namespace) -> None:
 
     def answer(lines: list[str], first: int) -> str:
         if alone := [n for n, line in enumerate(lines, first) if paired and "\t" not in line]:
-            raise UserError(f"line {alone[0]} has no tab: {task} is about two texts, a tab between")
+            raise UserError(
+                f"line {alone[0]} has no tab: give the two texts of {task}, separated by a tab"
+            )
         sources = framed_in_graph(task, tf.constant(lines)).numpy()
         found = writer.translate([source.decode() for source in sources], first)
         for warning in found.warnings:
@@ -174,15 +184,15 @@ def predict(options: argparse.Namespace) -> None:
 
 
 def _answer_json(options: argparse.Namespace) -> None:
-    """Answers as `Pretrained.predict` does, with the likeliest tokens."""
+    """Answers lines by `Pretrained.predict`, for `--json`, with greedy decoding."""
     refuse_beside_json(
-        "lines are of the run's own task; leave one of the two out", task=options.task
+        "the lines are for the run's own task; leave one of the two out", task=options.task
     )
     with options.devices.scope():
         model = load(at(options.run, options.checkpoint))
     if not isinstance(model.task, TextToText):
         raise UserError(
-            f"{options.run} does not say which task it answers: give a run of `text_to_text "
+            f"{options.run} does not tell which task it answers: give a run of `text_to_text "
             "train`, or leave --json out"
         )
     answer_json(options.input, options.output, model.predict)

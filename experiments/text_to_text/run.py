@@ -1,4 +1,4 @@
-"""A text-to-text run: its recipe, its sources, and its answers by a search or by draws."""
+"""Recipe and run of text-to-text fine-tuning, and how a run answers."""
 
 import dataclasses
 import sys
@@ -24,9 +24,9 @@ from macaron_tf.special_ids import BOS, EOS
 from macaron_tf.text import TextVocabulary
 from macaron_tf.training import TrainingConfig
 
-# Tasks whose answers are words: a class's name, a score, or what stands in the context.
+# Tasks whose answers are written as text: the name of a class, a score, or a span of the context.
 TEXT_TASKS = tuple(n for n, task in TASKS.items() if task.kind == "classification" or n == "squad")
-# The e-mails and their subjects that TensorFlow Datasets has.
+# E-mails and their subjects, from TensorFlow Datasets.
 _SUMMARIES = ("tfds:aeslc", ("email_body", "subject_line"))
 
 
@@ -35,24 +35,26 @@ class TextRecipe(Recipe):
     """Every setting of a text-to-text run.
 
     Attributes:
-        task: of GLUE or SuperGLUE, by its name; `"squad"`, `"summarization"` or `"translation"`; or
-            several for one model, with + between.
-        source: the examples, see `macaron_tf.data.tasks.examples.read_examples`, of SQuAD
-            `macaron_tf.data.tasks.questions.read_questions`; of the last two
-            tasks pairs of texts, see `macaron_tf.data.read_pairs`. Of several tasks, those of the
-            ones that have no data of their own.
+        task: name of a task of GLUE or SuperGLUE, `"squad"`, `"summarization"` or `"translation"`;
+            or several tasks for one model, joined by +.
+        source: source of the examples: for GLUE and SuperGLUE see
+            `macaron_tf.data.tasks.examples.read_examples`, for SQuAD
+            `macaron_tf.data.tasks.questions.read_questions`, for summarization and translation
+            `macaron_tf.data.read_pairs`. Of several tasks, only those without a default source
+            read it.
         fields: names of the two sides of pairs: languages, or fields of a record.
-        mixing: of several tasks, how often each is seen.
+        mixing: how often the model sees each of several tasks.
         init: the weights to start from: a run of `experiments.pretrain`, or `hugging-face:DIR`.
-        starts: whether sources and targets begin with [CLS], the decoder reading [SEP] before it,
-            as BART's of Hugging Face; the runs trained here do without.
-        sentinel_rows: rows of the model's table beyond the vocabulary's.
-        max_source, max_target: greatest number of tokens of each side, EOS (and [CLS]) included;
-            longer texts are cut.
-        label_smoothing: of the objective.
-        batching: how pairs become batches.
-        decoding: of answers.
-        validation_examples: answers written for a validation; None = all.
+        starts: whether sources and targets begin with [CLS], before which the decoder reads [SEP],
+            as in Hugging Face's BART. Models that were pre-trained with this package do not have
+            that.
+        sentinel_rows: rows of the embedding table beyond the vocabulary.
+        max_source, max_target: most tokens of each side, with EOS (and [CLS]); longer texts are
+            cut.
+        label_smoothing: label smoothing of the training loss.
+        batching: settings of batches.
+        decoding: settings of beam search for answers.
+        validation_examples: number of examples to answer in each validation; None: all.
     """
 
     kind = "text_to_text"
@@ -89,12 +91,14 @@ class TextRecipe(Recipe):
                 near = nearest(task, known)
                 raise self.error(f"task={task!r} must be one of {', '.join(known)}{near}")
             if self.tasks.count(task) > 1:
-                raise self.error(f"task={self.task!r} names {task!r} twice: once is enough")
+                raise self.error(f"task={self.task!r} names {task!r} twice: name it once")
             if not self.examples_of(task)[0]:
-                raise UserError(f"the task {task!r} has no data of its own: give --source")
+                raise UserError(f"the task {task!r} has no default source: give --source")
         for name in ("max_source", "max_target"):
             if self.starts and getattr(self, name) < 3:
-                raise UserError(f"{name} is {getattr(self, name)}: [CLS], a token and EOS are 3")
+                raise UserError(
+                    f"{name} is {getattr(self, name)}: give 3 or more, for [CLS], a token and EOS"
+                )
 
     def unread(self) -> dict[str, str]:
         one = {"mixing.": "a run of several tasks"} if len(self.tasks) == 1 else {}
@@ -105,17 +109,17 @@ class TextRecipe(Recipe):
         return tuple(self.task.split("+"))
 
     def examples_of(self, task: str) -> tuple[str, tuple[str, str]]:
-        """Source and fields of one of the recipe's tasks."""
+        """The source and the fields of the examples of one of the recipe's tasks."""
         source, fields = own_examples(task)
         return (source, fields) if source and len(self.tasks) > 1 else (self.source, self.fields)
 
     def reading(self, source: str | None) -> Self:
-        """The recipe with the examples of `--source`, where it is given."""
+        """Returns the recipe with the source that `--source` gives, if any."""
         own = all(own_examples(task)[0] for task in self.tasks)
         if source and own and len(self.tasks) > 1:
             raise UserError(
-                f"--source {source}: every task of {self.task} has data of its own, which are read "
-                "of several tasks: leave --source out, or give a run of one task"
+                f"--source {source} has no effect, because with several tasks each of {self.task} "
+                "reads its default source: leave it out, or give a run of one task"
             )
         return self.changed(source=source or self.source)
 
@@ -126,7 +130,7 @@ class TextRecipe(Recipe):
 
     @property
     def answer_room(self) -> int:
-        """Tokens of an answer, EOS not counted."""
+        """The most tokens of an answer, without EOS."""
         return self.max_target - len(self.answer_start)
 
     def make_objective(self, static_shapes: bool = False) -> TranslationObjective:
@@ -155,17 +159,24 @@ class TextRecipe(Recipe):
 
 
 def own_examples(task: str) -> tuple[str, tuple[str, str]]:
-    """Source and fields of a task's own examples; "" where it has none."""
+    """The default source and fields of a task's examples; the source is "" if there is none."""
     if task == "summarization":
         return _SUMMARIES
     return (TASKS[task].source or "" if task in TASKS else ""), ("source", "target")
 
 
 def recipe_for(task: str, start: Pretrained, init: str, source: str | None) -> TextRecipe:
-    """The settings of a task from a start.
+    """Makes the recipe of a task for a start.
 
-    T5's runs, which Adafactor made, are fine-tuned with it at a constant 0.001 (Raffel et al.
-    2020, section 3.1.2); BART's with Adam at 3e-5 after a warm-up (the released recipe).
+    Models trained by Adafactor, such as T5, are fine-tuned with Adafactor at a constant 0.001
+    (Raffel et al. 2020, section 3.1.2); others, such as BART, with Adam at 3e-5 after a warm-up
+    (BART's released recipe).
+
+    Args:
+        task: name of the task, or several.
+        start: the pre-trained model.
+        init: the place of the start.
+        source: source of the examples; None: the task's default source.
     """
     training = TrainingConfig(
         max_steps=2_000,
@@ -199,7 +210,7 @@ def recipe_for(task: str, start: Pretrained, init: str, source: str | None) -> T
         fields=fields,
         init=init,
         starts=bool(start.ends),
-        # The paper's rows hold 512 tokens, which the contexts of SQuAD need.
+        # The paper's rows have 512 tokens, which SQuAD's contexts need.
         max_source=min(512 if "squad" in task.split("+") else 128, start.config.longest or 512),
         sentinel_rows=start.config.vocab_size - start.vocabulary.size,
         label_smoothing=0.1 if denoising and {*task.split("+")} <= {*PREFIXES} else 0.0,
@@ -215,17 +226,17 @@ class TextRun(Run):
 
     @property
     def texts(self) -> TextVocabulary:
-        """The vocabulary that cuts lines of both sides."""
+        """The vocabulary that tokenizes and cuts lines of both sides."""
         recipe = self.recipe
         return TextVocabulary(self.vocabulary, recipe.max_source, recipe.max_target, recipe.starts)
 
     def writer(
         self, network: EncoderDecoder, decoding: BeamSearchConfig | None = None
     ) -> LineTranslator:
-        """Writes answers, a line for a line; `decoding` is the recipe's by default."""
+        """Makes the `LineTranslator` that answers lines; by default with the recipe's decoding."""
         recipe = self.recipe
-        # A target may be as long as in training, however short the source is; the ids before
-        # BOS are not searched.
+        # Answers may be as long as targets in training, even for a short source. The ids before
+        # BOS are not part of the search.
         prefix = recipe.answer_start[:-1]
         longest = recipe.answer_room + 1  # and EOS
         decoding = dataclasses.replace(
@@ -234,9 +245,9 @@ class TextRun(Run):
             max_length_offset=longest,
             max_length=longest,
         )
-        # The translator cuts sources, for it says so.
+        # Here sources are not cut, because the translator cuts them with a warning.
         texts = TextVocabulary(self.vocabulary, sys.maxsize, recipe.max_target, recipe.starts)
-        longest_source = recipe.max_source - 1  # EOS comes
+        longest_source = recipe.max_source - 1  # without EOS
         return LineTranslator(
             network, texts, decoding, max_source_length=longest_source, prefix=prefix
         )
@@ -245,18 +256,18 @@ class TextRun(Run):
 def open_run(
     place: str, checkpoint: str | None = None, task: str | None = None
 ) -> tuple[TextRun, EncoderDecoder]:
-    """A run and its network, or an encoder-decoder that was saved without a recipe as one.
+    """Opens a run and its network; an encoder-decoder saved without a recipe is made a run.
 
     Args:
-        place: of `macaron_tf.load`.
-        checkpoint: of a run, see `Run.load_network`.
-        task: answered by a model whose folder does not say which.
+        place: place that `macaron_tf.load` reads.
+        checkpoint: checkpoint of a run, see `Run.load_network`.
+        task: task to answer, if the model's folder does not tell it.
     """
     location = locate(place)
     if not location.without_recipe:
         opened = TextRun.open(location.folder)
         if task not in (None, opened.recipe.task, *opened.recipe.tasks):
-            raise UserError(f"{place} answers {opened.recipe.task}: leave --task {task} out")
+            raise UserError(f"{place} answers {opened.recipe.task} only: leave --task {task} out")
         return opened, opened.load_network(checkpoint or location.checkpoint)
     found = load(place)
     if not isinstance(found.network, EncoderDecoder) or found.vocabulary is None:
@@ -266,7 +277,7 @@ def open_run(
         )
     answers = found.answers
     if not task and not answers:
-        raise UserError(f"{place} does not say which task it answers: give --task, such as sst2")
+        raise UserError(f"{place} does not tell which task it answers: give --task, such as sst2")
     recipe = recipe_for(task or answers["task"], found, place, "-")
     longest = found.config.longest or recipe.max_source
     recipe = recipe.changed(

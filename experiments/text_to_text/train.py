@@ -1,4 +1,4 @@
-"""`text_to_text train`: from a pre-trained encoder-decoder to one that answers in words."""
+"""`text_to_text train`: fine-tunes a pre-trained encoder-decoder to answer tasks as text."""
 
 import argparse
 import itertools
@@ -30,7 +30,7 @@ def read_init(given: str) -> Start:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Fine-tunes in a run's folder, or goes on there, and says what to do next."""
+    """The command `train`: trains or resumes a run and prints next commands."""
     path = as_path(options.run)
     if options.resume:
         recipe = TextRun.open(path).recipe
@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> None:
     recipe.model_config()
     for name in recipe.tasks:
         check_answers(name, start.vocabulary, recipe.answer_room)
-    TextRun.resume(path, recipe)  # refused before the data are read
+    TextRun.resume(path, recipe)  # raises before the data are read
     cleaning = CleaningConfig(max_length=None, max_tokens=max(recipe.max_source, recipe.max_target))
     learnt, held_out = (
         [TextPairs.read(recipe, name, split, options.tfds) for name in recipe.tasks]
@@ -57,10 +57,10 @@ def run(options: argparse.Namespace) -> None:
         counts = np.bincount(tasks[numbers], minlength=len(learnt))
         if not counts.all():
             name = recipe.tasks[int(counts.argmin())]
-            raise UserError(f"no example of {name} is left: raise max_source or max_target")
+            raise UserError(f"all examples of {name} are too long: raise max_source or max_target")
         shares = zip(recipe.tasks, counts, recipe.mixing.rates(counts), strict=True)
         told = ", ".join(f"{name} {rate:.3f} ({count:,} pairs)" for name, count, rate in shares)
-        print(f"rates: {told}", flush=True)
+        print(f"rates of the tasks: {told}", flush=True)
         return recipe.mixing.draws(tasks[numbers])
 
     data, judged = (
@@ -103,7 +103,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def run_settings(options: argparse.Namespace) -> None:
-    """The command `settings TASK [WORD ...]`."""
+    """The command `settings TASK [WORD ...]`: prints the settings of a task's recipe."""
     start = read_init(options.init)
     recipe = recipe_for(options.task, start.source, start.given, options.source)
     registry.print_settings(override(recipe.reading(options.source), options.set), options.words)
@@ -120,7 +120,11 @@ def _metrics(recipe: TextRecipe) -> list[str]:
 
 
 def _named(metric: str, task: str, recipe: TextRecipe) -> str:
-    """Of several tasks each has its own scores; a task's own accuracy is not that of its tokens."""
+    """The name of a task's metric in a validation.
+
+    With several tasks, the task's name is the prefix. Otherwise "task_" is, to tell for example the
+    accuracy of the task from that of tokens.
+    """
     if len(recipe.tasks) > 1:
         return f"{task}_{metric}"
     return metric if task in PREFIXES or metric == "score" else f"task_{metric}"

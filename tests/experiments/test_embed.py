@@ -132,7 +132,7 @@ def test_vectors_come_in_the_order_of_the_lines(run, encoder, tmp_path, ran, ref
     ran(main, *arguments, "--unit")
     np.testing.assert_allclose(np.load(target), unit_vectors(vectors), atol=1e-6)
     source.write_bytes(b"")
-    refused(main, arguments, "is empty: give a sentence a line")
+    refused(main, arguments, "is empty: give one sentence per line")
 
 
 def test_search_finds_what_brute_force_finds(run, encoder, tmp_path, ran, monkeypatch):

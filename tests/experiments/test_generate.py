@@ -84,8 +84,8 @@ def test_score_says_how_likely_texts_are(language_run, tmp_path, ran, monkeypatc
     (tmp_path / "a.txt").write_text("d d d d .\n\n  d d d d d .\n" * 9)
     (tmp_path / "b.txt").write_text("d q c z .\nx d y d w .\n" * 9)
     files = [tmp_path / "a.txt", tmp_path / "b.txt", "--output", tmp_path / "scores.json"]
-    assert ran(main, "score", language_run, *files).out.count(" a word; ") == 2
-    assert ran(main, "score", language_run, files[0], files[0]).out.count(" a word; ") == 2
+    assert ran(main, "score", language_run, *files).out.count(" per word; ") == 2
+    assert ran(main, "score", language_run, files[0], files[0]).out.count(" per word; ") == 2
     record = json.loads((tmp_path / "scores.json").read_text())
     usual, odd = record["files"]
     # Of what is read: neither indentation, empty lines nor the last line's end.
@@ -135,7 +135,9 @@ def test_gaps_are_what_the_corruption_has_taught(kind, t5_run, tmp_path, ran, re
     if taught:
         ran(main, *words)
     else:
-        refused(main, words, "has learnt no [MASK], by its corruption.kind: leave")
+        refused(
+            main, words, "was not trained to fill [MASK], because of its corruption.kind: leave"
+        )
 
 
 def letters(count, seed):

@@ -262,7 +262,7 @@ def test_t5_and_bart_answer(directory, tmp_path, ran, capsys):
     *notes, error = capsys.readouterr().err.splitlines()
     assert len(notes) == (directory is t5_directory)  # its rows to spare are left out
     assert error.startswith("error: ")
-    assert "answers texts and does not say how likely one is" in error
+    assert "answers texts and cannot score them" in error
 
 
 def test_a_place_that_cannot_be_opened_is_refused(models, tmp_path, refused):

@@ -185,7 +185,7 @@ def test_wrong_input_is_one_sentence(t5_run, tmp_path, refused):
         (["squad2", run, "--init", t5_run], "task='squad2' must be one of"),
         (["sst2+ste", run, "--init", t5_run], "perhaps you meant 'rte'"),
         (["sst2+sst2", run, "--init", t5_run], "names 'sst2' twice"),
-        (["sst2+translation", run, "--init", t5_run], "'translation' has no data of its own"),
+        (["sst2+translation", run, "--init", t5_run], "'translation' has no default source"),
         (["sst2+cola", run, "--init", t5_run, "--source", "tsv:x"], "--source tsv:x: every"),
         (["sst2+cola", run, "--init", t5_run, "--set", "source=x"], "give --source instead"),
         (["sst2", run, "--init", t5_run, "--set", "decoding.max_length=9"], "max_target instead"),

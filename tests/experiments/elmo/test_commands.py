@@ -154,7 +154,7 @@ def test_a_tagger_with_and_one_without(run, tmp_path, capsys):
     judged = [line["f1"] for line in steps if line["kind"] == "validation"]
     assert max(judged) == pytest.approx(without["f1"]) and row["f1"] < 0.8
     assert main([*words, "--split", "train"]) == 2
-    assert "taggers learn from the split 'train'; give dev" in capsys.readouterr().err
+    assert "has the sentences that taggers are trained on: give dev" in capsys.readouterr().err
 
 
 def test_neighbours_by_letters_and_by_context(run, text, capsys):
@@ -247,15 +247,15 @@ def test_bad_input_is_named(run, tmp_path, refused):
         ),
         (
             ["train", "elmo_tiny", new, "--set", f"sources=text:{tmp_path}/one.txt"],
-            "the sources hold 1 document, which is held out for validation",
+            "the sources have 1 document only, which is held out for validation",
         ),
         (["evaluate", str(tmp_path)], "is not a run"),
         (["embed", run, "--input", "nowhere", "--output", "v.npz"], "--input nowhere"),
         (["tag", run, new, "--epochs", "0"], "--epochs 0"),
-        (["neighbours", run, "cat", "--in", "a dog"], "--in 'a dog' has no word 'cat'"),
+        (["neighbours", run, "cat", "--in", "a dog"], "--in 'a dog' does not have the word 'cat'"),
         (
             ["neighbours", run, "a", "--in", "a dog", "--source", f"text:{tmp_path}/a.txt"],
-            "the text has no word beside 'a'",
+            "the text has no other word than 'a'",
         ),
     ):
         refused(main, words, message, tmp_path)
