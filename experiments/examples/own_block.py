@@ -1,12 +1,13 @@
 # %% [markdown]
-"""A block of one's own against Macaron's, at equal parameters and over several seeds.
+"""Your own block compared with Macaron's, with equal parameters and over several seeds.
 
     python -m experiments.examples.own_block 'text:novels/*.txt.gz'
     python -m experiments.examples.own_block tfds:pg19 --data-dir DIR
 
-A block is its splitting scheme. Both blocks here are Strang-Marchuk splittings, half a step of one
-operator, a step of the other, and half a step of the first; which one is halved differs. On a novel
-of pg19 all took 5 minutes of CPU time; Macaron's seeds differ more than the two blocks do:
+A splitting scheme defines a block. Both blocks here are Strang-Marchuk splittings: half a step of
+one operator, a step of the other, and half a step of the first. They differ in the operator that is
+halved. On a novel of pg19 the script took 5 minutes of CPU time. Macaron's seeds differ more than
+the two blocks do:
 
     | block | validation loss, mean ± standard deviation |
     |---|---|
@@ -35,7 +36,7 @@ from macaron_tf.layers import Mix
 # %%
 parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
 parser.add_argument("source", help="text:FILES or tfds:NAME")
-parser.add_argument("--data-dir", help="of TensorFlow Datasets")
+parser.add_argument("--data-dir", help="folder of TensorFlow Datasets")
 parser.add_argument("--seeds", type=int, default=3, help="trainings of each block (%(default)s)")
 parser.add_argument("--steps", type=int, default=300, help="updates (%(default)s)")
 parser.add_argument("--length", type=int, default=64, help="bytes in a row (%(default)s)")
@@ -45,11 +46,11 @@ args = parser.parse_args()
 # %% [markdown]
 """## The block
 
-Macaron takes half a step of its feed-forward, then attention, then half a step of another one. This
-one halves attention instead. `again` applies the weights of the first half a second time, as the
-splitting of two operators does, so that attention has as many parameters as Macaron's.
+Macaron makes half a step of a feed-forward, a step of attention, and half a step of another
+feed-forward. This block halves attention instead. `again` uses the weights of the first half once
+more, as the splitting of two operators does, so that attention has as many parameters as Macaron's.
 
-An operator of one's own is another `token_mixer` or `channel_mixer`: see docs/architecture.md.
+For your own operator, write another `token_mixer` or `channel_mixer`: see docs/architecture.md.
 """
 
 
@@ -69,7 +70,7 @@ BLOCKS = [layers.MacaronBlock, HalvedAttentionBlock]
 # %% [markdown]
 """## Text
 
-Bytes of the first document predict the next byte; its last tenth is for validation.
+The models predict each next byte of the first document, whose last tenth is for validation.
 """
 
 # %%
@@ -85,7 +86,7 @@ train, validation = (
 
 # %%
 def build(block: type[layers.Block]) -> keras.Model:
-    """A causal model of two blocks: bytes `(B, L)` to logits `(B, L, 256)`."""
+    """A causal model with two blocks that maps bytes `(B, L)` to logits `(B, L, 256)`."""
     given = keras.Input((None,), dtype="int32")
     x = layers.SinusoidalPositions()(keras.layers.Embedding(256, args.width)(given))
     for _ in range(2):
@@ -94,7 +95,7 @@ def build(block: type[layers.Block]) -> keras.Model:
 
 
 def loss_after(block: type[layers.Block], seed: int) -> tuple[int, float]:
-    """Trains with a seed; the model's parameters and its validation loss in nats a byte."""
+    """Trains with a seed; returns the parameters' number and the validation loss, nats per byte."""
     keras.utils.set_random_seed(seed)
     model = build(block)
     schedule = keras.optimizers.schedules.CosineDecay(
@@ -110,8 +111,9 @@ def loss_after(block: type[layers.Block], seed: int) -> tuple[int, float]:
 # %% [markdown]
 """## The table
 
-The matrices count the same. Macaron's second feed-forward has biases of its own, and the blocks'
-losses differ by chance from seed to seed: a difference counts where it is larger than that.
+The matrices of both blocks have equally many weights; Macaron's second feed-forward also has
+biases. Losses differ from seed to seed by chance, so only a larger difference between blocks means
+something.
 """
 
 # %%

@@ -1,10 +1,10 @@
 # %% [markdown]
-"""A classifier of SwishRNN blocks in plain Keras: trained on SST-2, saved, exported and asked.
+"""A classifier with SwishRNN blocks in plain Keras: trained on SST-2, saved, exported and used.
 
     python -m experiments.examples.swish_classifier OUT --data-dir DIR
 
-`OUT/model.keras` and `OUT/served` are written, and asked in processes of their own. Three epochs of
-60,614 phrases took 4 min on two busy cores; accuracy on 6,735 others: 0.923.
+The script writes `OUT/model.keras` and `OUT/served` and uses them in separate processes. Three
+epochs of 60,614 phrases took 4 minutes on two busy cores; the accuracy on 6,735 others was 0.923.
 """
 
 # %%
@@ -24,14 +24,16 @@ import macaron_tf
 # %%
 parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
 parser.add_argument("out", help="folder of the results")
-parser.add_argument("--data-dir", help="of TensorFlow Datasets, which fetches a missing one")
+parser.add_argument(
+    "--data-dir", help="folder of TensorFlow Datasets, which downloads what is missing"
+)
 parser.add_argument("--train", default="train", help="rows to learn from, such as train[:1000]")
 args = parser.parse_args()
 keras.utils.set_random_seed(1)
 
 
 # %%
-def batches(split):  # texts of like lengths together, so that little is padded
+def batches(split):  # texts of similar length share a batch, so that there is little padding
     data = tfds.load("glue/sst2", split=split, data_dir=args.data_dir)
     data = data.map(lambda row: (row["sentence"], row["label"])).cache().shuffle(70_000)
     return data.bucket_by_sequence_length(lambda x, y: strings.length(x), [50, 99], [128] * 3)
@@ -57,9 +59,9 @@ model.export(f"{args.out}/served", verbose=False)
 model.save(f"{args.out}/model.keras")
 
 # %% [markdown]
-"""## Ask what was written
+"""## Use the saved model and the export
 
-The saved model opens with `import macaron_tf`, the export with TensorFlow alone.
+The saved model needs `import macaron_tf` to load, the export TensorFlow only.
 """
 
 # %%

@@ -1,5 +1,5 @@
-"""Documented runs: each public function makes one recipe, and its docstring names the sources.
+"""Recipes: each public function makes one, and its docstring names the sources of its numbers.
 
-`python -m experiments.pretrain recipes` (or `translate`, `elmo`) lists them; with a NAME it prints
-that recipe's commands, documentation and settings. `experiments.registry` finds them.
+`python -m experiments.pretrain recipes` (or `translate`, `elmo`, `tcn`) lists them; with a NAME it
+prints a recipe as a file to start from. `experiments.registry` loads them.
 """

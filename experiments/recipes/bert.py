@@ -1,7 +1,7 @@
-"""BERT of the SwishRNN and the Macaron paper: encoders that learn masked tokens.
+"""BERT and the encoders of the SwishRNN and Macaron papers, which learn masked tokens.
 
-Measured: validation losses of the tiny ones, seeds 1 to 3 (`experiments/results/encoders`), in 16
-(BERT) and 18 minutes (SwishRNN) on a core beside other work. The others are not run at their size.
+Measured: the validation losses of the tiny ones with seeds 1 to 3 (`experiments/results/encoders`).
+A run took 16 (BERT) to 18 minutes (SwishRNN) on a busy core. The others were not run at their size.
 
     bert_tiny           5.32, 5.03, 5.56        swish_rnn_tiny      4.21, 4.19, 4.15
     bert_rab_tiny       4.98, 4.62, 4.53        macaron_bert_tiny   4.81, 4.78, 4.71
@@ -14,14 +14,15 @@ from macaron_tf.training.config import TrainingConfig
 
 
 def bert_tiny() -> PretrainingRecipe:
-    """BERT-orig, tiny: what one core pre-trains in 15 to 30 minutes.
+    """BERT-orig, tiny: pre-trains in 15 to 30 minutes on one core.
 
-    12 million tokens in all are each read once or less, hence no dropout. The objective and the
-    optimizer are those of the SwishRNN paper (see `bert_base`); the learning rate, the schedule and
-    the first matrices' deviation (see the catalog) are chosen for the size. A Transformer's loss
-    rests at that of guessing by frequency, 6.5, for the first 1,500 updates or more; a schedule of
-    4,000 updates leaves some models there, a peak of 2e-3 most. The other tiny ones differ by their
-    blocks alone: the papers' models on one corpus at equal matrices and an equal budget.
+    The model reads 12 million tokens, none of them twice, so that it needs no dropout. Objective
+    and optimizer are those of the SwishRNN paper (see `bert_base`); the learning rate, the schedule
+    and the standard deviation of initial weights (see the catalog) are chosen for the size. For the
+    first 1,500 updates or more, a Transformer's loss stays at 6.5, that of predicting tokens by
+    their frequency. With a schedule of 4,000 updates some models stay there, with a peak of 2e-3
+    most. The other tiny encoders differ by their blocks only, so that the papers' models can be
+    compared on one corpus with equal matrices and updates.
     """
     return PretrainingRecipe(
         model="bert_tiny",
@@ -46,7 +47,7 @@ def bert_tiny() -> PretrainingRecipe:
     )
 
 
-# The updates of Devlin et al. 2019, appendix A.2: a million of 256 rows, Adam(0.9, 0.999).
+# Settings of Devlin et al. 2019, appendix A.2: a million updates of 256 rows, Adam(0.9, 0.999).
 DEVLIN = dict(
     max_steps=1_000_000,
     learning_rate=1e-4,
@@ -57,12 +58,12 @@ DEVLIN = dict(
 
 
 def bert_base() -> PretrainingRecipe:
-    """BERT-orig of the SwishRNN paper, base: masked tokens alone, learned positions.
+    """BERT-orig of the SwishRNN paper, base: masked tokens only, learned positions.
 
-    Lei et al. 2022, table 3: 1,024 sequences of 512 an update; 15% of the tokens are simply
-    replaced by [MASK], no next sentences. Wikipedia and books; BookCorpus is not in TensorFlow
-    Datasets, PG-19 stands in for it. BERT's 30,522 word pieces, trained here. Adam's epsilon is not
-    said: 1e-6, BERT's.
+    Lei et al. 2022, table 3: 1,024 sequences of 512 tokens per update; 15% of the tokens are all
+    replaced by [MASK], without next-sentence prediction. The text is Wikipedia and books; PG-19
+    replaces BookCorpus, which TensorFlow Datasets lacks. The vocabulary has 30,522 word pieces like
+    BERT's, and is trained on this text. The paper does not give Adam's epsilon; 1e-6 is BERT's.
     """
     return bert_tiny().changed(
         model="bert_base",
@@ -81,7 +82,7 @@ def bert_base() -> PretrainingRecipe:
 
 
 def bert_large() -> PretrainingRecipe:
-    """BERT-orig of the SwishRNN paper, large: 4,096 sequences an update (Lei et al., table 3)."""
+    """BERT-orig of the SwishRNN paper, large: 4,096 sequences per update (Lei et al., table 3)."""
     return bert_base().changed(
         model="bert_large",
         batch_size=8,
@@ -93,9 +94,10 @@ def bert_devlin_128() -> PretrainingRecipe:
     """BERT of Devlin et al. 2019, base: the first 900,000 of its updates, on rows of 128.
 
     Appendix A.2: a million updates of 256 rows of 512, 90% of them on rows of 128 to save time;
-    masked tokens (80% [MASK], 10% a random piece, 10% as they were) and next sentences; Adam, 1e-4
-    after 10,000 updates, then a line down to 0 at the million, of which `schedule_end` is the value
-    at 900,000. Adam's epsilon and the clipping are those of the released code. Rows of 512 follow:
+    masked tokens (80% [MASK], 10% a random piece, 10% unchanged) and next-sentence prediction;
+    Adam at 1e-4 after 10,000 updates, then linearly to 0 at a million updates. `schedule_end` is
+    the rate at 900,000 updates. Adam's epsilon and the clipping are those of the released code. The
+    updates on rows of 512 follow:
 
         python -m experiments.pretrain train bert_devlin_128 runs/bert128 --data-dir DIR
         python -m experiments.pretrain train bert_devlin_512 runs/bert --data-dir DIR \\
@@ -113,9 +115,9 @@ def bert_devlin_128() -> PretrainingRecipe:
 
 
 def bert_devlin_512() -> PretrainingRecipe:
-    """BERT of Devlin et al. 2019, base: its last 100,000 updates, on rows of 512, see above.
+    """BERT of Devlin et al. 2019, base: its last 100,000 updates, on rows of 512.
 
-    Adam's moments begin anew.
+    It continues a run of `bert_devlin_128`; Adam's moments start from 0.
     """
     first = bert_devlin_128()
     return first.changed(
@@ -147,12 +149,12 @@ def bert_rab_large() -> PretrainingRecipe:
 
 
 def swish_rnn_tiny() -> PretrainingRecipe:
-    """SwishRNN, tiny: `bert_rab_tiny` with recurrences for feed-forwards, step sizes 1, 2, 4."""
+    """SwishRNN, tiny: `bert_rab_tiny` with recurrences as feed-forwards, step sizes 1, 2, 4."""
     return bert_tiny().changed(model="swish_rnn_tiny")
 
 
 def swish_rnn_base() -> PretrainingRecipe:
-    """The SwishRNN model of Lei et al. 2022, base: BERT-rab with recurrences for feed-forwards.
+    """The SwishRNN model of Lei et al. 2022, base: BERT-rab with recurrences as feed-forwards.
 
     Step sizes 1, 2 and 4 in turn (`--set model.rnn_step_sizes=1` for the first row of table 2).
     Paper, table 1, average of ten tasks: 84.0, against 81.0 (BERT-rab) and 81.9 (BERT-orig).
@@ -169,20 +171,21 @@ def swish_rnn_large() -> PretrainingRecipe:
 
 
 def macaron_bert_tiny() -> PretrainingRecipe:
-    """Macaron-BERT, tiny: `bert_tiny` with Macaron blocks of 192 + 192, pre-norm."""
+    """Macaron-BERT, tiny: `bert_tiny` with pre-norm Macaron blocks, feed-forwards of 192 + 192."""
     return bert_tiny().changed(model="macaron_bert_tiny")
 
 
 def macaron_bert_base() -> PretrainingRecipe:
     """Macaron-BERT of the paper, base: masked tokens, next sentences, feed-forwards of 2 x 1,536.
 
-    Lu et al. 2019, appendix B.2, which follows BERT: 15% of the tokens, of these 80% [MASK], 10% a
-    random piece, 10% as they were, drawn anew each time; half of the pairs from another document;
-    both losses are added. The norm before each sub-layer, 800,000 updates of 128K tokens (256 rows
-    of 512) and the rate, 3e-4, are those of the released script, the 10,000 updates of warm-up
-    BERT's. The paper's text is split by spaCy and tokenized by Moses; here `corpus.
-    sentence_splitter` splits it, and SentencePiece cuts the lower-cased text without a tokenizer.
-    Paper, table 2, GLUE: 79.7, against 77.4 (BERT base, theirs).
+    Lu et al. 2019, appendix B.2, which follows BERT: 15% of the tokens are predicted, of which 80%
+    are [MASK], 10% a random piece and 10% unchanged, with new masks each time; half of the pairs
+    have a segment from another document; both losses are added. The norm before each sub-layer,
+    800,000 updates of 128K tokens (256 rows of 512) and the rate, 3e-4, are those of the released
+    script; the warm-up of 10,000 updates is BERT's. The paper splits sentences by spaCy and
+    tokenizes by Moses; here `corpus.sentence_splitter` splits them, and SentencePiece splits the
+    lower-cased text without a tokenizer. GLUE in the paper's table 2: 79.7, against 77.4 (its BERT
+    base).
     """
     return bert_base().changed(
         model="macaron_bert_base",
@@ -195,15 +198,16 @@ def macaron_bert_base() -> PretrainingRecipe:
 
 
 def macaron_bert_released() -> PretrainingRecipe:
-    """Macaron-BERT of the released code, base: the network and the updates that it trains.
+    """Macaron-BERT of the released code, base: its network and its training.
 
-    The repository zhuohan123/macaron-net, bert/fairseq/models/transformer.py: sinusoidal positions
-    (their frequencies are tensor2tensor's, ours the paper's), token embeddings times sqrt(D), no
-    LayerNorm after them, LayerNorms without scale and offset but for the masked tokens' head, and
-    ReLU in the first feed-forward of a layer, GELU in the second. Matrices start with a deviation
-    of D^-1/2, as its embeddings and feed-forwards do; its attention starts Xavier-uniform. Its
-    script train.sh: rows of 384 at most, 20 micro-batches of 6,400 tokens an update, a rate that
-    falls from the first update on. Text as in `macaron_bert_base`, with its 32,768 pieces.
+    The repository zhuohan123/macaron-net, bert/fairseq/models/transformer.py, has sinusoidal
+    positions (with tensor2tensor's frequencies; here those of the paper), token embeddings times
+    sqrt(D) without a LayerNorm after them, LayerNorms without scale and offset except in the head
+    over masked tokens, and ReLU in the first feed-forward of a layer, GELU in the second. All
+    matrices are initialized with standard deviation D^-1/2, as its embeddings and feed-forwards;
+    its attention is Xavier-uniform. Its script train.sh has rows of at most 384 tokens, 20
+    micro-batches of 6,400 tokens per update, and a rate that falls from the first update on. The
+    text is that of `macaron_bert_base`, with 32,768 pieces.
     """
     return macaron_bert_base().changed(
         model_options=(

@@ -1,9 +1,9 @@
 """BERT's successors: RoBERTa, ModernBERT, ALBERT, SpanBERT, ELECTRA, XLM, gMLP, aMLP.
 
-The tiny ones have `bert_tiny`'s shapes, tokens and schedule. Text that TensorFlow Datasets lacks is
-replaced as `bert_base` says. Measured: the tiny ones after 5,000 updates of 8 rows, pre-norm with
-T5's bias, by one seed or three (`experiments/results/slides_encoders`; ELECTRA's loss is the
-generator's); the others are not run at their size.
+The tiny ones have the shapes, tokens and schedule of `bert_tiny`. Text that TensorFlow Datasets
+lacks is replaced as in `bert_base`. The table shows the tiny ones after 5,000 updates of 8 rows,
+pre-norm with T5's bias, with one seed or three (`experiments/results/slides_encoders`; ELECTRA's
+loss is that of the generator). The others were not run at their size.
 
                      loss of tokens   fine-tuned: SST-2   CoNLL-2003
     roberta_tiny     5.49             80.1                62.6
@@ -27,14 +27,14 @@ def _texts(source: str) -> list[CorpusSource]:
 
 
 def roberta_tiny() -> PretrainingRecipe:
-    """RoBERTa, tiny: masks drawn anew each time, one segment, full sentences across documents.
+    """RoBERTa, tiny: dynamic masks, one segment, full sentences across documents.
 
-    Liu et al. 2019, sections 3 and 4: byte-level BPE, rows of full sentences that go on with the
-    next document, 15% of the tokens, of which 80% are masked and 10% exchanged. `--set
-    masking.duplicates=10` masks once and for all as BERT's released data do, ten ways for each row,
-    for the slides' comparison of static and dynamic masks.
+    Liu et al. 2019, sections 3 and 4: byte-level BPE, rows of full sentences that continue with the
+    next document, and 15% of the tokens predicted, of which 80% are masked and 10% random. `--set
+    masking.duplicates=10` gives each row ten static masks, as in BERT's released data, to compare
+    static with dynamic masks.
 
-    Measured on a 40th of the text: masks drawn anew 5.80 ± 0.05, ten masks a row 5.78 ± 0.01.
+    Measured on a 40th of the text: dynamic masks 5.80 ± 0.05, ten static masks 5.78 ± 0.01.
     """
     return bert_tiny().changed(
         model="roberta_tiny",
@@ -45,12 +45,12 @@ def roberta_tiny() -> PretrainingRecipe:
 
 
 def roberta_base() -> PretrainingRecipe:
-    """RoBERTa, base: BERT's encoder, trained longer, on larger batches, without next sentences.
+    """RoBERTa, base: BERT's encoder with larger batches and without next-sentence prediction.
 
-    Liu et al. 2019: 125,000 updates of 2,048 sequences of 512, which are as many tokens as BERT's
-    (its table 3), Adam(0.9, 0.98) (section 3.1), full sentences, dynamic masks. Of its released
-    command are the peak learning rate, 5e-4 (table 3 has 7e-4) after 10,000 updates, linear to 0,
-    epsilon 1e-6, the weight decay, 0.01, and the number of pieces.
+    Liu et al. 2019: 125,000 updates of 2,048 sequences of 512, which are as many tokens as BERT
+    reads (its table 3), Adam(0.9, 0.98) (section 3.1), full sentences, dynamic masks. From its
+    released command: the peak learning rate, 5e-4 (table 3 has 7e-4), after 10,000 updates, linear
+    to 0, epsilon 1e-6, weight decay 0.01, and the number of pieces.
     """
     return bert_base().changed(
         model="roberta_base",
@@ -66,8 +66,8 @@ def roberta_base() -> PretrainingRecipe:
 def roberta_8k_base() -> PretrainingRecipe:
     """RoBERTa, base, as it was released: 500,000 updates of 8,192 rows.
 
-    Liu et al. 2019, table 9: a peak of 6e-4 after 24,000 updates; the rest as `roberta_base`. Its
-    160 GB of text are Wikipedia, books, news, web pages and stories: give yours by
+    Liu et al. 2019, table 9: a peak of 6e-4 after 24,000 updates; otherwise as `roberta_base`. The
+    paper's 160 GB of text are Wikipedia, books, news, web pages and stories; give your text by
     `corpus.sources`.
     """
     return roberta_base().changed(
@@ -87,15 +87,16 @@ def roberta_8k_large() -> PretrainingRecipe:
 
 
 def modern_bert_tiny() -> PretrainingRecipe:
-    """ModernBERT, tiny: `bert_tiny` with today's parts, for two cores.
+    """ModernBERT, tiny: `bert_tiny` with modern layers, for two cores.
 
         python -m experiments.compare runs/encoders --data-dir DIR \\
             bert=bert_tiny modern=modern_bert_tiny macaron=modern_bert_tiny:model.block=macaron \\
             --equal parameters
 
     Warner et al. 2024, section 2.1: rotary positions, gated feed-forwards, no biases, a norm before
-    each sub-layer, windows in two layers of three. Words, masks and schedule are `bert_tiny`'s, so
-    that networks alone differ; the paper hides 30% of the tokens, `--set masking.rate=0.3`.
+    each sub-layer, windows in two layers of three. Vocabulary, masks and schedule are those of
+    `bert_tiny`, so that only the networks differ. The paper masks 30% of the tokens: `--set
+    masking.rate=0.3`.
 
     Not measured yet.
     """
@@ -106,13 +107,15 @@ def modern_bert_base() -> PretrainingRecipe:
     """ModernBERT, base: the first of its three phases, on rows of 1,024.
 
     Warner et al. 2024, section 2.2, and the released `modernbert-base-pretrain.yaml`: 1,719 billion
-    tokens in batches of 4,608 rows, 30% of the tokens hidden, documents packed that do not see each
-    other, a constant rate of 8e-4 after 3 billion tokens, betas 0.9 and 0.98, epsilon 1e-6, decay
-    1e-5, a rotary base of 10,000 in all layers, which the later phases on rows of 8,192 raise to
-    160,000 in those without a window. Its StableAdamW is Adam here, clipped at 1; it drops out 0.1
-    of attention's outputs, this recipe nothing, since `model.dropout` is of all sub-layers; its
-    batches grow over the first 50 billion tokens. Text and vocabulary: `roberta_base`'s, with
-    50,368 pieces. `--set model=modern_bert_large` has a peak of 5e-4.
+    tokens in batches of 4,608 rows, 30% of the tokens masked, packed documents that do not see each
+    other, a constant rate of 8e-4 after 3 billion tokens, betas 0.9 and 0.98, epsilon 1e-6, weight
+    decay 1e-5, and a rotary base of 10,000 in all layers. (The later phases, on rows of 8,192,
+    raise it to 160,000 in layers without a window.)
+
+    Differences: Adam clipped at 1 instead of StableAdamW. No dropout instead of 0.1 on attention's
+    outputs, because `model.dropout` applies to all sub-layers. Constant batches, while those of the
+    paper grow over the first 50 billion tokens. Text and vocabulary are those of `roberta_base`,
+    with 50,368 pieces. For `--set model=modern_bert_large` the paper's peak is 5e-4.
     """
     return roberta_base().changed(
         model="modern_bert_base",
@@ -135,12 +138,12 @@ def modern_bert_base() -> PretrainingRecipe:
 
 
 def albert_tiny() -> PretrainingRecipe:
-    """ALBERT, tiny: one layer's weights for all three, n-grams masked, the order of sentences.
+    """ALBERT, tiny: layers share weights; masked n-grams and sentence-order prediction.
 
-    Lan et al. 2020: whole words in n-grams of up to 3, p(n) ~ 1/n. E is 64 for the size (the paper
-    chooses 128 out of 64, 128, 256 and 768). For the slides' tables: `--set
-    corpus.pairs=next_sentence` or `none`, `--set model.sharing=attention`, `feed_forward` or
-    `none`, `--set model.embedding_dim=128`.
+    Lan et al. 2020: masks cover whole words in n-grams of up to 3, p(n) ~ 1/n. The embedding width
+    E is 64 because of the size (the paper chooses 128 from 64, 128, 256 and 768). The paper's
+    ablations: `--set corpus.pairs=next_sentence` or `none`, `--set model.sharing=attention`,
+    `feed_forward` or `none`, `--set model.embedding_dim=128`.
     """
     return bert_tiny().changed(
         model="albert_tiny",
@@ -150,13 +153,13 @@ def albert_tiny() -> PretrainingRecipe:
 
 
 def albert_base() -> PretrainingRecipe:
-    """ALBERT, base: 12 million parameters, n-grams masked, the order of sentences.
+    """ALBERT, base: 12 million parameters; masked n-grams and sentence-order prediction.
 
-    Lan et al. 2020, section 4.1: 30,000 SentencePiece pieces, rows of 512, a tenth of them shorter,
-    n-grams of up to 3 words, 4,096 rows an update, 125,000 updates. The paper's LAMB at 1.76e-3 is
-    Adam here, which does not bear that rate: 1e-4, the betas and the weight decay are BERT's, the
-    3,125 updates of warm-up chosen here. `--set model=albert_large` (xlarge, xxlarge) takes the
-    other sizes.
+    Lan et al. 2020, section 4.1: 30,000 SentencePiece pieces, rows of 512 tokens, of which a tenth
+    are shorter, n-grams of up to 3 words, 125,000 updates of 4,096 rows. The paper uses LAMB at
+    1.76e-3. This recipe uses Adam, for which that rate is too high: 1e-4, betas and weight decay
+    are those of BERT, and the warm-up of 3,125 updates was chosen for it. Other sizes: `--set
+    model=albert_large`, `albert_xlarge` or `albert_xxlarge`.
     """
     return bert_base().changed(
         model="albert_base",
@@ -168,11 +171,11 @@ def albert_base() -> PretrainingRecipe:
 
 
 def span_bert_tiny() -> PretrainingRecipe:
-    """SpanBERT, tiny: spans masked, and predicted from their two neighbours besides.
+    """SpanBERT, tiny: masked spans, which are also predicted from the tokens beside them.
 
-    Joshi et al. 2020: one segment, spans of 1 to 10 words with geometric lengths (p 0.2), all
-    tokens of a span masked (80%), exchanged (10%) or kept (10%) together, the boundary objective
-    added to the masked language one.
+    Joshi et al. 2020: one segment, and spans of 1 to 10 words with geometric lengths (p = 0.2). All
+    tokens of a span are masked (80%), replaced by random ones (10%) or kept (10%) together. The
+    loss is the sum of the masked language model's and the span boundary objective's.
     """
     return bert_tiny().changed(
         model="span_bert_tiny",
@@ -182,10 +185,10 @@ def span_bert_tiny() -> PretrainingRecipe:
 
 
 def span_bert_base() -> PretrainingRecipe:
-    """SpanBERT, base: spans masked, and predicted from their two neighbours besides.
+    """SpanBERT, base: masked spans, which are also predicted from the tokens beside them.
 
-    Joshi et al. 2020, section 4.2, where the model is large: BERT's shapes, data and batches, cased
-    word pieces, one segment of 512, 2.4 million updates, weight decay 0.1, Adam's epsilon 1e-8.
+    Joshi et al. 2020, section 4.2, for the large model: BERT's shapes, data and batches, cased word
+    pieces, one segment of 512 tokens, 2.4 million updates, weight decay 0.1, Adam's epsilon 1e-8.
     """
     return bert_base().changed(
         model="span_bert_base",
@@ -197,11 +200,11 @@ def span_bert_base() -> PretrainingRecipe:
 
 
 def electra_tiny() -> PretrainingRecipe:
-    """ELECTRA, tiny: which tokens has a small generator replaced?
+    """ELECTRA, tiny: a discriminator detects which tokens a small generator has replaced.
 
-    Clark et al. 2020. The shapes are the discriminator's: the generator is a quarter as wide, reads
-    the same embeddings and learns masked tokens, 15% of them and all masked; the discriminator
-    judges every token, with weight 50.
+    Clark et al. 2020. The generator is a quarter as wide as the discriminator, shares its
+    embeddings, and learns to predict masked tokens, 15% of all. The discriminator classifies every
+    token; its loss has the weight 50.
     """
     return bert_tiny().changed(
         model="electra_tiny",
@@ -213,9 +216,9 @@ def electra_tiny() -> PretrainingRecipe:
 def electra_small() -> PretrainingRecipe:
     """ELECTRA, small: 14 million parameters, for one GPU.
 
-    Clark et al. 2020, table 6 and, for 128 rows of 128 an update, section 3.3: D 256, E 128, a
-    generator a quarter as wide, peak learning rate 5e-4, 15% masked, discriminator's weight 50; the
-    rest is BERT's.
+    Clark et al. 2020, table 6: D 256, embedding width 128, a generator a quarter as wide, peak
+    learning rate 5e-4, 15% masked, weight 50 for the discriminator's loss. Section 3.3: 128 rows of
+    128 tokens per update. Other settings are those of BERT.
     """
     return bert_base().changed(
         model="electra_small",
@@ -228,10 +231,10 @@ def electra_small() -> PretrainingRecipe:
 
 
 def electra_base() -> PretrainingRecipe:
-    """ELECTRA, base: BERT's shapes, a generator a third as wide.
+    """ELECTRA, base: BERT's shapes, and a generator a third as wide.
 
-    Clark et al. 2020, table 6: 256 rows of 512 an update, 766,000 of them, peak learning rate 2e-4;
-    the rest as `electra_small`.
+    Clark et al. 2020, table 6: 766,000 updates of 256 rows of 512 tokens, peak learning rate 2e-4;
+    otherwise as `electra_small`.
     """
     return electra_small().changed(
         model="electra_base",
@@ -243,14 +246,14 @@ def electra_base() -> PretrainingRecipe:
 
 
 def xlm_tiny() -> PretrainingRecipe:
-    """XLM, tiny: MLM and TLM in turns, on text in three languages and on its translations.
+    """XLM, tiny: MLM and TLM in turn, on text in three languages and on translation pairs.
 
-    Conneau and Lample 2019: one BPE vocabulary, of lines drawn with q_i ~ p_i^0.5 (section 3.1);
-    language embeddings in place of segments; streams of sentences in one language a batch, drawn
-    with q_i ~ p_i^0.7, and every second update pairs of a sentence and its translation, with masks
-    in both and positions that begin again at the translation (sections 3.3 to 3.5). A
-    language's share p_i is of the rows, not of the sentences. English, German and French out of the
-    embedded corpus: screen texts, which are read over and over. Captions instead:
+    Conneau and Lample 2019: a joint BPE vocabulary from lines sampled with q_i ~ p_i^0.5 (section
+    3.1); language embeddings instead of segments; batches of text in one language, sampled with q_i
+    ~ p_i^0.7. Every second update (TLM) has pairs of a sentence and its translation, with masks in
+    both, and positions restart at the translation (sections 3.3 to 3.5). A language's share p_i is
+    that of its rows instead of its sentences. The text, in English, German and French, comes from
+    the program `homeassistant`; it is short and read many times. To use captions instead:
 
         python -m experiments.pretrain train xlm_tiny runs/xlm --data-dir DIR --set \\
             'corpus.sources=(("tfds:multi30k/de-en", "train", None, "en"), ("tfds:multi30k/de-en",
@@ -258,7 +261,7 @@ def xlm_tiny() -> PretrainingRecipe:
             ("tfds:multi30k/de-en", "train", None, ("de", "en")), ("tfds:multi30k/fr-en", "train",
             None, ("fr", "en")))'
 
-    The loss at the head of this file was measured with languages and pairs mixed in each batch.
+    The loss in this module's table was measured with languages and pairs mixed in each batch.
     """
     return bert_tiny().changed(
         model="xlm_tiny",
@@ -279,17 +282,18 @@ def xlm_tiny() -> PretrainingRecipe:
 
 
 def xlm_clm_tiny() -> PretrainingRecipe:
-    """XLM, tiny, by CLM: a language model of three languages, one a batch, without translations.
+    """XLM, tiny, by CLM: a causal language model of three languages, without translations.
 
-    Conneau and Lample 2019, section 3.2: the next token of streams of sentences in one language,
-    given its embedding; the rest as `xlm_tiny`. MLM alone: `--set objective=masked_language --set
-    model.causal=False`. On captions, which `generate complete runs/clm` goes on with:
+    Conneau and Lample 2019, section 3.2: predicts the next token of text in one language per batch,
+    with language embeddings; otherwise as `xlm_tiny`. MLM only: `--set objective=masked_language
+    --set model.causal=False`. To train on captions, which `generate complete runs/clm` can then
+    continue:
 
         python -m experiments.pretrain train xlm_clm_tiny runs/clm --data-dir DIR --set \\
             'corpus.sources=(("tfds:multi30k/de-en", "train", None, "en"), ("tfds:multi30k/de-en",
             "train", None, "de"), ("tfds:multi30k/fr-en", "train", None, "fr"))'
 
-    Measured: not beyond 30 updates.
+    Measured: no more than 30 updates.
     """
     masked = xlm_tiny()
     return masked.changed(
@@ -300,11 +304,11 @@ def xlm_clm_tiny() -> PretrainingRecipe:
 
 
 def xlm_captions_tiny() -> PretrainingRecipe:
-    """XLM, tiny, on captions: MLM on English of one half of Multi30k and German of the other.
+    """XLM, tiny, on captions: MLM on the English of one half of Multi30k, the German of the other.
 
-    No caption is read in both languages: unsupervised translation (`multi30k_unsupervised_tiny`)
-    starts from it. The rest as `xlm_tiny`, but for small letters, more pieces, and the dropout and
-    the updates that text read 40 times wants.
+    No caption is read in both languages, so that unsupervised translation
+    (`multi30k_unsupervised_tiny`) can start from it. Otherwise as `xlm_tiny`, but lower-cased, with
+    more pieces, and with dropout and more updates, because the text is read 40 times.
 
         python -m experiments.pretrain train xlm_captions_tiny runs/captions --data-dir DIR
     """
@@ -323,14 +327,14 @@ def xlm_captions_tiny() -> PretrainingRecipe:
 
 
 def xlm_xnli() -> PretrainingRecipe:
-    """XLM for XNLI: 12 layers, D 1024, 95,000 pieces, MLM and TLM in turns.
+    """XLM for XNLI: 12 layers, D 1024, 95,000 pieces, MLM and TLM in turn.
 
     Conneau and Lample 2019, section 5.1: Adam, linear warm-up, learning rates from 1e-4 to 5e-4,
-    rows of 256, 64 of them a device; Wikipedia of each language and pairs with English, for which
-    WMT14's German and French stand in. The updates, their warm-up, the decay to 0 and the betas are
-    chosen here. Lines of the vocabulary and batches are drawn as for `xlm_tiny`. More languages:
-    `corpus.sources`. Pairs are held in memory, of French as many as there are of German: some
-    gigabytes.
+    64 rows of 256 tokens on each device; Wikipedia of each language, and pairs with English, here
+    WMT14's German and French. The number of updates, the warm-up, the decay to 0 and the betas are
+    not from the paper. Lines of the vocabulary and batches are sampled as in `xlm_tiny`. Add
+    languages by `corpus.sources`. Pairs are held in memory and take some gigabytes; of the French
+    ones, only as many are read as there are German ones.
     """
     return bert_base().changed(
         model="xlm_xnli",
@@ -356,21 +360,21 @@ def xlm_xnli() -> PretrainingRecipe:
 
 
 def gmlp_tiny() -> PretrainingRecipe:
-    """gMLP: matrices between positions and gates in place of attention, tiny.
+    """gMLP, tiny: spatial gating units instead of attention.
 
-    Liu et al. 2021: six layers, which count as many parameters as BERT's three; no positions but
-    those of the matrices, one weight a distance.
+    Liu et al. 2021: six layers, which have as many parameters as three of BERT. There are no
+    position embeddings; the spatial matrices have a weight for each distance.
     """
     return bert_tiny().changed(model="gmlp_tiny", masking=MaskingConfig())
 
 
 def gmlp_base() -> PretrainingRecipe:
-    """gMLP: matrices between positions and gates in place of attention, base.
+    """gMLP, base: spatial gating units instead of attention.
 
-    Liu et al. 2021, section 4: 48 layers, D 512, F 3072. The training is chosen here: BERT's, with
-    a peak learning rate of 7e-4 and 32,000 cased pieces. The paper's text is C4; Wikipedia and
-    books stand in. A micro-batch has 16 rows: 32 take 15.9 GiB of a TPU v4's core, which has 15.25.
-    `--set model=gmlp_large` takes the large size.
+    Liu et al. 2021, section 4: 48 layers, D 512, F 3072. The training is not from the paper: it is
+    BERT's, with a peak learning rate of 7e-4 and 32,000 cased pieces. Wikipedia and books replace
+    the paper's text, C4. A micro-batch has 16 rows, because 32 need 15.9 GiB and a core of a TPU v4
+    has 15.25 GiB. The large size: `--set model=gmlp_large`.
     """
     return bert_base().changed(
         model="gmlp_base",
@@ -382,14 +386,14 @@ def gmlp_base() -> PretrainingRecipe:
 
 
 def amlp_tiny() -> PretrainingRecipe:
-    """aMLP: gMLP with one small head of attention in every layer, tiny."""
+    """aMLP, tiny: gMLP with one small attention head in every layer."""
     return gmlp_tiny().changed(model="amlp_tiny")
 
 
 def amlp_base() -> PretrainingRecipe:
-    """aMLP: gMLP with one small head of attention in every layer, base.
+    """aMLP, base: gMLP with one small attention head in every layer.
 
-    Liu et al. 2021, section 4: 36 layers and an attention of 64, D 512, F 3072; trained as
-    `gmlp_base`. `--set model=amlp_large` takes the large size.
+    Liu et al. 2021, section 4: 36 layers, attention width 64, D 512, F 3072; trained like
+    `gmlp_base`. The large size: `--set model=amlp_large`.
     """
     return gmlp_base().changed(model="amlp_base")

@@ -1,18 +1,18 @@
-"""ELMo, tiny and as released."""
+"""ELMo: a tiny one, and the released one."""
 
 from experiments.elmo.run import ElmoRecipe
 from macaron_tf.training.config import TrainingConfig
 
 
 def elmo_tiny() -> ElmoRecipe:
-    """ELMo, tiny: what two cores train in half an hour.
+    """ELMo, tiny: trains in half an hour on two cores.
 
-    `elmo_original`'s parts at a quarter of the width or less; sizes and rates are chosen for two
-    cores. The text is cut at white space and punctuation: 4,500 updates are two passes over
-    WikiText-2's articles, 2.3 million words.
+    It has the parts of `elmo_original` at a quarter of the width or less; sizes and rates are
+    chosen for two cores. Text is split at white space and punctuation. 4,500 updates are two passes
+    over WikiText-2's articles, 2.3 million words.
 
-    Measured: after 2,500 updates (experiments/results/slides_decoders) perplexity 78.8, a tagger's
-    F1 80.6 ± 0.6 with it and 79.4 ± 0.7 without.
+    Measured: after 2,500 updates (experiments/results/slides_decoders) the perplexity is 78.8, and
+    the F1 of a tagger 80.6 ± 0.6 with its vectors and 79.4 ± 0.7 without.
     """
     return ElmoRecipe(
         model="elmo_tiny",
@@ -36,19 +36,19 @@ def elmo_tiny() -> ElmoRecipe:
 
 
 def elmo_original() -> ElmoRecipe:
-    """ELMo as released: 93.6 million parameters and the words it scores.
+    """ELMo as released: 93.6 million parameters, besides those of the softmax over words.
 
         python -m experiments.elmo train elmo_original runs/elmo --set sources=text-lines:1b/*.txt
 
     Model: Peters et al. 2018, section 3.4, and the released training code (bilm-tf's
-    bin/train_elmo.py): a character CNN with highways, two LSTMs with projections in each direction,
-    their outputs added from layer to layer. Data: the One Billion Word Benchmark, ten passes. Rows
-    of 20 words, 128 a device on three devices, 8,192 sampled words and gradients clipped at 10 are
-    that code's, which uses Adagrad at 0.2 and carries the state from row to row, where this is
-    Adam, and each row begins anew. The whole text is held in memory: 768 million words are 3 GB,
-    and as much again while they are read.
+    bin/train_elmo.py): a character CNN with highways, and two LSTMs with projections in each
+    direction, with residual connections. Data: ten passes over the One Billion Word Benchmark. That
+    code has rows of 20 words, 128 on each of three devices, 8,192 sampled words and gradients
+    clipped at 10, as here. It uses Adagrad at 0.2 and keeps the state from row to row; this recipe
+    uses Adam and resets the state for each row. The whole text is held in memory: 768 million words
+    take 3 GB, and twice that while they are read.
 
-    Measured: not yet, and not within reach of two cores.
+    Measured: not yet; two cores do not suffice.
     """
     return elmo_tiny().changed(
         model="elmo_original",

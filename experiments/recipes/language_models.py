@@ -1,9 +1,9 @@
 """Language models: GPT, GPT-2, Llama, Transformer-XL, XLNet.
 
-The tiny ones have `bert_tiny`'s shapes, tokens and schedule; `--set model.block=macaron` or
-`--set model.block=swish_rnn` puts the papers' blocks in, at equal matrices. Measured: these, by
-their perplexity on validation text in `experiments/results/slides_decoders`, whose settings differ;
-the others are not run at their size.
+The tiny ones have the shapes, tokens and schedule of `bert_tiny`; `--set model.block=macaron` or
+`--set model.block=swish_rnn` gives them the papers' blocks with equal matrices. Their measured
+perplexities on validation text are those of `experiments/results/slides_decoders`, whose settings
+differ. The others were not run at their size.
 """
 
 from experiments.pretrain.run import PretrainingRecipe, VocabularyConfig
@@ -12,15 +12,15 @@ from macaron_tf.objectives import MaskingConfig
 
 
 def gpt_tiny() -> PretrainingRecipe:
-    """GPT, tiny: the next token of running text, for two cores.
+    """GPT, tiny: predicts the next token of running text, for two cores.
 
         python -m experiments.generate complete runs/gpt "The story of"
         python -m experiments.finetune train sst2 runs/gpt-sst2 --init runs/gpt --preset gpt
 
-    Radford et al. 2018: a causal post-norm Transformer with learned positions, whose table of
-    lower-cased BPE pieces scores the next one too. Rows are full and go on with the next document,
-    as its contiguous sequences do. Every token of a row is learnt from, seven times as many as
-    where 15% are masked.
+    Radford et al. 2018: a causal post-norm Transformer with learned positions, whose embeddings of
+    lower-cased BPE pieces also give the logits. Rows are filled up with the next document, like the
+    paper's contiguous sequences. The model learns from every token, seven times as many as with 15%
+    masked.
 
     Measured: 116.7 ± 0.4; Macaron 121.9 ± 0.9; SwishRNN 111.8 ± 1.2.
     """
@@ -33,18 +33,20 @@ def gpt_tiny() -> PretrainingRecipe:
 
 
 def gpt_quick() -> PretrainingRecipe:
-    """GPT of the quick start: trained in less than a minute on a core, and off the plateau.
+    """GPT of the quick start: trains in less than a minute on one core.
 
         python -m experiments.compare runs/compare --data-dir DIR
 
-    `gpt_tiny` pre-norm with 2,000 pieces, 0.82 million weights, which read 0.6 million tokens of
-    600 articles of Wikipedia once. All is chosen here so that differences between layers exceed the
-    spread over seeds; the learning rate is that of `experiments/results/splitting`.
+    It is `gpt_tiny` with a norm before each sub-layer and 2,000 pieces, 0.82 million weights, and
+    reads 0.6 million tokens of 600 Wikipedia articles once. The settings are chosen such that
+    differences between layers exceed the spread over seeds, and that the loss falls below that of
+    predicting by frequency; the learning rate is that of `experiments/results/splitting`.
 
     Measured at this one rate (`experiments/results/compare`), three seeds: 4.708 ± 0.016 nats,
-    Macaron 4.736 ± 0.008, its layer with full steps 4.651 ± 0.009; guessing by frequency 6.234. At
-    the best of four rates Macaron has 4.658 ± 0.020, which is not told from the Transformer
-    (`experiments/results/compare/modern`). A training takes 48 s, nine and the corpus 4 min 45 s.
+    Macaron 4.736 ± 0.008, its layer with full steps 4.651 ± 0.009; predicting by frequency 6.234.
+    At the best of four rates Macaron has 4.658 ± 0.020, no significant difference from the
+    Transformer (`experiments/results/compare/modern`). A training takes 48 s, and nine trainings
+    with the corpus 4 min 45 s.
     """
     return gpt_tiny().changed(
         model_options=(*gpt_tiny().model_options, ("norm", "pre")),
@@ -61,12 +63,13 @@ def gpt_quick() -> PretrainingRecipe:
 
 
 def gpt_base() -> PretrainingRecipe:
-    """GPT: the next token of books.
+    """GPT: predicts the next token of books.
 
-    Radford et al. 2018, section 4.1: BERT's shapes; the learning rate linearly up to 2.5e-4 over
-    2,000 updates, then down to 0 along a cosine; batches of 64 contiguous sequences of 512 tokens;
-    BPE of 40,000 merges, lower-cased. Betas and epsilon are Adam's usual ones. Its 100 epochs over
-    about a billion tokens of BookCorpus, for which PG-19 stands in, come to 3 million updates.
+    Radford et al. 2018, section 4.1: BERT's shapes; the learning rate rises linearly to 2.5e-4 over
+    2,000 updates, then falls to 0 along a cosine; batches of 64 contiguous sequences of 512 tokens;
+    BPE with 40,000 merges, lower-cased. Betas and epsilon are Adam's usual ones. The paper's 100
+    epochs over about a billion tokens of BookCorpus are 3 million updates; PG-19 replaces
+    BookCorpus.
     """
     return bert_base().changed(
         model="gpt_base",
@@ -88,13 +91,14 @@ def gpt_base() -> PretrainingRecipe:
 
 
 def gpt2_tiny() -> PretrainingRecipe:
-    """GPT-2, tiny: a pre-norm GPT over bytes, for two cores.
+    """GPT-2, tiny: a pre-norm GPT with byte-level BPE, for two cores.
 
         python -m experiments.generate complete runs/gpt2 "The story of"
 
-    Radford et al. 2019, section 2: a LayerNorm before each sub-layer and one at the end, last
-    matrices that start 1/sqrt(sub-layers) as wide, byte-level BPE with case, so that no text has an
-    unknown piece. GPT-3 (Brown et al. 2020) is this at larger sizes.
+    Radford et al. 2019, section 2: a LayerNorm before each sub-layer and one at the end, the last
+    matrix of each sub-layer initialized smaller by 1/sqrt(number of sub-layers), and cased
+    byte-level BPE, so that no text has an unknown piece. GPT-3 (Brown et al. 2020) is the same at
+    larger sizes.
 
     Measured: 134.0; Macaron 141.9; SwishRNN 106.7.
     """
@@ -105,13 +109,13 @@ def gpt2_tiny() -> PretrainingRecipe:
 
 
 def llama_tiny() -> PretrainingRecipe:
-    """Llama, tiny: a GPT of today's parts over bytes, for two cores.
+    """Llama, tiny: a GPT with modern layers and byte-level BPE, for two cores.
 
         python -m experiments.generate complete runs/llama "The story of"
 
     Touvron et al. 2023: RMSNorm before each sub-layer, rotary positions, a gated feed-forward with
-    SiLU, no biases, no dropout; two heads of queries to one of keys and values. `--set
-    model.block=macaron` is its splitting with the same parts.
+    SiLU, no biases, no dropout; two query heads share one key and value head. `--set
+    model.block=macaron` gives it Macaron's blocks with the same parts.
 
     Not measured yet.
     """
@@ -119,7 +123,7 @@ def llama_tiny() -> PretrainingRecipe:
 
 
 def llama_quick() -> PretrainingRecipe:
-    """Llama of the quick start: `gpt_quick` with a `llama_tiny`.
+    """Llama of the quick start: `gpt_quick` with the model of `llama_tiny`.
 
         python -m experiments.pretrain train llama_quick runs/llama --data-dir DIR
 
@@ -133,12 +137,12 @@ def gpt2_base() -> PretrainingRecipe:
     """GPT-2, its smallest size: 124 million parameters.
 
     Radford et al. 2019, section 2.3: 50,257 byte-level pieces, 1,024 positions, batches of 512
-    sequences. It says neither its learning rate nor its number of updates: these, the betas, the
-    clipping and the decay are those of GPT-3's model of this size (Brown et al. 2020, table 2.1 and
-    appendix B: 6e-4, Adam(0.9, 0.95), norm 1, decay 0.1, a warm-up of 375 million tokens, here 715
-    updates, and 300 billion tokens in all; its cosine ends at a tenth of the peak, this one at 0),
-    and it drops out 0.1 as GPT does. WebText is not to be had: `tfds:c4` stands in for it. The
-    other sizes: `--set model=gpt2_medium`, `gpt2_large`, `gpt2_xl`, or `gpt3_small` to `gpt3_175b`
+    sequences. The paper does not give the learning rate or the number of updates. These, the betas,
+    the clipping and the weight decay are those of GPT-3's model of this size (Brown et al. 2020,
+    table 2.1 and appendix B): 6e-4, Adam(0.9, 0.95), norm 1, decay 0.1, a warm-up of 375 million
+    tokens, here 715 updates, and 300 billion tokens in all. GPT-3's cosine ends at a tenth of the
+    peak, this one at 0. Dropout is 0.1 as in GPT. `tfds:c4` replaces WebText, which is not public.
+    Other sizes: `--set model=gpt2_medium`, `gpt2_large`, `gpt2_xl`, or `gpt3_small` to `gpt3_175b`
     with `--set corpus.sequence_length=2048`.
     """
     return gpt_base().changed(
@@ -161,14 +165,14 @@ def gpt2_base() -> PretrainingRecipe:
 
 
 def transformer_xl_tiny() -> PretrainingRecipe:
-    """Transformer-XL, tiny: the next token of texts that go on from row to row.
+    """Transformer-XL, tiny: predicts the next token of texts that continue from row to row.
 
         python -m experiments.pretrain evaluate runs/xl --corpus corpora/xl --memory 64 128 256 512
 
-    Dai et al. 2019: 32 texts side by side, segments of 64 tokens (rows of 66, whose [CLS] and [SEP]
-    fall away) and a memory of 64, as long as a segment, as in the paper; gradients are clipped at
-    0.25, as its released code's. Validation text is held out by 32 rows in succession, 2,048 tokens
-    that a longer memory can look back on.
+    Dai et al. 2019: 32 parallel texts, segments of 64 tokens (rows of 66 without their [CLS] and
+    [SEP]), and a memory of 64 tokens, as long as a segment, as in the paper. Gradients are clipped
+    at 0.25 as in its released code. Validation text is held out in runs of 32 consecutive rows,
+    2,048 tokens, so that longer memories can be evaluated.
 
     Measured: 103.7; Macaron 109.0; SwishRNN 101.8.
     """
@@ -189,15 +193,16 @@ def transformer_xl_base() -> PretrainingRecipe:
 
         python -m experiments.pretrain evaluate runs/xl --corpus corpora/xl --memory 640 --clamp 400
 
-    Dai et al. 2019, section 4.1, and the released script: 60 texts side by side, segments of 150
-    tokens and a memory of 150, adaptive softmax at 20,000, 40,000 and 200,000 of 267,735 words,
-    tied to the embeddings, with widths that stay (divisor 1): 151,107,538 parameters. Evaluated
-    with segments of 64, a memory of 640 and distances clamped at 400: perplexity 24.0 of words.
-    Segments of 64: `--set corpus.sequence_length=66` in a `prepare` of its own with this corpus's
-    `--vocabulary`. Chosen here: Wikipedia for WikiText-103,
-    32,000 pieces for words, and so a softmax that is tied but not adaptive (its cutoffs are the
-    catalog's `transformer_xl_base`) and perplexities of pieces; the decay is linear, not the
-    script's cosine.
+    Dai et al. 2019, section 4.1, and the released script: 60 parallel texts, segments of 150 tokens
+    and a memory of 150, adaptive softmax with cutoffs at 20,000, 40,000 and 200,000 of 267,735
+    words, tied to the embeddings, with equal widths (divisor 1): 151,107,538 parameters. With
+    segments of 64, a memory of 640 and distances clamped at 400, the paper's perplexity of words is
+    24.0. For such segments, `prepare` another corpus with `--set corpus.sequence_length=66` and
+    this corpus's `--vocabulary`.
+
+    Differences: Wikipedia instead of WikiText-103; 32,000 pieces instead of words, hence
+    perplexities of pieces, and a tied softmax that is not adaptive (the catalog's
+    `transformer_xl_base` has the cutoffs); a linear decay instead of the script's cosine.
     """
     return transformer_xl_tiny().changed(
         model="transformer_xl_base",
@@ -219,16 +224,16 @@ def transformer_xl_base() -> PretrainingRecipe:
 
 
 def xlnet_tiny() -> PretrainingRecipe:
-    """XLNet, tiny: tokens in random order, each from those before it in the order.
+    """XLNet, tiny: predicts tokens in random order, each from those before it in that order.
 
         python -m experiments.finetune train rte runs/rte --init runs/xlnet --data-dir DIR
 
-    Yang et al. 2019: rows that go on from batch to batch with a memory of 48 (the paper's 384 of
-    512), one token in 6 guessed, in spans of 1 to 5. Both streams go through the same weights; the
-    content stream is fine-tuned. All text is read forwards; `--set bidirectional=True` reads half
-    of the rows backwards, as the paper. Its loss, of tokens that are guessed from the others and
-    from each other, is no language model's perplexity. A recurrence (swish_rnn) would tell a token
-    to itself.
+    Yang et al. 2019: rows that continue from batch to batch with a memory of 48 tokens (384 for the
+    paper's rows of 512), one token in 6 predicted, in spans of 1 to 5. Both streams share weights;
+    the content stream is fine-tuned. All text is read forwards; `--set bidirectional=True` reads
+    half of the rows backwards, as in the paper. The loss cannot be compared with a language
+    model's, because tokens are predicted from both sides. Recurrent blocks (swish_rnn) are not
+    possible, because they would reveal a token to its own prediction.
 
     Measured: a loss of 5.19; Macaron 5.18.
     """
@@ -244,14 +249,16 @@ def xlnet_tiny() -> PretrainingRecipe:
 def xlnet_large() -> PretrainingRecipe:
     """XLNet large: 24 layers, D 1024, 16 heads, 361 million parameters.
 
-    Yang et al. 2019, section 3.1 and appendix A.4: K = 6, 8,192 rows an update, of as many texts
-    that go on in the next one; their memories, of 384 tokens as in its released command, 8,192 x
-    384 x 1,024 numbers in each of 24 layers, take 309 GB over all devices in float32, and half in
-    bfloat16. The micro-batch of 4 rows fits one core of a TPU v4 (8 take 18.6 GiB); for the 1,024
-    cores of the paper's 512 TPU v3 chips, `--set batch_size=4096 --set
-    training.accumulation_steps=2`. Chosen here: Wikipedia and PG-19 for the paper's five corpora;
-    rows of running text, [CLS] first, for its pairs of segments with [CLS] last; rows are permuted
-    whole, where the command permutes 256 tokens at a time.
+    Yang et al. 2019, section 3.1 and appendix A.4: K = 6, and 8,192 rows per update, from as many
+    texts, which continue in the next update. Their memories have 384 tokens, as in the released
+    command: 8,192 x 384 x 1,024 numbers in each of 24 layers take 309 GB over all devices in
+    float32, and half of that in bfloat16. The micro-batch of 4 rows fits one core of a TPU v4 (8
+    take 18.6 GiB). For the 1,024 cores of the paper's 512 TPU v3 chips, give `--set
+    batch_size=4096 --set training.accumulation_steps=2`.
+
+    Differences: Wikipedia and PG-19 instead of the paper's five corpora; rows of running text with
+    [CLS] first instead of pairs of segments with [CLS] last; whole rows are permuted, while the
+    command permutes 256 tokens at a time.
     """
     return bert_base().changed(
         model="xlnet_large",
@@ -269,11 +276,11 @@ def xlnet_large() -> PretrainingRecipe:
 def xlnet_base() -> PretrainingRecipe:
     """XLNet base: 12 layers, D 768, 12 heads, 117 million parameters.
 
-    Yang et al. 2019, section 3.4 (the ablation on BERT's data): as `xlnet_large`, but the shapes,
-    K = 6 or 7 (`--set partial_prediction=7.0`) and BERT's updates, which section 3.1 says of the
-    large model on these data. The slides state for K = 7 and 6: SQuAD 2.0 F1 81.3 and 81.0, MNLI
-    85.8 and 85.6, SST-2 92.7 and 93.4, RACE 66.1 and 66.7. A micro-batch has 16 rows: two streams
-    and a memory of 32 take 22 GiB of a TPU's core.
+    Yang et al. 2019, section 3.4 (the ablation on BERT's data): as `xlnet_large`, except for the
+    shapes, K = 6 or 7 (`--set partial_prediction=7.0`) and the number of updates, which is BERT's,
+    as section 3.1 says of the large model on these data. Published results for K = 7 and 6: SQuAD
+    2.0 F1 81.3 and 81.0, MNLI 85.8 and 85.6, SST-2 92.7 and 93.4, RACE 66.1 and 66.7. A micro-batch
+    has 16 rows, because two streams and the memory of 32 rows take 22 GiB of a TPU's core.
     """
     training = DEVLIN | dict(accumulation_steps=16)
     return xlnet_large().changed(model="xlnet_base", batch_size=16, training=training)

@@ -1,10 +1,10 @@
 """Encoder-decoders that restore damaged text: T5 and BART.
 
-The tiny ones have `bert_tiny`'s shapes, rows and tokens in each of the two stacks; `--set
-model.block=macaron` or `swish_rnn` puts other blocks of as many numbers into both. Measured: these,
-by their loss on validation text in `experiments/results/slides_decoders`, whose settings differ;
-the base ones are not run at their size. Wikipedia and books of TensorFlow Datasets stand in for
-their texts.
+The tiny ones have the shapes, rows and tokens of `bert_tiny` in each of their two stacks; `--set
+model.block=macaron` or `swish_rnn` gives both stacks other blocks with as many weights. Losses on
+validation text are those of `experiments/results/slides_decoders`, whose settings differ. The base
+ones were not run at their size. Wikipedia and books of TensorFlow Datasets replace the papers'
+texts.
 """
 
 from experiments.pretrain.run import PretrainingRecipe, VocabularyConfig
@@ -15,12 +15,13 @@ _CORRUPTION = SpanCorruptionConfig(rate=0.15, mean_span=3.0)
 
 
 def t5_tiny() -> PretrainingRecipe:
-    """T5, tiny: spans give way to sentinels, and an encoder-decoder says what stood there.
+    """T5, tiny: an encoder-decoder predicts spans that sentinels replace.
 
     Raffel et al. 2020: 15% of the tokens in spans of 3 on average, T5's relative bias,
     root-mean-square norms, no biases, and the paper's optimizer: Adafactor at 1/sqrt(max(n, 10^4)),
-    so 0.01 to the end of this run. Its dropout of 0.1 is left out, as of `bert_tiny`. Relative
-    biases start as its released code draws them, normal and D^-1/2 wide.
+    which is 0.01 until the end of this run. The paper's dropout of 0.1 is left out, as in
+    `bert_tiny`. Relative biases are initialized as in its released code: normal, with standard
+    deviation D^-1/2.
 
     Measured (three seeds; relative biases then started at 0): 4.29 ± 0.01; Macaron 4.38 ± 0.07;
     SwishRNN 3.98 ± 0.03.
@@ -41,13 +42,13 @@ def t5_tiny() -> PretrainingRecipe:
 
 
 def t5_base() -> PretrainingRecipe:
-    """T5, base: 220 million parameters, spans of 512 tokens hidden behind sentinels.
+    """T5, base: 220 million parameters; predicts spans of texts of 512 tokens.
 
     Raffel et al. 2020, section 3.1: 2^19 updates of 128 sources of 512 tokens, which come from rows
-    of 568 and have targets of 114; dropout 0.1 (that after the last norm is left out); Adafactor's
-    first part is a warm-up from 0.01 to 0.01. C4 is 750 GB; for the real thing `--set
-    "corpus.sources=('tfds:c4/en',)"`. `--set model=t5_1_1_base --set model.dropout=0.0` is version
-    1.1.
+    of 568 tokens and have targets of 114; dropout 0.1, but not after the last norm. The constant
+    first part of Adafactor's schedule is written as a warm-up from 0.01 to 0.01. The paper's text,
+    C4, has 750 GB: `--set "corpus.sources=('tfds:c4/en',)"`. Version 1.1 of T5: `--set
+    model=t5_1_1_base --set model.dropout=0.0`.
     """
     return t5_tiny().changed(
         model="t5_base",
@@ -68,13 +69,12 @@ def t5_base() -> PretrainingRecipe:
 
 
 def bart_tiny() -> PretrainingRecipe:
-    """BART, tiny: the whole text from its sentences in random order and its spans behind masks.
+    """BART, tiny: restores a text whose sentences are shuffled and whose spans are masked.
 
     Lewis et al. 2020: text infilling of 30% of the words (section 5.1 says tokens, the released
-    code counts words) in spans of 3 on average (Poisson), sentences shuffled. The paper's other
-    noises: `--set denoising.rotation=1.0`,
-    `denoising.masking=0.15`, `denoising.deletion=0.15`, alone with `denoising.infilling=0` and
-    `denoising.shuffling=0`.
+    code counts words) in spans of 3 on average (Poisson), and shuffled sentences. The paper's other
+    kinds of noise are `--set denoising.rotation=1.0`, `denoising.masking=0.15` and
+    `denoising.deletion=0.15`, each alone with `denoising.infilling=0` and `denoising.shuffling=0`.
 
     Measured: 3.56; Macaron 3.48; SwishRNN 1.97.
     """
@@ -82,12 +82,12 @@ def bart_tiny() -> PretrainingRecipe:
 
 
 def bart_base() -> PretrainingRecipe:
-    """BART, base: 139 million parameters, texts of 512 tokens from their noise.
+    """BART, base: 139 million parameters; restores noised texts of 512 tokens.
 
-    Lewis et al. 2020, sections 2.2 and 5.1: 500,000 updates of 8,000 texts, byte-level BPE as
-    GPT-2's. The base model's own settings are not said: those of the large one, which follow
-    RoBERTa, with RoBERTa base's peak of 6e-4; dropout stays to the end, where the large one's last
-    tenth of the updates has none.
+    Lewis et al. 2020, sections 2.2 and 5.1: 500,000 updates of 8,000 texts, byte-level BPE as in
+    GPT-2. The paper does not give settings for the base model. These are those of the large model,
+    which follow RoBERTa, with the peak of RoBERTa-base, 6e-4. Dropout stays until the end, while
+    the large model has none in the last tenth of the updates.
     """
     return bert_base().changed(
         model="bart_base",

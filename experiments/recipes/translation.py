@@ -1,9 +1,10 @@
 """Translation: a demo, Multi30k, IWSLT14, WMT14.
 
-Measured: see `experiments/results/demo.md` and multi30k.md; Multi30k from pre-trained models,
-multi30k_pretrained.md, after 1,000 updates. IWSLT14 and WMT14 are not run to the end here: they
-need a GPU or TPU, WMT14 several. Their settings are those of Lu et al. 2019, appendix B.1, and its
-released code, where nothing else is said; their BLEU is table 1's.
+Measured results are in `experiments/results`: demo.md, multi30k.md, and multi30k_pretrained.md for
+Multi30k from pre-trained models after 1,000 updates. IWSLT14 and WMT14 were not trained to the end,
+because they need a GPU or TPU, or several for WMT14. Unless their docstrings say otherwise, their
+settings are those of Lu et al. 2019, appendix B.1, and its released code, and their BLEU is that of
+its table 1.
 """
 
 from experiments.translate.run import DataConfig, TranslationRecipe
@@ -15,15 +16,15 @@ from macaron_tf.training.config import TrainingConfig
 
 
 def demo() -> TranslationRecipe:
-    """English-German in minutes: the text of a home-automation program's screens, a tiny Macaron.
+    """English-German in minutes: a tiny Macaron on the user interface text of a program.
 
         make demo
 
-    The corpus is the 24,000 English-German pairs of the wheel `homeassistant`, which pip alone can
-    fetch. A model this small on a text this plain learns to translate it in some 1,000 updates; the
-    learning rate is that of multi30k_macaron_tiny with the warm-up cut to fit. The beam of 4 and
-    its length penalty (`gnmt`, 0.6) are those of Vaswani et al. 2017. Any other of the corpus's
-    languages: `--set data.target_language=fr`.
+    The corpus is the 24,000 English-German pairs in the wheel `homeassistant`, which pip can
+    download. The text is so simple that a small model learns to translate it in some 1,000 updates.
+    The learning rate is that of multi30k_macaron_tiny with a shorter warm-up. The beam of 4 and the
+    length penalty (`gnmt`, 0.6) are those of Vaswani et al. 2017. Other languages of the corpus:
+    `--set data.target_language=fr`.
     """
     return TranslationRecipe(
         model="macaron_tiny",
@@ -56,9 +57,9 @@ def demo() -> TranslationRecipe:
 
 
 def multi30k_macaron_tiny() -> TranslationRecipe:
-    """Multi30k English-German with a tiny Macaron: image captions, an hour and a half on two cores.
+    """Multi30k English-German with a tiny Macaron: image captions, 100 minutes on two cores.
 
-    Text: lower-cased, Moses-normalized, one joint BPE. Model, dropout, learning rate, warm-up,
+    The text is lower-cased and Moses-normalized, with a joint BPE. Model, dropout, rate, warm-up,
     batch, label smoothing, averaging, beam and length penalty (`fairseq`, 1.0) are those of the
     Transformer-Tiny published for this set with 41.02 BLEU (tokenized, lower-cased, Test2016), Wu
     et al. 2021, "Good for Misconceived Reasons" (not verified). The Macaron layer splits F into
@@ -94,25 +95,26 @@ def multi30k_macaron_tiny() -> TranslationRecipe:
 
 
 def multi30k_transformer_tiny() -> TranslationRecipe:
-    """Multi30k English-German with a tiny Transformer: multi30k_macaron_tiny but for the block."""
+    """Multi30k English-German with a tiny Transformer, otherwise as multi30k_macaron_tiny."""
     return multi30k_macaron_tiny().changed(model="transformer_tiny")
 
 
 def multi30k_xlm_tiny() -> TranslationRecipe:
-    """Multi30k English-German from a tiny XLM: its weights begin the encoder and the decoder.
+    """Multi30k English-German from a tiny XLM, whose weights initialize encoder and decoder.
 
         python -m experiments.pretrain train xlm_tiny runs/xlm
         python -m experiments.translate train multi30k_xlm_tiny runs/m30k-xlm --init runs/xlm \\
             --data-dir DIR
 
-    Conneau and Lample 2019, section 4.3: embeddings, both stacks and the language embeddings are
-    the pre-trained model's, attention to the source is new. `--init-parts encoder`, `decoder` or
-    `embeddings`, and `--init-decoder` with a second run (CLM's beside MLM's) are the other rows of
-    its table; without `--init` it is the row of nothing. The text is multi30k_macaron_tiny's but
-    for its case, which XLM's vocabulary keeps; shapes are the pre-trained run's, Adam's rate and
-    warm-up are ours: post-norm layers that have learnt something want less than new ones.
+    Conneau and Lample 2019, section 4.3: the embeddings, both stacks and the language embeddings
+    are pre-trained, and the attention to the source is new. Other rows of the paper's table:
+    `--init-parts encoder`, `decoder` or `embeddings`; `--init-decoder` with a second run, such as
+    one of CLM; and no `--init`. The text is that of multi30k_macaron_tiny, but cased like XLM's
+    vocabulary; the shapes are those of the pre-trained run. Adam's rate and warm-up are not from
+    the paper: pre-trained post-norm layers need a lower rate than new ones.
 
-    Measured: 18.5 BLEU, 24.0 without --init, whose own pieces are fewer a sentence.
+    Measured: 18.5 BLEU; 24.0 without --init, with a vocabulary of its own that has fewer pieces per
+    sentence.
     """
     return multi30k_macaron_tiny().changed(
         model="transformer_tiny",
@@ -130,20 +132,22 @@ def multi30k_xlm_tiny() -> TranslationRecipe:
 
 
 def multi30k_unsupervised_tiny() -> TranslationRecipe:
-    """Multi30k English-German and German-English without a pair, from a tiny XLM.
+    """Multi30k English-German and German-English without pairs, from a tiny XLM.
 
         python -m experiments.pretrain train xlm_captions_tiny runs/captions --data-dir DIR
         python -m experiments.translate train multi30k_unsupervised_tiny runs/unsupervised \\
             --init runs/captions --data-dir DIR
         python -m experiments.translate evaluate runs/unsupervised --backward --data-dir DIR
 
-    Conneau and Lample 2019, section 4.2: encoder and decoder are the pre-trained model's, one for
-    both languages, whose embeddings say what is read and written; denoising (tokens dropped, masked
-    and moved at the rates of its released code) and online back-translation by greedy search. Text
-    is English of the one half of the training set and German of the other. Rates are of whole
-    tokens, rounded up; the weight of denoising, which is lowered there, stays 1. The learning rate
-    and the number of updates are ours, the beam and its length penalty multi30k_macaron_tiny's.
-    Pairs are read for validation alone.
+    Conneau and Lample 2019, section 4.2: encoder and decoder start from the pre-trained model and
+    serve both languages, which language embeddings tell apart. They learn by denoising (tokens
+    dropped, masked and moved at the rates of the released code) and by online back-translation with
+    greedy search. The text is English of one half of the training set and German of the other;
+    pairs are read for validation only.
+
+    Differences: numbers of dropped and masked tokens are rounded up; the weight of denoising stays
+    1, while the paper lowers it. The learning rate and the number of updates are not from the
+    paper; beam and length penalty are those of multi30k_macaron_tiny.
     """
     return multi30k_xlm_tiny().changed(
         data=dict(
@@ -167,13 +171,15 @@ def multi30k_bart_tiny() -> TranslationRecipe:
         python -m experiments.translate train multi30k_bart_tiny runs/m30k-bart --init runs/bart \\
             --data-dir DIR
 
-    Lewis et al. 2020, section 3.4: an encoder with a vocabulary of its own takes the place of the
-    encoder's token embeddings. In the first stage only it, the positions and the projection of the
-    first layer's self-attention are trained, in the second everything. How long each stage is, the
-    depth of the new encoder (BART's own) and Adam's rate are ours, for a model of this size. A run
-    of t5_tiny can be given as well. The text is multi30k_macaron_tiny's with its sides exchanged.
+    Lewis et al. 2020, section 3.4: a new encoder with a vocabulary of its own replaces the token
+    embeddings of BART's encoder. The first stage trains only the new encoder, the positions and the
+    projections of the first layer's self-attention; the second stage trains everything. The length
+    of the stages, the depth of the new encoder (as deep as BART's) and Adam's rate are not from the
+    paper but suit a model of this size. `--init` also takes a run of t5_tiny. The text is that of
+    multi30k_macaron_tiny with source and target exchanged.
 
-    Measured: 30.1 BLEU, half of the updates in the first stage, as from nothing.
+    Measured: 30.1 BLEU with half of the updates in the first stage, the same as a BART of random
+    weights without the new encoder.
     """
     return multi30k_macaron_tiny().changed(
         model="bart_tiny",
@@ -190,16 +196,17 @@ def iwslt14_macaron_small() -> TranslationRecipe:
 
     The Transformer of the same size has 34.4 there: `--set model=transformer_small`. Appendix B.1
     gives shapes, 10,000 joint pieces, label smoothing, beam 5, alpha 1.0, tokenized
-    case-insensitive BLEU, and 153,000 pairs to learn from, 7,000 to validate and 7,000 to test.
+    case-insensitive BLEU, and 153,000 pairs for training, 7,000 for validation and 7,000 for test.
 
-    Departures from B.1. Two feed-forwards of 512 are the released code's; the text says 1,024
-    (`--set model.feed_forward_dim=2048`). For the optimizer B.1 refers to Vaswani et al. 2017: a
-    peak of 7e-4 after 4,000 updates, epsilon 1e-9. The released train-iwslt14.sh, followed here,
-    has 1.5e-3 after 8,000, decay 1e-4, dropout 0.3 and batches of 4,096 tokens. The formula of the
-    length penalty (`fairseq`, 1.0), `length ** alpha`, is that of the released test-iwslt14.sh.
-    Neither says how many updates are made or averages checkpoints: 60,000 and ten are chosen here.
-    Pieces are SentencePiece's in place of BPE's. The set's text is Moses-tokenized, escaped and
-    lower-cased, and is scored as such (`metric.tokenized`, punctuation normalized on both sides).
+    Differences from B.1: two feed-forwards of 512 as in the released code; the paper says 1,024
+    (`--set model.feed_forward_dim=2048`). For the optimizer, B.1 refers to Vaswani et al. 2017: a
+    peak of 7e-4 after 4,000 updates, epsilon 1e-9. This recipe follows the released
+    train-iwslt14.sh: 1.5e-3 after 8,000 updates, weight decay 1e-4, dropout 0.3 and batches of
+    4,096 tokens. The length penalty `length ** alpha` (`fairseq`, 1.0) is that of the released
+    test-iwslt14.sh. Neither the paper nor the code gives the number of updates or averages
+    checkpoints; this recipe has 60,000 and ten. Pieces are SentencePiece's instead of BPE's. The
+    set's text is Moses-tokenized, escaped and lower-cased, and is scored like that
+    (`metric.tokenized`, punctuation normalized on both sides).
     """
     return multi30k_macaron_tiny().changed(
         model="macaron_small",
@@ -226,16 +233,15 @@ def iwslt14_macaron_small() -> TranslationRecipe:
 def wmt14_macaron_base() -> TranslationRecipe:
     """WMT14 English-German with a base Macaron: Lu et al. 2019, table 1, 28.9 BLEU.
 
-    The Transformer of the same size has 27.3 there: `--set model=transformer_base`. Validation
-    is newstest2013, test newstest2014; tokenized case-sensitive BLEU with compounds split at
-    hyphens. Beam 4 and alpha 0.6 are appendix B.1's, which names no formula but says "following"
-    Vaswani et al. 2017: hence their length penalty (`gnmt`, 0.6), `((5 + length) / 6) ** alpha`.
-    The released test-wmt14-base.sh divides by fairseq's `length ** alpha`: `--set
-    decoding.length_penalty_name=fairseq`. The paper does not say that it averages checkpoints, and
-    no released script does: the last 5 are section 6.1's of Vaswani et al., 100,000 updates
-    for this size their section 5.2's; the greatest ratio of lengths, 1.5, is the IWSLT recipe's.
-    The set that TFDS downloads is plain text; for a tokenized copy add `--set
-    metric.tokenized=True`.
+    The Transformer of the same size has 27.3 there: `--set model=transformer_base`. Validation is
+    on newstest2013, the test on newstest2014, by tokenized case-sensitive BLEU with compounds split
+    at hyphens. Beam 4 and alpha 0.6 are those of appendix B.1, which gives no formula but follows
+    Vaswani et al. 2017; the length penalty is therefore theirs, `((5 + length) / 6) ** alpha`
+    (`gnmt`, 0.6). The released test-wmt14-base.sh divides by fairseq's `length ** alpha`: `--set
+    decoding.length_penalty_name=fairseq`. Neither the paper nor a released script averages
+    checkpoints; the average of the last 5 and the 100,000 updates are from Vaswani et al., sections
+    6.1 and 5.2. The greatest ratio of lengths, 1.5, is that of the IWSLT recipe. TFDS downloads
+    plain text; for a tokenized copy add `--set metric.tokenized=True`.
     """
     return iwslt14_macaron_small().changed(
         model="macaron_base",
@@ -266,9 +272,10 @@ def wmt14_macaron_big() -> TranslationRecipe:
     """WMT14 English-German with a big Macaron: Lu et al. 2019, table 1, 30.2 BLEU.
 
     The Transformer of the same size has 28.4 there: `--set model=transformer_big`. Vaswani et al.
-    2017 give this size 300,000 updates of 25,000 tokens (sections 5.1 and 5.2); the base's 100,000
-    updates of ten times as many are kept here. The average of the last 20 checkpoints is theirs too
-    (section 6.1), as is the length penalty (`gnmt`, 0.6), see `wmt14_macaron_base`.
+    2017 train this size for 300,000 updates of 25,000 tokens (sections 5.1 and 5.2); this recipe
+    has the base model's 100,000 updates, but of ten times as many tokens. The average of the last
+    20 checkpoints (section 6.1) and the length penalty (`gnmt`, 0.6) are also theirs, see
+    `wmt14_macaron_base`.
     """
     return wmt14_macaron_base().changed(
         model="macaron_big",
