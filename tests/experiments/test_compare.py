@@ -488,7 +488,7 @@ def test_bad_arms_are_one_sentence(study_corpus, tmp_path, refused):
         (["a/b=demo"], "'a/b=demo' may have letters"),
         (["demo"], "'demo' is a single arm: give two or more"),
         (["demo", "demo:a=b"], "two arms are called demo: give NAME=demo:PATH=VALUE"),
-        (["demo", "b=bert_tiny"], "demo and b are of two kinds, translation and pretraining"),
+        (["demo", "b=bert_tiny"], "demo and b are of different kinds, translation and pretraining"),
         (["elmo_tiny", "b=elmo_tiny"], "elmo_tiny is a recipe of kind"),
         ([*pair, "--set", "model.block=rnn"], "block='rnn' must be one of"),
         ([*pair, "--set", "trainin.seed=1"], "there is no 'trainin' here"),

@@ -42,7 +42,7 @@ def test_it_is_pre_trained_and_evaluated(
     sentinels = SENTINEL_ROWS if recipe == "t5_tiny" else 0
     assert opened.build_network().config.vocab_size == opened.vocabulary.size + sentinels
     refuses("is an encoder-decoder: give an encoder", read_init, str(run), kinds=["encoder"])
-    refused(pretrain, ["fill", run, "a [MASK]"], "is a text generator and fills no [MASK]")
+    refused(pretrain, ["fill", run, "a [MASK]"], "is a text generator and cannot fill [MASK]")
     if recipe == "t5_tiny":
         words = "give an encoder or a BART or an ELMo"
         refuses(words, read_init, str(run))
