@@ -206,7 +206,7 @@ def test_inputs_by_other_libraries_names_and_alone():
     [
         ({"token_ids": ROWS, "masks": ROWS}, "EncoderClassifier has no input 'masks': it takes"),
         ({"segment_ids": ROWS}, "EncoderClassifier needs token_ids"),
-        ({"token_ids": ROWS, "input_ids": ROWS}, "given token_ids twice"),
+        ({"token_ids": ROWS, "input_ids": ROWS}, "has token_ids twice among token_ids, input_ids"),
     ],
 )
 def test_other_inputs_are_refused(given, message):
