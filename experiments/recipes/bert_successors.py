@@ -1,9 +1,9 @@
 """BERT's successors: RoBERTa, ModernBERT, ALBERT, SpanBERT, ELECTRA, XLM, gMLP, aMLP.
 
 The tiny ones have the shapes, tokens and schedule of `bert_tiny`. Text that TensorFlow Datasets
-lacks is replaced as in `bert_base`. The table shows the tiny ones after 5,000 updates of 8 rows,
-pre-norm with T5's bias, with one seed or three (`experiments/results/slides_encoders`; ELECTRA's
-loss is that of the generator). The others were not run at their size.
+lacks is replaced as in `bert_base`. Measured: the tiny ones after 5,000 updates of 8 rows, pre-norm
+with T5's bias, with one seed or three (`experiments/results/slides_encoders`; ELECTRA's loss is
+that of the generator). The others were not run at their size.
 
                      loss of tokens   fine-tuned: SST-2   CoNLL-2003
     roberta_tiny     5.49             80.1                62.6

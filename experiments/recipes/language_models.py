@@ -1,9 +1,9 @@
 """Language models: GPT, GPT-2, Llama, Transformer-XL, XLNet.
 
 The tiny ones have the shapes, tokens and schedule of `bert_tiny`; `--set model.block=macaron` or
-`--set model.block=swish_rnn` gives them the papers' blocks with equal matrices. Their measured
-perplexities on validation text are those of `experiments/results/slides_decoders`, whose settings
-differ. The others were not run at their size.
+`--set model.block=swish_rnn` gives them the papers' blocks with equal matrices. Measured: their
+perplexities on validation text in `experiments/results/slides_decoders`, whose settings differ. The
+others were not run at their size.
 """
 
 from experiments.pretrain.run import PretrainingRecipe, VocabularyConfig

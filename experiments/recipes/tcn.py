@@ -4,8 +4,7 @@
 results. Unless a docstring says otherwise, model, dropout, clipping, batch size and learning rate
 are those of the paper and its released code. Adam's rate falls linearly to 0, while theirs falls in
 steps or not at all. The number of updates is chosen such that a training takes at most half an hour
-on two cores. Measured results are on the test split, on a busy machine, see
-`experiments/results/tcn`.
+on two cores. Measured: on the test split, on a busy machine, see `experiments/results/tcn`.
 """
 
 from experiments.tcn.run import SequenceRecipe

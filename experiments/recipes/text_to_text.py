@@ -1,9 +1,9 @@
 """Encoder-decoders that restore damaged text: T5 and BART.
 
 The tiny ones have the shapes, rows and tokens of `bert_tiny` in each of their two stacks; `--set
-model.block=macaron` or `swish_rnn` gives both stacks other blocks with as many weights. Losses on
-validation text are those of `experiments/results/slides_decoders`, whose settings differ. The base
-ones were not run at their size. Wikipedia and books of TensorFlow Datasets replace the papers'
+model.block=macaron` or `swish_rnn` gives both stacks other blocks with as many weights. Measured:
+their losses on validation text in `experiments/results/slides_decoders`, whose settings differ. The
+base ones were not run at their size. Wikipedia and books of TensorFlow Datasets replace the papers'
 texts.
 """
 

@@ -1,8 +1,8 @@
 """Translation: a demo, Multi30k, IWSLT14, WMT14.
 
-Measured results are in `experiments/results`: demo.md, multi30k.md, and multi30k_pretrained.md for
-Multi30k from pre-trained models after 1,000 updates. IWSLT14 and WMT14 were not trained to the end,
-because they need a GPU or TPU, or several for WMT14. Unless their docstrings say otherwise, their
+Measured: see `experiments/results/demo.md`, multi30k.md, and multi30k_pretrained.md for Multi30k
+from pre-trained models after 1,000 updates. IWSLT14 and WMT14 were not run to the end, because
+they need a GPU or TPU, or several for WMT14. Unless their docstrings say otherwise, their
 settings are those of Lu et al. 2019, appendix B.1, and its released code, and their BLEU is that of
 its table 1.
 """
