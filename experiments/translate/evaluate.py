@@ -246,7 +246,7 @@ class Outputs(Settings):
     @classmethod
     def read(cls, name: str) -> "Outputs":
         """Reads a JSON file that `evaluate` wrote."""
-        record = storage.read_json(name, object, mend="give a .json that `evaluate` wrote")
+        record = storage.read_json(name, object, mend="give a .json file that `evaluate` wrote")
         try:
             return cls(record["hypotheses"], record["references"], record["metric"])
         except (KeyError, TypeError, SettingError) as error:

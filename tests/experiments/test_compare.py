@@ -503,7 +503,10 @@ def test_bad_arms_are_one_sentence(study_corpus, tmp_path, refused):
         ([*pair, "--seeds", "1", "1"], "--seeds 1 1: give each value once"),
         (["bert_tiny", "b=bert_tiny:training.seed=2"], "b: leave out training.seed"),
         (["bert_tiny", "b=bert_tiny:init=runs/a"], "b: leave out init=runs/a"),
-        (["bert_tiny", "b=bert_tiny:masking.rate=0.3"], "b has masking.rate=0.3, bert_tiny 0.15"),
+        (
+            ["bert_tiny", "b=bert_tiny:masking.rate=0.3"],
+            "b has masking.rate=0.3, but bert_tiny 0.15",
+        ),
         (["bert_tiny", "gpt_tiny"], "give both the same, or --differ"),
         (
             ["bert_tiny", "gpt_tiny", "--differ", "corpus.langages"],
@@ -515,7 +518,7 @@ def test_bad_arms_are_one_sentence(study_corpus, tmp_path, refused):
         ),
         (["a=sst2", "b=sst2:init=runs/a"], "a has no init: give the weights to start from, as in"),
         (["a=sst2:init=r", "b=sst2:init=q", "--equal", "time"], "--equal time: fine-tuned arms"),
-        (["a=sst2:init=r", "b=rte:init=r"], "b has task='rte', a 'sst2'"),
+        (["a=sst2:init=r", "b=rte:init=r"], "b has task='rte', but a 'sst2'"),
         (["a=sst2:init=r", "b=sst2:init=q"], "r is no run: it has no readable model.json"),
     ):
         refused(compare, [str(tmp_path / "out"), *words], message, tmp_path)

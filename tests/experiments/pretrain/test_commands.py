@@ -359,7 +359,7 @@ def test_a_second_phase_starts_from_the_first_ones_weights(trained, source, tmp_
 def test_a_second_phase_of_another_kind_of_model_is_refused(trained, source, tmp_path, capsys):
     settings = [f"corpus.sources={source}", "corpus.sequence_length=32"]
     for recipe, words, message in (
-        ("gpt2_tiny", [], "'causal_language' with model.causal=False"),
+        ("gpt2_tiny", [], "'causal_language' does not go with model.causal=False"),
         ("t5_tiny", [], "is no encoder-decoder"),
         (
             "bert_tiny",
