@@ -517,7 +517,10 @@ def test_bad_arms_are_one_sentence(study_corpus, tmp_path, refused):
             "--differ training.seed is no setting of the text",
         ),
         (["a=sst2", "b=sst2:init=runs/a"], "a has no init: give the weights to start from, as in"),
-        (["a=sst2:init=r", "b=sst2:init=q", "--equal", "time"], "--equal time: fine-tuned arms"),
+        (
+            ["a=sst2:init=r", "b=sst2:init=q", "--equal", "time"],
+            "--equal time does not go with fine-tuning",
+        ),
         (["a=sst2:init=r", "b=rte:init=r"], "b has task='rte', but a 'sst2'"),
         (["a=sst2:init=r", "b=sst2:init=q"], "r is no run: it has no readable model.json"),
     ):

@@ -191,7 +191,7 @@ def test_search_finds_what_brute_force_finds(run, encoder, tmp_path, ran, monkey
         ("evaluate RUN --max-length 99", "has 16 positions"),
         ("evaluate FOLDER", "is no run"),
         ("sts RUN senteval:FOLDER", "give the folder data/downstream of SentEval"),
-        ("sts RUN STS12", "'STS12': give senteval:DIR, or NAME=SOURCE"),
+        ("sts RUN STS12", "'STS12' is no set of pairs: give senteval:DIR, or NAME=SOURCE"),
         ("sts RUN own=tsv:FOLDER/unscored", "has no labels"),
         ("sts RUN own=tsv:FOLDER/alike", "own has no two different scores"),
         ("sts RUN one=tsv:PAIRS one=tsv:PAIRS", "two sets are called 'one'"),
