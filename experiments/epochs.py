@@ -81,7 +81,7 @@ class EpochRecipe(Recipe):
         return {**super().usage(), "trained_length": self.max_length}
 
     def follow(self, path: str) -> "EpochRecipe":
-        """Turns off the setting in epochs whose number of updates is now set explicitly."""
+        """Turns off the setting in epochs that the setting `path`, in updates, replaces."""
         computed = {
             "training.max_steps": "epochs",
             "training.warmup_steps": "warmup_fraction",
@@ -157,10 +157,10 @@ def init_of_run(
 def warn_start(
     init: Start, recipe: EpochRecipe, language: str | None = None, mend: str = ""
 ) -> None:
-    """Warns on stderr about languages, and about rows longer than the weights were trained on.
+    """Warns on stderr if no language is named, or if rows exceed the length trained before.
 
     Args:
-        init: the start, with the weights.
+        init: the model that the training starts from.
         recipe: the recipe of the training.
         language: language of the texts; None: not named, so the first one of the model is used.
         mend: end of the warning about languages; `{}` stands for the model's other languages.

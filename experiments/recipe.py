@@ -335,7 +335,7 @@ def _check_warm_up(training: TrainingConfig) -> None:
 
 
 def _changed(node, values: dict[str, typing.Any]):
-    """Replaces fields of nested settings. Each dataclass is made once, so it is checked once."""
+    """Replaces fields of nested settings all at once, so that only the final values are checked."""
     made = {
         name: _changed(getattr(node, name), value) if isinstance(value, dict) else value
         for name, value in values.items()

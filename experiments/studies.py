@@ -60,7 +60,7 @@ def grid(
 
 
 def tuning(options: argparse.Namespace) -> list[str]:
-    """The words of `finetune grid` for `--data-dir`, `--source` and `--finetune-set`."""
+    """Returns arguments that pass --data-dir, --source and --finetune-set to `finetune grid`."""
     words = [*flags("--data-dir", options.data_dir), *flags("--source", options.source)]
     return [*words, *flags("--set", *options.finetune_set)]
 

@@ -129,10 +129,11 @@ class Rows(ArrayBatches):
 def held_out_words(
     recipe: Recipe, tfds: Tfds | None, change: Callable[[str], str] = str
 ) -> list[list[str]]:
-    """Reads the words of a recipe's documents: training words, and those of held-out documents.
+    """Reads a recipe's documents; returns the words for training and the held-out words.
 
     Args:
-        recipe: a recipe with `sources` and `held_out`; one of `held_out` documents is held out.
+        recipe: a recipe with `sources` and `held_out`; every `held_out`-th document is held
+            out.
         tfds: access to TensorFlow Datasets.
         change: function that changes each document before it is split into words.
     """

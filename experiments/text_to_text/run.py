@@ -109,7 +109,7 @@ class TextRecipe(Recipe):
         return tuple(self.task.split("+"))
 
     def examples_of(self, task: str) -> tuple[str, tuple[str, str]]:
-        """The source and the fields of the examples of one of the recipe's tasks."""
+        """Returns the data source of a task's examples, and the names of their two fields."""
         source, fields = own_examples(task)
         return (source, fields) if source and len(self.tasks) > 1 else (self.source, self.fields)
 

@@ -464,7 +464,7 @@ class LiteDecoder:
         view[texts] = view[origins]
 
     def _set_aside(self) -> None:
-        """Copies the caches of the search in the interpreter to that search."""
+        """Saves the interpreter's caches in the search that uses it, to make room for another."""
         if search := self._searches.get(self._current):
             search.caches, search.sentences = self._taken(search), None
         self._current = 0

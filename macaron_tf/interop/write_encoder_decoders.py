@@ -104,7 +104,10 @@ def sequence_folder(model: Pretrained) -> HuggingFaceFolder:
 
 
 def _plain(config: EncoderDecoderConfig) -> EncoderDecoderConfig:
-    """Resets the settings that need no counterpart, because `sequence_folder` converts them."""
+    """Returns the settings with defaults for those that `sequence_folder` converts itself.
+
+    The checks of the other library's format would report them as unsupported.
+    """
     changes: dict[str, Any] = {"tied": True, "logits_bias": False}
     if config.positions == "sinusoidal":
         changes["position_layout"] = "concatenated"

@@ -59,9 +59,10 @@ def sinusoids(distances, width: int, clamp_length: int | None = None):
 def aligned(scores, length):
     """Moves scores from distances to the keys at these distances: `(B, H, T, C) -> (B, H, T, S)`.
 
-    Column c has the distance S - c. Without the first T numbers, and read as T rows of C - 1, row i
-    starts at column T - i of the old row i, which has the distance of key 0. With C = S + 1 there
-    are no distances below 0, and the scores of later keys must be masked.
+    Column c has the distance S - c. Each head's scores are flattened, the first T are dropped, and
+    the rest is read as T rows of C - 1. New row i then starts at column T - i of old row i, which
+    has the distance of key 0. With C = S + 1 there are no distances below 0, and the scores of
+    later keys must be masked.
 
     References: Dai et al. 2019 (Transformer-XL), appendix B.
     """

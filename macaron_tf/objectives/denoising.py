@@ -65,12 +65,12 @@ def draw_spans(
 def infill(
     text: tf.Tensor, starts: tf.Tensor, seed: tf.Tensor, rate: float, mean: float, mask_id: int
 ) -> tf.Tensor:
-    """Text infilling: replaces spans, ceil(rate W) of a text's W words, by one mask each.
+    """Text infilling: hides ceil(rate W) of a text's W words, and puts one mask for each span.
 
-    The lengths of spans are Poisson draws until all these words are spent; a span of 0 words
-    inserts a mask. All orders of the spans among the remaining words are equally likely. Spans do
-    not overlap, so each keeps its length and its mask. In the released code spans may overlap;
-    their masks then merge, and fewer words are hidden.
+    The lengths of spans are drawn from a Poisson distribution until they add up to that number of
+    words; a span of 0 words inserts a mask. All orders of the spans among the remaining words are
+    equally likely. Spans do not overlap, so each keeps its length and its mask. In the released
+    code spans may overlap; their masks then merge, and fewer words are hidden.
 
     A text never grows beyond R tokens: spans of 0 words without room are left out, which happens in
     texts of a few words only.

@@ -154,9 +154,12 @@ def sample(logits: Tensor, uniform: Tensor) -> Tensor:
 
 
 def _passed(shares: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
-    """The index of the share `(N, K)` that a draw `(N,)` falls in, and its place there in [0, 1).
+    """Samples an index of each row of weights `(N, K)` by inverting the cumulative distribution.
 
-    Both are `(N,)`. The shares of a row need not add up to 1.
+    Weights need not add up to 1.
+
+    Returns:
+        The index `(N,)`, and where in the index's interval the draw lies, `(N,)` in [0, 1).
     """
     sums = ops.cumsum(shares, axis=-1)
     target = uniform[:, None] * sums[:, -1:]  # (N, 1), below the whole

@@ -49,7 +49,7 @@ class TaskKind(abc.ABC):
 
     @classmethod
     def of(cls, model: Any) -> Self | None:
-        """Makes the task of a `Pretrained`; None if the model is of another kind."""
+        """Makes the task of a `Pretrained`; None if this class cannot serve its model."""
         return None
 
     def __repr__(self) -> str:

@@ -220,7 +220,7 @@ def count_words(texts: Iterable[Sequence[str]], size: int) -> WordVocabulary:
 
 
 def as_word_text(words: Sequence[str], vocabulary: WordVocabulary) -> WordText:
-    """Numbers the words of a text: first those of the vocabulary, then each unknown word."""
+    """Assigns an id to each word of a text: the vocabulary's, or a new one to an unknown word."""
     numbers = {word: number for number, word in enumerate(vocabulary.words)}
     ids = np.fromiter(
         (numbers.setdefault(word, len(numbers)) for word in words), np.int32, len(words)

@@ -230,7 +230,7 @@ class JaxModel(TrainedModel):
         return sums["loss_sum"], packed, after
 
     def _apply_of(self, held: dict[str, Arrays], sums: jax.Array, gradients: Arrays):
-        """Makes an optimizer step from an update's sums and gradients, see `Updates.apply`."""
+        """Takes one optimizer step with an update's sums and gradients, see `Updates.apply`."""
         weight = sums[self.names["train"].index("weight")]
         factor = jnp.where(weight > 0, 1.0 / weight, 0.0)
         squares = [jnp.sum(jnp.square(gradient.astype("float32"))) for gradient in gradients]
@@ -291,7 +291,7 @@ def build_jax_model(
     """
     if first_stage is not None:
         raise UserError(
-            "first_stage_steps: training in two stages is of the TensorFlow engine: leave out "
+            "first_stage_steps: only the TensorFlow engine trains in two stages: leave out "
             "--engine jax, or set first_stage_steps=0"
         )
     freeze(network, config)

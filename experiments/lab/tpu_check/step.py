@@ -138,7 +138,7 @@ class Step:
 
     @staticmethod
     def sizes(recipe: Recipe) -> tuple[int, int | None]:
-        """`length` and `vocab_size`."""
+        """Returns the row length and the vocabulary size that a recipe's step is compiled for."""
         raise NotImplementedError
 
     def shape(self, batch: int | None = None) -> Shape:

@@ -21,7 +21,7 @@ class CorpusSource(Settings):
         source: name of the source, see `documents`, or with two languages `read_pairs`.
         split: split of the source.
         weight: relative frequency of its documents among those of all sources, see
-            `mixed_documents`; None, which all sources must share: each document is read once.
+            `mixed_documents`. None: each document is read once. All sources have a weight, or none.
         language: code of its language, or of translation pairs both codes in the order of the
             halves; None: the corpus does not distinguish languages.
     """
@@ -116,7 +116,7 @@ class CorpusConfig(Settings):
         for name in ("weight", "language"):
             without = [s.source for s in self.sources if s.get_config()[name] is None]
             if 0 < len(without) < len(self.sources):
-                raise UserError(f"{without[0]} has no {name} but others have: give all of them one")
+                raise UserError(f"{without[0]} has no {name}, but other sources have one: give each its own")
         known = PAIR_PACKINGS if self.paired else TEXT_PACKINGS
         if self.row_packing not in known:
             raise self.error(

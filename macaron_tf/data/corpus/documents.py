@@ -318,7 +318,7 @@ class CorpusDocument:
     """A tokenized document.
 
     Attributes:
-        sentences: ids of its sentences, or of the two halves of a translation pair.
+        sentences: the token ids of each sentence, or of each half of a translation pair.
         repeated, held_out: see `MixedDocument`.
         languages: ids of the languages of its two halves, which differ in translation pairs only;
             (0, 0) if the corpus does not distinguish languages.

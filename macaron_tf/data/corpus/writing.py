@@ -1,4 +1,4 @@
-"""Prepares a corpus: writes its shards one by one, and resumes after a kill with equal bytes."""
+"""Prepares a corpus shard by shard; a killed run can be resumed and writes the same bytes."""
 
 import dataclasses
 import itertools

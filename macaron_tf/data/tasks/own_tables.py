@@ -297,7 +297,11 @@ def _counted(sentences: Iterable[tuple], checked: bool) -> collections.Counter:
 
 
 def _tags(tags: Iterable[str]) -> list[str]:
-    """Lists classes for tags: for entities O and all tags of each type, else the sorted tags."""
+    """Lists the classes of a tagging task.
+
+    For entities these are O, then all tags of each type, such as B-PER and I-PER. Otherwise they
+    are the sorted tags.
+    """
     if not (scheme := scheme_of(tags)):
         return sorted(tags)
     types = sorted({tag[2:] for tag in tags} - {""})
