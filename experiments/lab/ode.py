@@ -97,7 +97,9 @@ def _operators(options: argparse.Namespace) -> Iterator[tuple[str, str, Block, n
         encoder = getattr(load(place).network, "encoder", None)
         blocks = encoder.stack.blocks if isinstance(encoder, Encoder) else []
         if {name for block in blocks for name, _ in block.sublayers} != {"tokens", "channels"}:
-            raise UserError(f"{place} has no blocks of tokens and channels to split: give another run")
+            raise UserError(
+                f"{place} has no blocks of tokens and channels to split: give another run"
+            )
         if encoder.config.norm != "pre":
             raise UserError(
                 f"{place} has norms after the sub-layers, which is no step of a solver: give a run "

@@ -116,7 +116,9 @@ class CorpusConfig(Settings):
         for name in ("weight", "language"):
             without = [s.source for s in self.sources if s.get_config()[name] is None]
             if 0 < len(without) < len(self.sources):
-                raise UserError(f"{without[0]} has no {name}, but other sources have one: give each its own")
+                raise UserError(
+                    f"{without[0]} has no {name}, but other sources have one: give each its own"
+                )
         known = PAIR_PACKINGS if self.paired else TEXT_PACKINGS
         if self.row_packing not in known:
             raise self.error(
