@@ -25,7 +25,7 @@ from macaron_tf.kernels.jax_dropout import kept, key_of, random_bits
 
 # Base-2 score of a hidden key: below any real score, but small enough for float32 to add log2 of a
 # sum to it. So a row without visible keys gives the mean of all values.
-HIDDEN = -1e5
+HIDDEN = -2048.0
 # Score of keys that only pad the last block; rows without visible keys do not see them either.
 OUTSIDE = -1e30
 

@@ -431,7 +431,7 @@ def test_arms_have_equal_parameters(calls, tmp_path, capsys):
     for arm, message in (
         (f"model.scheme={tokens}", "no feed_forward_dim gives other as many parameters as one"),
         (f"model.scheme={same}", "other is the same training as one"),
-        ("model.feed_forward_dim=9", "--equal parameters chooses model.feed_forward_dim: leave it"),
+        ("model.feed_forward_dim=9", "--equal parameters chooses model.feed_forward_dim: leave"),
     ):
         assert compared(one, f"other=multi30k_macaron_tiny:{arm}") == 2 and not calls
         error = capsys.readouterr().err
@@ -459,7 +459,7 @@ def test_the_comparison_takes_its_own_evaluations_alone(calls, blocks, tmp_path,
     assert blocks() == 0 and not calls
     write_scores(own / "twice.json", "average", [500])
     assert blocks() == 2
-    assert "holds 2 evaluations of the run's last average" in capsys.readouterr().err
+    assert "has 2 evaluations of the run's last average" in capsys.readouterr().err
     (own / "twice.json").write_text("{}")
     assert blocks() == 2
     assert "twice.json is damaged: remove it" in capsys.readouterr().err

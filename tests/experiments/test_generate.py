@@ -313,7 +313,7 @@ def test_classes_are_asked_by_their_words(language_run, tfds_dir, tmp_path, ran,
         (["--task", "rte", "--template", "{first}", "--words", "a"], "1 words for the 2"),
         (["--task", "rte", "--shots", "-1"], "--shots -1"),
         (["--task", "nothing"], "no task 'nothing'"),
-        (["--task", "rte", "rte"], "two tasks would be called 'rte'"),
+        (["--task", "rte", "rte"], "two tasks that would be called 'rte'"),
         (
             ["--task", "squad", "--template", "{first}", "--words", "a", "b"],
             "is for tasks with classes",

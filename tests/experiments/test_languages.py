@@ -137,7 +137,7 @@ def test_the_language_of_a_run_goes_with_its_folder_and_its_export(tmp_path, ran
     refused(main, [*lines, "fr"], "language='fr' is none of the model's", tmp_path)
     refused(main, ["evaluate", run, "--split", "test"], "is one file and has no split", tmp_path)
     tags = ["train", "conll2003", tmp_path / "tags", *given]
-    refused(main, tags, "language='de' is for classification only, and conll2003 is none", tmp_path)
+    refused(main, tags, "language='de' is for classification only, and conll2003", tmp_path)
 
 
 def test_words_that_no_graph_can_cut_are_not_exported(tmp_path, refused):

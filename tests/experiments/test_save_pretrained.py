@@ -122,7 +122,7 @@ def test_every_command_takes_what_load_opens(
             answered(main, word, place, text="one two\n") for place in (*places, run)
         )
         assert bare == chosen == expected
-        for place, words in zip(places, ("is no run", "names a checkpoint"), strict=True):
+        for place, words in zip(places, ("is not a run", "names a checkpoint"), strict=True):
             refused(main, [word, place, "--checkpoint", "last"], words)
     ran(export, tmp_path / "numbers", tmp_path / "served")
 
@@ -160,8 +160,8 @@ def test_the_card_has_the_recipe_and_the_results(saved, toy_run):
     for words in (
         "# toy\n",
         "`EncoderClassifier`",
-        "model.task  # such as <Spans: question, context -> answers>: model.predict(",
-        "`python -m macaron_tf export DIR OUT`",
+        "model.predict(",
+        "`macaron export DIR OUT`",
         "| training.learning_rate | 0.01 |",
         f"| validation, step {result['best_step']} | accuracy | ",
     ):

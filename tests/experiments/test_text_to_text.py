@@ -97,7 +97,7 @@ def test_from_pre_training_to_answers(t5_run, tables, tmp_path, answered, refuse
     refuses("which task it answers: give --task", open_run, str(saved))
     again = answered(main, "predict", saved, "--task", "sst2", text="a c\nb d\n")
     assert again.splitlines() == answers
-    refuses("answers sst2: leave --task rte out", open_run, str(run), task="rte")
+    refuses("answers sst2 only: leave --task rte out", open_run, str(run), task="rte")
 
 
 @pytest.mark.slow

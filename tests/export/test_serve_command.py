@@ -59,7 +59,7 @@ def test_a_process_serves_until_sigterm_and_finishes_what_it_began(model_folder)
             assert (answer.status, json.loads(answer.read())) == (200, {"outputs": [2000]})
         output, errors = process.communicate()
         assert process.returncode == 0, errors
-        parts = ("", ".cli", ".cli.arguments", ".command_names", ".cli.program", ".engines")
+        parts = ("", ".cli", ".cli.arguments", ".cli.program", ".command_names", ".engines")
         parts += (".engines.exported", ".engines.lite", ".engines.session", ".engines.warm_up")
         parts += (".errors", ".io", ".io.noise", ".io.paths", ".io.serving", ".plug_ins")
         parts += (".settings",)

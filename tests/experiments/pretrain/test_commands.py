@@ -306,7 +306,7 @@ def recipe(tmp_path) -> PretrainingRecipe:
     return PretrainingRecipe(
         model="xlm_tiny",
         corpus=CorpusConfig(sources, language_alpha=0.0),
-        training=TrainingConfig(max_steps=10, learning_rate=1e-3),
+        training=TrainingConfig(max_steps=10, warmup_steps=1, learning_rate=1e-3),
     )
 
 

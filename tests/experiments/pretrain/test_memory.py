@@ -187,7 +187,7 @@ def test_two_replicas_make_the_same_run_each_with_its_own_texts(settings, corpus
         (XL, "memory_length=0", "memory_length is 0"),
         (XL, "corpus.packing=doc_text", "corpus.packing=full_text"),
         (XL, "model.positions=learned", "model.positions=transformer_xl"),
-        (XL, "model.adaptive_cutoffs=9,4", "adaptive_cutoffs=(9, 4) must ascend\n"),
+        (XL, "model.adaptive_cutoffs=9,4", "adaptive_cutoffs=(9, 4) must ascend: sort them"),
         (XL, "model.adaptive_cutoffs=9,4000", "model.adaptive_cutoffs: "),
         (XL, "batch_size=1000", "batch_size"),
         (XL, "isolate_documents=True", "no effect on the memory, which spans documents"),

@@ -175,6 +175,6 @@ def test_what_has_no_meaning_is_refused(start, number_text, tmp_path, refused):
 
 def test_other_translators_have_one_direction(number_run, refused, tmp_path):
     for arguments in (["translate", str(number_run)], ["evaluate", str(number_run)]):
-        refused(main, [*arguments, "--backward"], "from en to de alone", tmp_path)
+        refused(main, [*arguments, "--backward"], "from en to de only", tmp_path)
     swapped = ["evaluate", str(number_run), "--source-language", "de", "--target-language", "en"]
     refused(main, swapped, "translates en to de: train another run", tmp_path)
