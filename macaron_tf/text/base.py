@@ -48,6 +48,8 @@ class Vocabulary(abc.ABC):
         contents_name: name of the file of contents.
         options: names of the constructor's arguments, apart from the contents, that are saved as
             settings; each is an attribute of the same name.
+        later_options: further options, with the value that vocabularies saved before an option
+            existed have. At this value an option is not saved, so that their hashes stay valid.
         kinds: every class by its `kind`.
 
     Attributes:
@@ -59,6 +61,7 @@ class Vocabulary(abc.ABC):
     kind: ClassVar[str] = ""
     contents_name: ClassVar[str] = ""
     options: ClassVar[tuple[str, ...]] = ()
+    later_options: ClassVar[Mapping[str, Any]] = types.MappingProxyType({})
     kinds: ClassVar[dict[str, type["Vocabulary"]]] = {}
     added: Mapping[str, int] = types.MappingProxyType({})
     languages: tuple[str, ...] = ()
@@ -89,8 +92,11 @@ class Vocabulary(abc.ABC):
         """The bytes of the vocabulary's own file."""
 
     def settings(self) -> dict[str, Any]:
-        """The values of `options` and the `added` tokens, in JSON's types."""
+        """The values of the options and the `added` tokens, in JSON's types."""
         values = {name: getattr(self, name) for name in self.options}
+        for name, first in self.later_options.items():
+            if (value := getattr(self, name)) != first:
+                values[name] = value
         values |= {"added": dict(self.added)} if self.added else {}
         return json.loads(json.dumps(values, default=dataclasses.asdict))
 

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import re
+import types
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
@@ -251,7 +252,8 @@ class BytePairVocabulary(MergedPieceVocabulary):
     """
 
     kind = "byte_bpe"
-    options = ("lower_case", "add_prefix_space", "pair_separators", "composed", "pattern")
+    options = ("lower_case", "add_prefix_space", "pair_separators")
+    later_options = types.MappingProxyType({"composed": False, "pattern": "gpt2"})
 
     def __init__(
         self,

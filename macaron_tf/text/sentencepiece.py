@@ -5,6 +5,7 @@ import functools
 import io
 import os
 import re
+import types
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, Self
 
@@ -55,10 +56,8 @@ class SentencePieceVocabulary(PieceVocabulary):
 
     kind = "sentencepiece"
     contents_name = "vocabulary.model"
-    options = (
-        *("normalization", "languages", "fold_accents", "pair_separators", "cls_last"),
-        "verbatim",
-    )
+    options = ("normalization", "languages", "fold_accents", "pair_separators", "cls_last")
+    later_options = types.MappingProxyType({"verbatim": False})
     unk_id, cls_id, sep_id = UNK, BOS, EOS
     leading_space = "^ +"
 

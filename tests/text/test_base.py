@@ -173,6 +173,19 @@ def test_files_and_hash(vocabulary, tmp_path):
         check_vocabulary("0123456789abcdef", vocabulary.hash, "RUN/checkpoint")
 
 
+# A prepared corpus is tied to its vocabulary's hash, and the hash covers these settings: an option
+# that a vocabulary gains belongs in `later_options`, so that older corpora are still read.
+def test_later_options_keep_the_hashes_of_older_vocabularies(vocabulary):
+    first = {"lower_case", "add_prefix_space", "pair_separators", "normalization", "languages",
+             "fold_accents", "cls_last", "max_characters"}  # fmt: skip
+    assert set(vocabulary.settings()) <= first | {"added"}
+    for name, value in vocabulary.later_options.items():
+        assert getattr(vocabulary, name) == value
+        settings = {**vocabulary.settings(), name: {False: True, "gpt2": "llama3"}[value]}
+        changed = type(vocabulary).from_contents(vocabulary.contents(), settings)
+        assert changed.settings() == settings and changed.hash != vocabulary.hash
+
+
 def test_damage_is_refused(vocabulary, tmp_path):
     refuses(r"no vocabulary in .*: there is no vocabulary\.json", PieceVocabulary.load, tmp_path)
     vocabulary.save(tmp_path)
